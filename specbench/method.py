@@ -234,6 +234,7 @@ class Peer(Method):
     """
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Refuse: a peer has no drafter. Raises NotImplementedError."""
         raise NotImplementedError(f"{type(self).__name__} has its own decoding loop; the harness calls decode()")
 
     def private(self) -> Method | None:

@@ -9,14 +9,19 @@ from pathlib import Path
 from specbench.names import printable
 from specbench.records.store import RunError
 from specbench.report.build import default_output, read_findings
-from specbench.report.exchange.answer_files import export_answers, left_out
-from specbench.report.exchange.compat import compare, compare_table, files_table, score_files, write_compat
-from specbench.report.exchange.formats import export_run
-from specbench.report.exchange.table import show_imported
+from specbench.report.exchange.formats import export_run, show_imported
+from specbench.report.exchange.spec_bench import (
+    compare,
+    compare_table,
+    export_answers,
+    files_table,
+    left_out,
+    score_files,
+    write_compat,
+)
 from specbench.report.locate import DEFAULT_RUN, find_runs
-from specbench.report.published.figures import read_published
-from specbench.report.published.match import compare as find_matches
-from specbench.report.published.table import published_tables, summarise_verdicts, write_published
+from specbench.report.published import compare as find_matches
+from specbench.report.published import published_tables, read_published, summarise_verdicts, write_published
 from specbench.report.tables.terminal import open_console, print_table, print_warnings
 
 

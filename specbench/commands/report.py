@@ -16,8 +16,7 @@ from specbench.input import InputError, counts
 from specbench.names import Plain, printable
 from specbench.records.store import DISK_FAULTS, RunError
 from specbench.report.build import build_report
-from specbench.report.exchange.formats import FORMATS
-from specbench.report.exchange.samples import SAMPLES
+from specbench.report.exchange.formats import FORMATS, SAMPLES
 from specbench.report.locate import DEFAULT_RUN, fetch_runs, is_remote
 from specbench.report.plots import SCREEN
 from specbench.report.tables.modelled import crossover_table, prediction_table

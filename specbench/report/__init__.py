@@ -8,9 +8,7 @@ from specbench.report.build import Report, build_report, read_findings
 from specbench.report.frames.findings import Findings, explain, gather
 from specbench.report.frames.sweep import default_grids, rank
 from specbench.report.locate import chosen_profile, chosen_runs
-from specbench.report.published.figures import read_published
-from specbench.report.published.match import compare
-from specbench.report.published.table import published_frame, published_tables
+from specbench.report.published import compare, published_frame, published_tables, read_published
 from specbench.report.tables.terminal import print_findings
 
 __all__ = [

@@ -13,7 +13,7 @@ from specbench.method import Drafter, Method
 from specbench.models.replay import ReplayEngine
 from specbench.records.record import VANILLA
 from specbench.records.store import read_run
-from specbench.report.exchange.answer_files import answers_of
+from specbench.report.exchange.spec_bench import answers_of
 from specbench.report.frames.facts import read_facts
 from specbench.runs.execution import execute
 from specbench.types import CaseError, Draft, InputError

@@ -19,7 +19,7 @@ from specbench.commands.report import main
 from specbench.records.record import VANILLA
 from specbench.records.store import Run
 from specbench.report import read_answers
-from specbench.report.exchange.answer_files import answers_of
+from specbench.report.exchange.spec_bench import answers_of
 from specbench.report.frames.facts import read_facts
 
 MULTI_TURN = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities", "multi-turn"}

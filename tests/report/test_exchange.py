@@ -19,8 +19,7 @@ from specbench.commands.report import main
 from specbench.input import InputError
 from specbench.records.store import Run
 from specbench.report.exchange.figures import Measured, conditionals, count_values, survival
-from specbench.report.exchange.formats import FORMATS, Imported, read_imported
-from specbench.report.exchange.table import imported_frame, imported_table
+from specbench.report.exchange.formats import FORMATS, Imported, imported_frame, imported_table, read_imported
 from specbench.report.frames.counting import DEFINITIONS, count_all_ways, kept_lengths
 from specbench.report.frames.facts import read_facts
 from specbench.report.table import to_markdown

@@ -14,8 +14,8 @@ from specbench.records.record import VANILLA
 from specbench.records.store import Run
 from specbench.report import build_report, gather, read_findings
 from specbench.report.frames.detail import CACHED, DETAILS, count_growth
+from specbench.report.plots.acceptance import average_windows, choose_window, draw_growth, keep_growing
 from specbench.report.plots.canvas import drawing
-from specbench.report.plots.growth import average_windows, choose_window, draw_growth, keep_growing
 from specbench.report.plots.scene import scenes
 
 

@@ -16,7 +16,7 @@ from specbench.commands.report import main
 from specbench.names import file_name, printable
 from specbench.report import build_report
 from specbench.report.label import Cell
-from specbench.report.plots.canvas import slug
+from specbench.report.plots.scene import slug
 from specbench.report.table import Table, to_csv, to_latex, to_markdown
 
 MARKUP = "</script><img src=x onerror=alert(1)>"

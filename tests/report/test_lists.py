@@ -1,5 +1,6 @@
 """One list of plots and one of detail frames: every file and title comes from them."""
 
+import html
 from pathlib import Path
 
 from builders.records import record, turn
@@ -9,7 +10,7 @@ from specbench.report import gather
 from specbench.report.columns import COLUMNS, OVERALL_COLUMNS, RESULT, Column
 from specbench.report.frames import summary
 from specbench.report.frames.detail import AUDIT, DETAILS, LOADED, QUALITY, TIME_SPLIT, DetailFrame
-from specbench.report.page.elements import gallery
+from specbench.report.page.page import gallery
 from specbench.report.plots.catalogue import PLOTS, title_of
 from specbench.report.table import KEYS
 from specbench.report.tables import summary as tables
@@ -26,7 +27,7 @@ def test_the_page_takes_the_titles_of_the_list(built):
     page = gallery([path for path in built.files if path.suffix == ".png"])
     for plot in PLOTS:
         drawn = (built.output / "plots" / f"{plot.name}.png").is_file()
-        assert (f'alt="{plot.title}"' in page.replace("&#x27;", "'")) is drawn
+        assert (f'alt="{plot.title}"' in html.unescape(page)) is drawn
         assert title_of(f"{plot.name}-big-mini") == f"{plot.title}, big-mini"
 
 

@@ -18,8 +18,7 @@ from specbench.records.store import Run, read_run
 from specbench.report import build_report, gather
 from specbench.report.page.page import render_page
 from specbench.report.page.pieces import PIECES, read_pieces, spell_ids
-from specbench.report.page.sample import MOST_ANSWERS, MOST_CASES, MOST_TOKENS, sample_cases
-from specbench.report.page.tokens import OWN, embed, token_data
+from specbench.report.page.tokens import MOST_ANSWERS, MOST_CASES, MOST_TOKENS, OWN, embed, sample_cases, token_data
 from specbench.report.plots.catalogue import title_of
 
 EVIL = "</script><img src=x onerror=alert(1)>"

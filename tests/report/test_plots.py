@@ -28,8 +28,7 @@ from specbench.report.plots.canvas import COLUMN_INCH, SHEET_INCH, STYLE, drawin
 from specbench.report.plots.catalogue import draw_plots
 from specbench.report.plots.heatmaps import draw_heatmap
 from specbench.report.plots.latency import draw_latency, draw_rows
-from specbench.report.plots.palette import DPI, HATCHES, style_of
-from specbench.report.plots.scene import scenes
+from specbench.report.plots.scene import DPI, HATCHES, scenes, style_of
 
 LEAST_PT = 6
 METHODS = {f"method_{place}": (2.0 + place, 0.3 + 0.03 * place, 1e-3) for place in range(9)}

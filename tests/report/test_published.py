@@ -13,9 +13,16 @@ from report.conftest import build_run
 
 from specbench.commands.report import main
 from specbench.report.build import read_findings
-from specbench.report.published.figures import PublishedFigure, read_published
-from specbench.report.published.match import MAT_TOLERANCE, compare
-from specbench.report.published.table import published_frame, published_tables, summarise_verdicts, write_published
+from specbench.report.published import (
+    MAT_TOLERANCE,
+    PublishedFigure,
+    compare,
+    published_frame,
+    published_tables,
+    read_published,
+    summarise_verdicts,
+    write_published,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "vicuna-7b-v1.3"

@@ -12,8 +12,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from specbench.records.store import RunError
-from specbench.report.published import figures as published
-from specbench.report.published.figures import TRACE, read_published
+from specbench.report import published
+from specbench.report.published import TRACE, read_published
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "vicuna-7b-v1.3"

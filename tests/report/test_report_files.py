@@ -17,9 +17,8 @@ from specbench.report import build_report, print_findings
 from specbench.report.columns import COLUMNS
 from specbench.report.frames import detail
 from specbench.report.plots import bars, catalogue
-from specbench.report.plots.canvas import slug
-from specbench.report.plots.radar import draw_radar
-from specbench.report.plots.scene import scenes
+from specbench.report.plots.bars import draw_radar
+from specbench.report.plots.scene import scenes, slug
 from specbench.report.tables import terminal
 
 SKIPPED = "specbench.report.plots.catalogue"  # the log that says why a plot is left out

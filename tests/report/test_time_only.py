@@ -10,8 +10,7 @@ from report.test_report_files import printed
 
 from specbench.records.store import RunError, read_run
 from specbench.report import build_report
-from specbench.report.exchange.answer_files import export_answers
-from specbench.report.exchange.compat import compare
+from specbench.report.exchange.spec_bench import compare, export_answers
 from specbench.report.frames.facts import TIME_ONLY
 from specbench.report.frames.findings import gather
 
@@ -133,8 +132,8 @@ def test_it_is_no_answer_file(report, tmp_path):
 
 
 def test_other_harnesses_formulas_claim_no_times(report, monkeypatch):
-    monkeypatch.setattr("specbench.report.exchange.compat.find_tokenizer", lambda run: None)
-    monkeypatch.setattr("specbench.report.exchange.compat.read_counter", lambda path: lambda text: 1 + len(text))
+    monkeypatch.setattr("specbench.report.exchange.spec_bench.find_tokenizer", lambda run: None)
+    monkeypatch.setattr("specbench.report.exchange.spec_bench.read_counter", lambda path: lambda text: 1 + len(text))
     frame, _ = compare(gather([read_run(report.output)]))
     assert set(frame["method"]) == {"vanilla", "vanilla_aa", "pld"}
     assert frame[["speedup", "tokens_per_s"]].isna().all(axis=None)

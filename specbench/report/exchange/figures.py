@@ -1,4 +1,4 @@
-"""What the files say in common, and what a run's records give to write them."""
+"""The figures that the formats of all harnesses share, and what a run's records give to write them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rate = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Figures(BaseModel, frozen=True):
-    """A group of requests as a file tells of it; None is what it does not tell. A format's own class says where.
+    """A group of requests as a file reports it; None if it is missing. A format's class has the keys.
 
     group: a category or subset. requests: that succeeded. tokens: of their answers. steps: verifications that the
     length is of. drafted, accepted: draft tokens. length, rate: of acceptance, as the file's harness counts.
@@ -43,7 +43,7 @@ class Figures(BaseModel, frozen=True):
     positions: tuple[float, ...] = ()
 
     def check_length(self, where: str, prefix: str = "") -> None:
-        """Raise InputError where the length is not what the counts give, or the positions. prefix: of its key."""
+        """Raises InputError if the length is not what the counts or the positions give. prefix: of its key."""
         key = f"{prefix}acceptance_length"
         if self.steps and self.accepted is not None:
             check_close(where, key, self.length, 1 + self.accepted / self.steps, "1 + accepted tokens / drafts")
@@ -53,7 +53,7 @@ class Figures(BaseModel, frozen=True):
 
 
 def at(*path: str, default: Any = PydanticUndefined) -> Any:
-    """A figure that stands in the file under these keys, one inside the other; without a default it must."""
+    """Declares the figure under these nested keys; one without a default is required."""
     return Field(default, validation_alias=AliasPath(*path))
 
 
@@ -83,7 +83,7 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """[s] that the requests take one after the other."""
+        """[s] The time that the requests take in sequence."""
         return sum(turn.wall_s for turn in self.turns)
 
     @property
@@ -97,7 +97,7 @@ class Measured:
         return {name: replace(self, records=[each for each in self.records if each.category == name]) for name in names}
 
     def count_drafts(self) -> Figures:
-        """What the counters of a server would have counted, steps without a draft left out."""
+        """Returns what the counters of a server would have counted; they leave out steps without a draft."""
         steps = [step for turn in self.turns for step in drafted_steps(turn)]
         drafted, accepted = sum(nodes for _, nodes in steps), sum(taken for taken, _ in steps)
         return Figures(
@@ -111,19 +111,19 @@ class Measured:
 
 
 def token_s(turn: TurnRecord) -> float | None:
-    """[s] a token behind the first one; None for an answer of one token."""
+    """Returns the time [s] per token after the first one; None for an answer of one token."""
     return (turn.wall_s - first_s(turn)) / (len(turn.ids) - 1) if len(turn.ids) > 1 else None
 
 
 def count_values(values: Iterable[int]) -> dict[int, int]:
-    """Value -> how often it is there, in ascending order."""
+    """Returns value -> its number of occurrences, in ascending order."""
     return dict(sorted(Counter(values).items()))
 
 
 def survival(accepted: Mapping[int, int], size: int = 0) -> tuple[float, ...]:
-    """Share of steps that accepted at least 1, 2, ... draft tokens. accepted: draft tokens -> steps. size: at least.
+    """Returns the share of steps that accepted at least 1, 2, ... draft tokens.
 
-    1 plus their sum is the acceptance length.
+    accepted: draft tokens -> steps. size: the least number of positions. 1 plus their sum is the acceptance length.
     """
     steps = max(sum(accepted.values()), 1)
     places = range(max([size, *accepted]))
@@ -131,7 +131,7 @@ def survival(accepted: Mapping[int, int], size: int = 0) -> tuple[float, ...]:
 
 
 def conditionals(marginals: Sequence[float]) -> list[float]:
-    """The chance that a position is accepted once all earlier ones are; 0 where none gets there."""
+    """Returns the chance that a position is accepted after all earlier ones; 0 if no step gets there."""
     return [after / before if before else 0.0 for before, after in pairwise((1.0, *marginals))]
 
 
@@ -141,18 +141,18 @@ def _schema(kind: Any) -> TypeAdapter[Any]:
 
 
 def parse(kind: Any, raw: bytes, where: str, harness: str) -> Any:
-    """A JSON text as this type. Raises InputError naming the first key that does not fit."""
+    """Reads a JSON text as this type. Raises InputError naming the first key that does not fit."""
     return parse_as(_schema(kind), raw, where, f"expected a file as {harness} writes it")
 
 
 def check_close(where: str, key: str, got: float | None, due: float, formula: str, slack: float = SLACK) -> None:
-    """Raise InputError where a figure of a file is not what it follows from."""
+    """Raises InputError if a figure of a file is not what it follows from."""
     if got is not None and not abs(got - due) <= slack * max(1.0, abs(due)):
         raise InputError(f"{where}: {key} is {got:g}, {formula} is {due:g}; expected them equal: a part was changed")
 
 
 def check_falling(where: str, key: str, shares: Sequence[float]) -> None:
-    """Raise InputError where more steps accept a position than the one before it."""
+    """Raises InputError if more steps accept a position than the one before it."""
     for place, (before, after) in enumerate(pairwise(shares), start=1):
         if after > before + SLACK:
             raise InputError(f"{where}: {key}.{place} is {after:g}, {before:g} before it; expected no more than that")

@@ -1,18 +1,19 @@
-"""The formats, by name: how a file is known, read and written; and a run's methods as a harness would have them."""
+"""The formats of other harnesses' result files: how a file is recognised, read and written, and files next to a run."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 from pydantic_core import from_json
 
 from specbench.input import InputError, decode_text, parse_json, read_file
 from specbench.names import file_name
-from specbench.records.record import CONTROL
+from specbench.records.record import CONTROL, CaseRecord
 from specbench.records.store import RunError, write_atomically
-from specbench.report.exchange.aiperf import read_requests, write_requests
 from specbench.report.exchange.figures import Figures, Measured
 from specbench.report.exchange.nvidia import (
     read_profile,
@@ -22,17 +23,28 @@ from specbench.report.exchange.nvidia import (
     write_rates,
     write_times,
 )
-from specbench.report.exchange.samples import SAMPLES, write_samples
-from specbench.report.exchange.specforge import read_report, write_report
-from specbench.report.exchange.vllm import read_bench, read_csv, write_bench, write_csv
+from specbench.report.exchange.servers import (
+    read_bench,
+    read_csv,
+    read_report,
+    read_requests,
+    write_bench,
+    write_csv,
+    write_report,
+    write_requests,
+)
 from specbench.report.frames.findings import Findings
+from specbench.report.label import Cell, format_count, format_number, format_rate, format_share
+from specbench.report.table import Table, to_csv, to_markdown, without_blanks, write_texts
+from specbench.report.tables.terminal import open_console, print_table
+from specbench.report.tokenizer import find_tokenizer, read_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """file: what its harness calls it. mark: keys that no other format has.
+    """A format. file: the name that its harness uses. mark: keys that no other format has.
 
-    timed: it has times, so a model must have been timed. plain: it can tell of decoding without drafts.
+    timed: it has times, so a model must have been timed. plain: it can report decoding without drafts.
     """
 
     file: str
@@ -63,7 +75,7 @@ FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A file as read. name: its own, or a method's of a run beside it."""
+    """A file as read. name: of the file, or of a method of the run next to it."""
 
     name: str
     format: str
@@ -83,7 +95,7 @@ def read_imported(path: Path) -> Imported:
 
 
 def _keys(raw: bytes, where: str) -> frozenset[str]:
-    """Of the object in a file, or of the last in a list or the first of its lines; of a table its header."""
+    """Returns the keys of the object, of the last one in a list, or of the first line; of a table its header."""
     head = raw.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not head.startswith((b"{", b"[")):
         return frozenset(decode_text(raw, where).split("\n", 1)[0].strip().split(","))
@@ -96,7 +108,7 @@ def _keys(raw: bytes, where: str) -> frozenset[str]:
 
 
 def measured_of(findings: Findings, format: Format) -> Iterator[tuple[str, Measured | None]]:
-    """Each method of the runs as ``Measured``; why not and None where it cannot be written in this format."""
+    """Yields each method as (name, Measured), or (the reason, None) if this format cannot represent it."""
     for reported in findings.reported:
         facts, run = reported.facts, reported.run
         by_path = run.section("config", "decode").get("verify") == "block"
@@ -109,7 +121,7 @@ def measured_of(findings: Findings, format: Format) -> Iterator[tuple[str, Measu
 
 
 def _why_not(found: Measured, format: Format) -> str:
-    """'' where it can be written."""
+    """Returns '' if it can be written."""
     facts = found.facts
     if not found.records:
         return "no case succeeded"
@@ -138,9 +150,9 @@ def export_run(
         file, texts = f"{SAMPLES}.jsonl", write_samples(findings, tokenizer)
     else:
         file, texts = FORMATS[name].file, {}
-        for said, found in measured_of(findings, FORMATS[name]):
+        for reason, found in measured_of(findings, FORMATS[name]):
             if found is None:
-                left.append(said)
+                left.append(reason)
             else:
                 texts[found.method] = FORMATS[name].write(found)
     if not texts:
@@ -152,7 +164,83 @@ def export_run(
 
 
 def as_imported(findings: Findings, name: str) -> list[Imported]:
-    """The methods of the runs as this format would tell of them: counted as its harness counts."""
+    """Returns the methods of the runs as this format would report them, counted as its harness counts."""
     format = FORMATS[name]
     found = (measured for _, measured in measured_of(findings, format) if measured)
     return [Imported(each.method, name, format.read(format.write(each).encode(), each.method)) for each in found]
+
+
+SAMPLES = "samples"
+_BEFORE = "a"  # in front of an answer, since a decoder takes the first blank off a text
+
+
+def write_samples(findings: Findings, tokenizer: Path | None = None) -> dict[str, str]:
+    """Method -> a line each finished case: its last answer, blanks at its begin kept, no thinking.
+
+    findings: of one run. tokenizer: by default the run's own. Raises RunError where there is none.
+    """
+    library = read_tokenizer(tokenizer or find_tokenizer(findings.runs[0]))
+    before = library.encode(_BEFORE, add_special_tokens=False).ids
+    start = len(library.decode(before))
+
+    def sample(record: CaseRecord) -> str:
+        turn = record.turns[-1]
+        text = library.decode([*before, *turn.ids[turn.thinking or 0 :]])[start:]
+        named = {"task_id": record.case, "completion": text, "method": record.method, "round": record.round}
+        return json.dumps(named, ensure_ascii=False) + "\n"
+
+    of_methods = ((reported, name) for reported in findings.reported for name in reported.facts.methods)
+    return {name: "".join(map(sample, each.succeeded(name))) for each, name in of_methods if name != CONTROL}
+
+
+NAME = "imported"
+_MEANING = (
+    "Files of other harnesses, each with the run's methods as that harness would have counted them. Steps: those that"
+    " the acceptance length is of. At least n: share of steps that accepted so many drafts. Blank: not told."
+)
+_COLUMNS = {
+    "requests": ("Requests", format_count),
+    "tokens": ("Tokens", format_count),
+    "steps": ("Steps", format_count),
+    "length": ("Acceptance length", lambda value: format_number(value, 4)),
+    "rate": ("Acceptance rate", format_share),
+    "tokens_per_s": ("Tokens/s", format_rate),
+}
+_POSITIONS = 5  # that are printed; the csv has all
+
+
+def imported_frame(files: Sequence[Imported], findings: Findings | None) -> pd.DataFrame:
+    """Returns one row per file or method and group, unrounded; NaN for a missing figure."""
+    rows = []
+    for name in dict.fromkeys(each.format for each in files):
+        beside = as_imported(findings, name) if findings else []
+        for each in (*(file for file in files if file.format == name), *beside):
+            for group in each.groups:
+                row = {"row": each.name, "format": name, "group": group.group}
+                row |= {key: getattr(group, key) for key in (*_COLUMNS, "drafted", "accepted")}
+                rows.append(row | {f"at_least_{place}": share for place, share in enumerate(group.positions, start=1)})
+    frame = pd.DataFrame(rows)
+    return frame.astype(dict.fromkeys(frame.columns[3:], float))
+
+
+def imported_table(frame: pd.DataFrame) -> Table:
+    """The figures as printed."""
+    positions = [name for name in frame.columns if name.startswith("at_least_")][:_POSITIONS]
+    titles = [title for title, _ in _COLUMNS.values()] + [f"At least {name.rpartition('_')[2]}" for name in positions]
+    rows = []
+    for row in frame.to_dict("records"):
+        figures = [write(row[name]) for name, (_, write) in _COLUMNS.items()]
+        figures += [format_share(row[name]) for name in positions]
+        rows.append(tuple(map(Cell, (row["row"], row["format"], row["group"], *figures))))
+    header = ("Row", "Format", "Group", *titles)
+    return without_blanks(Table(NAME, "", _MEANING, header, tuple(rows), frozenset(), labels=3))
+
+
+def show_imported(paths: Sequence[Path], findings: Findings | None, output: Path | None) -> None:
+    """Prints files next to the methods of runs, and writes tables/imported.csv and .md if output is given."""
+    frame = imported_frame([read_imported(path) for path in paths], findings)
+    table = imported_table(frame)
+    print_table(table, open_console())
+    if output:
+        texts = {f"{NAME}.csv": to_csv(frame), f"{NAME}.md": to_markdown(table)}
+        print("\n".join(map(str, write_texts(output / "tables", texts))))

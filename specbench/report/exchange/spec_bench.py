@@ -1,4 +1,6 @@
-"""Spec-Bench's formulas over answers: what its ``evaluation/speed.py`` and leaderboard print, oddities included.
+"""Spec-Bench: its formulas over answers, its answer files from a run, and a run in its formulas next to ours.
+
+The formulas are what its ``evaluation/speed.py`` and leaderboard print, oddities included:
 
 * tokens/s of a method: mean over questions of (sum of new_tokens / sum of wall_time), turns summed. Short answers weigh
   as much as long ones.
@@ -10,12 +12,29 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from specbench.records.answers import FAILED, Answer
-from specbench.records.record import OVERALL
+from specbench.names import file_name
+from specbench.records.answers import FAILED, Answer, AnswerTurn, read_answers, write_answers
+from specbench.records.record import OVERALL, VANILLA, CaseRecord
+from specbench.records.store import Run, RunError, remove_partials
+from specbench.report.frames.facts import TIME_ONLY, Facts
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.summary import category_order
+from specbench.report.label import BLANK, Cell, format_count, format_number, format_rate, label
+from specbench.report.table import KEYS, Table, to_csv, to_markdown, without_blanks, write_texts
+from specbench.report.tables.summary import caption
+from specbench.report.tokenizer import find_tokenizer, read_counter
 
 _BLANK = float("nan")
 
@@ -106,3 +125,234 @@ def _score(
 
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if len(values) else _BLANK
+
+
+_NUMBER = re.compile("0|[1-9][0-9]{0,17}")  # in 64 bits; no two cases become one number
+_ID_CHARS = 22  # of an answer_id, as long as the ones that eval.py draws
+
+
+def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
+    """Write ``<method>.jsonl`` for every method; with several rounds each in a folder ``run_1``, ``run_2`` ...
+
+    Cases that failed are left out. Raises RunError for a run without records, or whose times are not the model's.
+    """
+    if not run.records:
+        raise RunError(f"run {run.directory}: no records, so no answers to export; run `specbench` to the end first")
+    if not facts.timed:
+        raise RunError(
+            f"run {run.directory}: its target was replayed, so it has no wall times of a model; expected a run with "
+            "one (engine=eager)"
+        )
+    if facts.time_only:
+        raise RunError(
+            f"run {run.directory}: {TIME_ONLY}; its answers are replayed; expected a run without model.trace"
+        )
+    files = []
+    run = hold_records(run)
+    rounds = sorted({record.round for record in run.records})
+    for number in rounds:
+        place = folder / f"run_{number + 1}" if len(rounds) > 1 else folder
+        place.mkdir(parents=True, exist_ok=True)
+        remove_partials(place)
+        for method in facts.methods:
+            path = place / f"{file_name(method)}.jsonl"
+            write_answers(path, answers_of(run, facts, method, number))
+            files.append(path)
+    return files
+
+
+def hold_records(run: Run) -> Run:
+    """The run with its records in memory: they are gone through for each method."""
+    return replace(run, records=list(run.records))
+
+
+def answers_of(run: Run, facts: Facts, method: str, number: int) -> list[Answer]:
+    """The answers of one method in one round, by id, which is the order of the suite."""
+    records = [
+        record for record in run.records if record.method == method and record.round == number and record.status == "ok"
+    ]
+    answers = [_answer(run, facts, record) for record in records]
+    return sorted(answers, key=lambda answer: (isinstance(answer.question_id, str), answer.question_id))
+
+
+def _answer(run: Run, facts: Facts, record: CaseRecord) -> Answer:
+    """The prefill's forward counts as a step that emitted one token: the convention of Spec-Bench's own baseline.
+
+    Where it verified the first draft too, it is the record's first step already.
+    """
+    lengths = [() if not turn.ids else turn.accept if turn.in_prefill else (1, *turn.accept) for turn in record.turns]
+    turns = [
+        AnswerTurn(turn.text.strip(), len(steps), len(turn.ids), turn.wall_s)
+        for turn, steps in zip(record.turns, lengths, strict=True)
+    ]
+    name = (run.manifest.get("config_hash", ""), record.method, record.round, record.case)
+    return Answer(
+        question_id=int(record.case) if _NUMBER.fullmatch(record.case) else record.case,
+        category=record.subcategory or record.category,
+        task=record.category,
+        model_id=f"{facts.model}-{record.method}-{facts.dtype or 'auto'}-temp-{facts.temperature}",
+        turns=tuple(turns),
+        accept_lengths=tuple(length for steps in lengths for length in steps),
+        answer_id=hashlib.sha256(repr(name).encode()).hexdigest()[:_ID_CHARS],
+        tstamp=_created(run),
+    )
+
+
+def _created(run: Run) -> float:
+    """[s] since 1970, when the run began."""
+    try:
+        moment = datetime.fromisoformat(str(run.manifest.get("created")))
+    except ValueError:
+        return 0.0
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def left_out(run: Run, facts: Facts) -> list[str]:
+    """A line for each method with failed cases, which are not in its answer file."""
+    lines = []
+    for method in facts.methods:
+        failed = {record.case for record in run.records if record.method == method and record.status != "ok"}
+        if failed:
+            lines.append(f"{method}: {len(failed)} failed cases are not in its answers")
+    return lines
+
+
+NAME = "compat_spec_bench"
+FORMULAS = (
+    "Spec-Bench: tokens/s is the mean over questions; speedup is that mean over the baseline's, whose tokens are "
+    "counted by tokenising its text again, without EOS; MAT counts the prefill's forward as a step, as its baseline "
+    "and PLD do."
+)
+_OURS = "Ours: ratios of totals, committed ids on both sides, paired by case; MAT {}. Diff: theirs from ours."
+_AFTER, _IN_PREFILL = "without the prefill", "with the prefill where it verified a draft (decode.first_draft=prefill)"
+_COMPARED = ("tokens_per_s", "mat", "speedup")
+_TIMED = ("tokens_per_s", "baseline_tokens_per_s", "speedup", "speedup_std")  # not known of a replayed target
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "tokens_per_s": format_rate,
+    "baseline_tokens_per_s": format_rate,
+    "mat": format_number,
+    "speedup": format_number,
+}
+_TITLES = {"tokens_per_s": "tokens/s", "baseline_tokens_per_s": "baseline", "mat": "MAT", "speedup": "speedup"}
+
+
+def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataFrame, list[str]]:
+    """A row a (model, suite, method, variant, task), overall last; and warnings about them.
+
+    Columns: Spec-Bench's figures, ours as ``<figure>_ours``, and ``<figure>_difference`` [%] of theirs from ours.
+    tokenizer: folder or file; default the run's own. Raises RunError where there is none, or no vanilla.
+    """
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for reported in findings.reported:
+        run, facts = hold_records(reported.run), reported.facts
+        count = lru_cache(maxsize=None)(read_counter(tokenizer or find_tokenizer(run)))
+        for method, scores in _scores(run, facts, count, notes).items():
+            if method in facts.unaccepted:
+                continue
+            unknown = {} if facts.timed and not facts.time_only else dict.fromkeys(_TIMED, float("nan"))
+            for task, found in scores.items():
+                key = (*reported.place, task, *reported.key(method)[2:])
+                rows.append(dict(zip(KEYS, key, strict=True)) | found | unknown)
+    return _beside_ours(pd.DataFrame(rows), findings.summary), list(dict.fromkeys(notes))
+
+
+def _beside_ours(frame: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
+    ours = summary.set_index(list(KEYS)).loc[pd.MultiIndex.from_frame(frame[list(KEYS)])]
+    for figure in _COMPARED:
+        frame[f"{figure}_ours"] = ours[figure].to_numpy(float)
+        frame[f"{figure}_difference"] = 100 * (frame[figure] / frame[f"{figure}_ours"].replace(0, float("nan")) - 1)
+    return frame
+
+
+def _scores(run: Run, facts: Facts, count: Callable[[str], int], notes: list[str]) -> dict[str, dict[str, Score]]:
+    """Method -> task -> score. notes: warnings are added to it."""
+    rounds = sorted({record.round for record in run.records})
+    baseline = {number: answers_of(run, facts, VANILLA, number) for number in rounds}
+    if not any(baseline.values()):
+        raise RunError(
+            f"run {run.directory}: vanilla has no finished case; Spec-Bench's speedup is measured against it"
+        )
+    found = {}
+    for method in facts.methods:
+        answers = {number: answers_of(run, facts, method, number) for number in rounds}
+        both = [number for number in rounds if answers[number] and baseline[number]]
+        if both:
+            found[method] = _ordered(score([answers[n] for n in both], [baseline[n] for n in both], count))
+            notes += [note for n in both for note in doubts(label(method), answers[n], baseline[n])]
+    return found
+
+
+def _ordered(scores: Mapping[str, Score]) -> dict[str, Score]:
+    """Spec-Bench's tasks in its order, overall last."""
+    *tasks, last = scores
+    return {task: scores[task] for task in (*category_order(tasks), last)}
+
+
+def compare_table(frame: pd.DataFrame, findings: Findings) -> Table:
+    """The comparison as printed: Spec-Bench's figure, ours, and by how much theirs differs."""
+    several = frame[["model", "suite"]].drop_duplicates().shape[0] > 1
+    header = ["Method", "Task"]
+    for figure in _COMPARED:
+        header += [_TITLES[figure], "ours", "diff"]
+    rows = []
+    for row in frame.to_dict("records"):
+        place = f", {row['model']} on {row['suite']}" if several else ""
+        cells = [label(row["method"], row["variant"]) + place, row["category"]]
+        for figure in _COMPARED:
+            write = _SHOWN[figure]
+            cells += [write(row[figure]), write(row[f"{figure}_ours"]), _signed(row[f"{figure}_difference"])]
+        rows.append(tuple(map(Cell, cells)))
+    where = caption(findings.facts, findings.summary)
+    ours = _OURS.format(_IN_PREFILL if any(facts.in_prefill for facts in findings.facts) else _AFTER)
+    return without_blanks(Table(NAME, where, f"{FORMULAS} {ours}", tuple(header), tuple(rows), frozenset(), labels=2))
+
+
+def _signed(percent: float) -> str:
+    if pd.isna(percent):
+        return BLANK
+    return f"{percent:+.1f}%" if abs(percent) >= 0.05 else "0.0%"
+
+
+def score_files(baseline: Path, methods: Sequence[Path], tokenizer: Path | None) -> tuple[pd.DataFrame, list[str]]:
+    """A row a (file, task) in Spec-Bench's formulas, the baseline itself first; and warnings about them.
+
+    Raises RunError for a file that is none, and without a tokenizer, which answer files do not name.
+    """
+    if tokenizer is None:
+        raise RunError(
+            "--answers: no tokenizer; Spec-Bench counts the baseline's tokens by tokenising its text, so give the "
+            "folder that holds the model's tokenizer.json: --tokenizer DIR"
+        )
+    count = lru_cache(maxsize=None)(read_counter(tokenizer))
+    reference = read_answers(baseline)
+    steps = [length for answer in reference for length in answer.accept_lengths]
+    if sum(steps) > len(steps):
+        raise RunError(
+            f"{baseline}: its steps emit {sum(steps) / len(steps):.2f} tokens each, so it is no baseline; expected the "
+            "file of plain decoding first, then the methods'"
+        )
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for path in dict.fromkeys((baseline, *methods)):
+        answers: list[Answer] = reference if path == baseline else read_answers(path)
+        notes += doubts(path.stem, answers, reference)
+        scores = _ordered(score([answers], [reference], count))
+        rows += [{"file": path.stem, "category": task} | found for task, found in scores.items()]
+    return pd.DataFrame(rows).drop(columns="speedup_std"), notes
+
+
+def files_table(frame: pd.DataFrame, baseline: Path) -> Table:
+    """The figures of answer files as printed."""
+    header = ("File", "Task", "Questions", *(_TITLES[figure] for figure in _SHOWN))
+    rows = []
+    for row in frame.to_dict("records"):
+        figures = [write(row[figure]) for figure, write in _SHOWN.items()]
+        rows.append(tuple(map(Cell, (row["file"], row["category"], format_count(row["questions"]), *figures))))
+    return Table(NAME, f"Baseline: {baseline.name}.", FORMULAS, header, tuple(rows), frozenset(), labels=2)
+
+
+def write_compat(frame: pd.DataFrame, table: Table, output: Path) -> list[Path]:
+    """tables/compat_spec_bench.csv, unrounded, and .md. Returns the files."""
+    texts = {f"{NAME}.csv": to_csv(frame), f"{NAME}.md": to_markdown(table)}
+    return write_texts(output / "tables", texts)

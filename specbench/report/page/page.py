@@ -1,12 +1,20 @@
-"""``report.html``: one file that holds everything, so that it can be mailed. Whatever a run recorded is escaped."""
+"""``report.html``: one file that contains everything, so that it can be mailed.
+
+The style sheet and the scripts are files of this package. The page contains them, and allows them by their hashes.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from specbench.records.record import OVERALL, VANILLA
 from specbench.records.store import PAGE, write_atomically
@@ -16,14 +24,19 @@ from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines
 from specbench.report.frames.load import Load
 from specbench.report.label import format_share, label
-from specbench.report.page.elements import escape, gallery, policy, script, style, table_html
-from specbench.report.page.evidence import environment, failures, lossless_section
-from specbench.report.page.headline import headlines_html
-from specbench.report.page.leaderboard import leaderboard
-from specbench.report.page.sample import sample_cases
-from specbench.report.page.tokens import token_section
-from specbench.report.page.why import why_section
-from specbench.report.table import Table
+from specbench.report.page.sections import (
+    environment,
+    failures,
+    headlines_html,
+    leaderboard,
+    lossless_section,
+    part,
+    tables_html,
+    templates,
+    why_section,
+)
+from specbench.report.page.tokens import sample_cases, token_section
+from specbench.report.plots.scene import DPI
 from specbench.report.tables.detail import (
     audit_tables,
     count_tables,
@@ -38,6 +51,10 @@ from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_tables, settings_tables
 from specbench.report.tables.summary import DEFINITIONS, build_tables, caption, steps_table
 
+_HERE = Path(__file__).resolve().parent
+_SCRIPTS = ("tables.js", "tokens.js", "tree.js", "panes.js")  # in one scope, in this order
+_PNG_WIDTH = slice(16, 20)  # the four bytes of a PNG's header that contain its width
+_SCREEN_DPI = 125
 _GLOSSARY = "What each number means"
 _FOLDED = {  # heading -> what is folded below it
     "Waiting": "percentiles of waiting times",
@@ -54,9 +71,17 @@ _HEADINGS = {"speedup_by_category": "Speedup by category", "mat_by_category": "M
 def write_page(
     findings: Findings, plots: Sequence[Path], output: Path, load: Load | None = None, titled: bool = False
 ) -> Path:
-    """Write the page with its plots inside.
+    """Writes the page with its plots inside.
 
-    plots: png files. load: what a profile makes of more requests. titled: the plots have no titles of their own.
+    Args:
+        findings: Of the runs that the page reports.
+        plots: PNG files.
+        output: The folder of the page.
+        load: What a latency profile predicts for more concurrent requests.
+        titled: The plots have no titles of their own.
+
+    Returns:
+        The file.
     """
     path = output / PAGE
     write_atomically(path, render_page(findings, plots, load, titled))
@@ -64,123 +89,136 @@ def write_page(
 
 
 def render_page(findings: Findings, plots: Sequence[Path] = (), load: Load | None = None, titled: bool = False) -> str:
-    """The whole document."""
+    """Returns the complete document; the arguments are those of ``write_page``."""
     where = "; ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
     headlines = find_headlines(findings, load)
-    parts = {title: body for title, body in _parts(findings, gallery(plots, titled), headlines, load).items() if body}
-    parts |= {_GLOSSARY: _definitions("".join(parts.values()))}
+    found = _sections(findings, gallery(plots, titled), headlines, load)
+    sections = {title: body.strip() for title, body in found.items() if body}
+    words = re.sub(r"<script.*?</script>|<[^>]*>", " ", "".join(sections.values()), flags=re.S).lower()
+    used = {word: meaning for word, meaning in DEFINITIONS.items() if word.lower() in words}
+    style = (_HERE / "page.css").read_text(encoding="utf-8")
+    texts = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    script = '"use strict";\n(() => {\n' + texts + "})();\n"  # scripts share names with each other and nothing else
+    rules = (  # nothing is loaded, and nothing runs but our own script
+        "default-src 'none'",
+        "img-src data:",
+        f"style-src '{_hash(style)}'",
+        f"script-src '{_hash(script)}'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy()}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(where)} | specbench</title>\n<style>{style()}</style>\n</head>\n<body>\n"
-        f"<header>{_head(findings, where, headlines)}\n{_contents(parts)}</header>\n<main>\n"
-        + "\n".join(_section(title, body) for title, body in parts.items())
-        + f"\n</main>\n<script>{script()}</script>\n</body>\n</html>\n"
+        templates()
+        .get_template("page.html.j2")
+        .render(
+            where=where,
+            policy=Markup("; ".join(rules)),
+            style=Markup(style),
+            script=Markup(script),
+            headlines=headlines_html(headlines),
+            caption=_describe(findings),
+            sections=sections | {_GLOSSARY: part("definitions", used).strip()},
+            folded=_FOLDED,
+        )
     )
 
 
-def _parts(findings: Findings, pictures: str, headlines: Sequence[Headline], load: Load | None) -> dict[str, str]:
-    """Heading -> the HTML below it, '' where there is none. Why, where and load come first, evidence last."""
+def _hash(text: str) -> str:
+    """Returns the hash that browsers make of the text between the tags."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+def _sections(
+    findings: Findings, pictures: Markup, headlines: Sequence[Headline], load: Load | None
+) -> dict[str, Markup]:
+    """Heading -> its section, '' if there is nothing to show. Explanations come first, evidence last."""
+    verdicts = part("verdicts", _find_verdicts(findings))
+    warnings = part("list", findings.warnings) if findings.warnings else Markup("")
     if findings.summary.empty:  # nothing was decoded yet: no table has a row
-        parts = {"Verdicts": _verdicts(findings), "Warnings": _list(findings.warnings)}
-        return {**parts, "Environment": environment(findings)}
+        return {"Verdicts": verdicts, "Warnings": warnings, "Environment": environment(findings)}
     tables = build_tables(findings.summary, findings.facts, findings.contests)
-    ranked, unranked = _ranked(findings.summary)
+    marked = findings.summary["time_only_step_ms"].notna()  # accepted lengths were replayed: not to be ranked
+    ranked, unranked = findings.summary[~marked], findings.summary[marked]
     timed = build_tables(unranked, [facts for facts in findings.facts if facts.time_only])["overall"]
     board = unranked.empty or len(ranked)
     tails = findings.detail["tails"]
     return {
-        "Verdicts": _verdicts(findings),
-        "Warnings": _list(findings.warnings) if findings.warnings else "",
+        "Verdicts": verdicts,
+        "Warnings": warnings,
         "Why": why_section(findings),
-        **{_HEADINGS[name]: _join(tables[name], shaded=True) for name in _HEADINGS if name in tables},
-        "Under load": _join([*served_tables(findings.detail[LOADED]), *([crossover_table(load)] if load else [])]),
-        "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else "",
-        "Answers": _join(quality_tables(findings)),
-        "Time only": "" if unranked.empty else _join(timed),
-        "Method against method": _join(pair_tables(findings, headlines)),
-        "Best settings": _join(settings_tables(findings, headlines)),
-        "Thinking": _join(thinking_tables(findings.detail["thinking"])),
-        "Along the context": _join(lengths_tables(findings.detail["by_length"])),
+        **{_HEADINGS[name]: tables_html(tables[name], shaded=True) for name in _HEADINGS if name in tables},
+        "Under load": tables_html(
+            [*served_tables(findings.detail[LOADED]), *([crossover_table(load)] if load else [])]
+        ),
+        "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else Markup(""),
+        "Answers": tables_html(quality_tables(findings)),
+        "Time only": tables_html([] if unranked.empty else timed),
+        "Method against method": tables_html(pair_tables(findings, headlines)),
+        "Best settings": tables_html(settings_tables(findings, headlines)),
+        "Thinking": tables_html(thinking_tables(findings.detail["thinking"])),
+        "Along the context": tables_html(lengths_tables(findings.detail["by_length"])),
         "Plots": pictures,
         "Token by token": token_section(sample_cases(findings)),
-        "Waiting": table_html(tails_table(tails, "")) if len(tails) else "",
-        "A mean step": table_html(steps_table(findings.summary)),
-        "Audit": _join(audit_tables(findings)),
-        "Acceptance elsewhere": _join(count_tables(findings.detail["accept_definitions"])),
-        "Shards": _join(shards_tables(findings)),
+        "Waiting": tables_html([tails_table(tails, "")] if len(tails) else []),
+        "A mean step": tables_html([steps_table(findings.summary)]),
+        "Audit": tables_html(audit_tables(findings)),
+        "Acceptance elsewhere": tables_html(count_tables(findings.detail["accept_definitions"])),
+        "Shards": tables_html(shards_tables(findings)),
         "Lossless": lossless_section(findings),
         "Errors": failures(findings),
         "Environment": environment(findings),
     }
 
 
-def _join(tables: Iterable[Table], shaded: bool = False) -> str:
-    return "".join(table_html(table, shaded) for table in tables)
+def gallery(plots: Sequence[Path], titled: bool = False) -> Markup:
+    """The plots inside the page, all at one scale, in as many columns as the screen is wide for.
+
+    Args:
+        plots: PNG files.
+        titled: They have no titles inside, so that the page prints their titles.
+    """
+    if not plots:
+        return Markup("")
+    from PIL import Image  # part of matplotlib, and slow to import
+
+    from specbench.report.plots.catalogue import title_of  # matplotlib, which drew them, is slow to import
+
+    pictures: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+    for path in plots:
+        memory = io.BytesIO()
+        with Image.open(path) as drawn:  # in 256 colours, a third of the bytes: a page may have hundreds of pictures
+            drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(memory, "png")
+        data = memory.getvalue()
+        width = int.from_bytes(data[_PNG_WIDTH], "big") * _SCREEN_DPI // DPI
+        look = {"data": base64.b64encode(data).decode("ascii"), "width": width, "titled": titled}
+        folded = path.stem.startswith("radar")  # the bars by category show the same figures, and with intervals
+        pictures[folded].append(look | {"title": title_of(path.stem)})
+    return part("pictures", pictures[False], pictures[True])
 
 
-def _ranked(summary: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows that a leaderboard may rank, and those whose accepted lengths were replayed."""
-    unranked = summary["time_only_step_ms"].notna()
-    return summary[~unranked], summary[unranked]
+def _describe(findings: Findings) -> str:
+    """What was run, what was replayed, and when the runs were created, in UTC."""
+    lines = [caption(findings.facts, findings.summary)]
+    for title, found in (
+        ("Replay of", [each for each in findings.facts if not each.timed]),
+        (f"{TIME_ONLY.capitalize()},", [each for each in findings.facts if each.time_only]),
+    ):
+        if traces := dict.fromkeys(each.trace for each in found if each.trace):
+            lines.append(f"{title} {'; '.join(traces)}.")
+    stamps = [str(run.manifest["created"]) for run in findings.runs if "created" in run.manifest]
+    if stamps:
+        lines.append(f"Created {', '.join(dict.fromkeys(stamp[:16].replace('T', ' ') for stamp in stamps))} UTC.")
+    return " ".join(filter(None, lines))
 
 
-def _contents(titles: Iterable[str]) -> str:
-    links = "".join(f'<li><a href="#{_slug(title)}">{escape(title)}</a></li>' for title in titles)
-    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
-
-
-def _slug(title: str) -> str:
-    return title.lower().replace(" ", "-")
-
-
-def _head(findings: Findings, where: str, headlines: Sequence[Headline]) -> str:
-    facts = caption(findings.facts, findings.summary)
-    created = ", ".join(
-        dict.fromkeys(_spell_time(str(run.manifest["created"])) for run in findings.runs if "created" in run.manifest)
-    )
-    replays = [
-        f"{title} {'; '.join(dict.fromkeys(each.trace for each in found if each.trace))}."
-        for title, found in (
-            ("Replay of", [each for each in findings.facts if not each.timed]),
-            (f"{TIME_ONLY.capitalize()},", [each for each in findings.facts if each.time_only]),
-        )
-        if any(each.trace for each in found)
-    ]
-    lines = [facts, *replays, f"Created {created} UTC." if created else ""]
-    text = escape(" ".join(filter(None, lines)))
-    return f'<h1>{escape(where)}</h1>\n{headlines_html(headlines)}<p class="soft">{text}</p>'
-
-
-def _spell_time(stamp: str) -> str:
-    """'2026-11-23 01:26', of a time in UTC, as the index of runs has it."""
-    return stamp[:16].replace("T", " ")
-
-
-def _section(title: str, body: str) -> str:
-    if title in _FOLDED:
-        body = f'<details class="fold"><summary>{_FOLDED[title]}</summary>\n{body}\n</details>'
-    return f'<section id="{_slug(title)}">\n<h2>{escape(title)}</h2>\n{body}\n</section>'
-
-
-def _list(items: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
-
-
-def _verdicts(findings: Findings) -> str:
+def _find_verdicts(findings: Findings) -> list[tuple[str, str, str]]:
+    """(tone, title, text) of each."""
     rows = findings.summary[findings.summary["category"] == OVERALL]
-    cards = [_time_only(findings), _lossless(rows, findings), _steadiness(findings), _errors(rows)]
-    items = (
-        f'<li class="{tone}"><b>{escape(title)}</b>{escape(text)}</li>' for tone, title, text in filter(None, cards)
-    )
-    return f'<ul class="verdicts">{"".join(items)}</ul>'
-
-
-def _time_only(findings: Findings) -> tuple[str, str, str] | None:
-    if not any(facts.time_only for facts in findings.facts):
-        return None
-    return ("warn", "Time only", "accepted lengths were replayed: what a step costs is measured, no speedup is claimed")
+    found = [_lossless(rows, findings), *_steadiness(findings), _errors(rows)]
+    if any(facts.time_only for facts in findings.facts):
+        text = "accepted lengths were replayed: what a step costs is measured, no speedup is claimed"
+        return [("warn", "Time only", text), *found]
+    return found
 
 
 def _lossless(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str]:
@@ -205,19 +243,19 @@ def _unjudged(findings: Findings) -> str:
     return "not judged in this run"
 
 
-def _steadiness(findings: Findings) -> tuple[str, str, str] | None:
+def _steadiness(findings: Findings) -> list[tuple[str, str, str]]:
     if not any(facts.timed for facts in findings.facts):
-        return None
+        return []
     found = [entry.control for entry in findings.reported if entry.control is not None]
     if not found:
-        return ("warn", "A/A control", "none: how steady the timing was is not known")
+        return [("warn", "A/A control", "none: how steady the timing was is not known")]
     if len(found) == 1:
         tones = {True: "good", False: "bad", None: "warn"}
-        return (tones[found[0].steady], "A/A control", found[0].sentence())
+        return [(tones[found[0].steady], "A/A control", found[0].sentence())]
     steady = sum(control.steady is True for control in found)
     values = [control.retimed.value for control in found]
     text = f"{steady} of {len(found)} runs steady; vanilla against itself from {min(values):.4f} to {max(values):.4f}"
-    return ("good" if steady == len(findings.runs) else "bad", "A/A control", text)
+    return [("good" if steady == len(findings.runs) else "bad", "A/A control", text)]
 
 
 def _errors(rows: pd.DataFrame) -> tuple[str, str, str]:
@@ -230,10 +268,3 @@ def _errors(rows: pd.DataFrame) -> tuple[str, str, str]:
         f"{label(row.method, row.variant)} {row.errors} of {row.cases + row.errors}" for row in failed.itertuples()
     )
     return ("bad", "Errors", "cases that failed: " + ", ".join(names))
-
-
-def _definitions(page: str) -> str:
-    """The definitions of the words that the page uses."""
-    text = re.sub(r"<script.*?</script>|<[^>]*>", " ", page, flags=re.S).lower()
-    used = {word: meaning for word, meaning in DEFINITIONS.items() if word.lower() in text}
-    return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in used.items()) + "</dl>"

@@ -1,84 +1,249 @@
 """The token view of a page: what each step of the sampled cases emitted, and its data, as small as plain JSON allows.
 
-Ids, the parents of drafts and the names of sources are written once, in tables, and are numbers everywhere else.
+The sampled cases are those with recorded drafts, and the first ones. Ids, the parents of drafts and the names of
+sources are written once, in tables, and are numbers everywhere else.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from markupsafe import Markup
 
 from specbench.names import printable
-from specbench.records.record import VANILLA, TurnRecord
+from specbench.records.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.records.store import Run
 from specbench.report.frames.findings import Findings
-from specbench.report.page.elements import escape
+from specbench.report.frames.reported import ReportedRun
+from specbench.report.frames.trials import Columns, Values
+from specbench.report.label import label
 from specbench.report.page.pieces import UNKNOWN, spell_ids, write_pieces
-from specbench.report.page.sample import SampledAnswer, SampledCase, has_trees, sample_cases
+from specbench.report.page.sections import part
 
+MOST_CASES = 12
+MOST_ANSWERS = 24  # of one case: a sweep has hundreds
+MOST_TOKENS = 120_000  # of all answers together
+_FIRST = 3  # cases shown whether or not their drafts were recorded
 TREE_BYTES = 1_200_000  # all drafts of a page together
 PROMPT_CHARS = 4000
 OWN = -1  # the target's own token, or one whose source is not known
 _EMPTY_BYTES, _NODE_BYTES = 32, 5
 _NONE_DRAFTED = 0
 _LEFT_OUT = None
+_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+_KEYS = (
+    "Left and right arrows move by token, up and down by step, Home and End to the ends. Turns, steps and tokens are "
+    "counted from 0, as in records.jsonl; token 0 is the prefill's and belongs to no step."
+)
+_T = TypeVar("_T")
 
 
-@dataclass(slots=True)
-class _Tables:
-    """What is written once: pairs (id, piece), parents of drafts, names of sources; each a value -> its number."""
+@dataclass(frozen=True, slots=True)
+class SampledAnswer:
+    """One method's record of a case. name: as printed; run: the run of the record, whose tokenizer gives its text."""
 
-    tokens: dict[tuple[int, str], int] = field(default_factory=dict)
-    shapes: dict[tuple[int, ...], int] = field(default_factory=dict)
-    sources: dict[str, int] = field(default_factory=dict)
+    name: str
+    record: CaseRecord
+    run: Run
+    kind: str  # reference | lossy | peer | ''
 
-    def token(self, token: int, pieces: Mapping[int, str]) -> int:
-        """Number of a token."""
-        return self.tokens.setdefault((token, pieces[token]), len(self.tokens))
 
-    def shape(self, parents: Sequence[int]) -> int:
-        """Number of a draft's parents."""
-        return self.shapes.setdefault(tuple(parents), len(self.shapes))
+@dataclass(frozen=True, slots=True)
+class SampledCase:
+    """One question under every method. left_out: the number of answers that are not among ``answers``."""
 
-    def source(self, name: str) -> int:
-        """Number of a source."""
-        return self.sources.setdefault(name, len(self.sources))
+    model: str
+    suite: str
+    case: str
+    category: str
+    answers: list[SampledAnswer] = field(default_factory=list)
+    left_out: int = 0
+
+
+def sample_cases(findings: Findings) -> list[SampledCase]:
+    """Returns the sampled cases in the order of the records, by model and suite; the control is left out."""
+    groups: dict[tuple[str, str], list[ReportedRun]] = {}
+    for reported in findings.reported:
+        groups.setdefault(reported.place, []).append(reported)
+    chosen = {place: names for place, group in groups.items() if (names := _choose(group))}
+    most = max(1, MOST_CASES // max(1, len(chosen)))
+    cases = [_sample(groups[place], name) for place, names in chosen.items() for name in names[:most]]
+    return _fitting(cases, [sum(map(_tokens, case.answers)) for case in cases])
+
+
+def _choose(group: Sequence[ReportedRun]) -> list[str]:
+    """Returns the cases with recorded drafts, and the first ones."""
+    found: dict[str, bool] = {}
+    for reported in group:
+        for method in _methods(reported):
+            columns = reported.trials.columns(method)
+            finished = _finished(columns)
+            names = reported.trials.cases[columns["case"][finished]]
+            for name, drawn in zip(names, columns["drawn"][finished], strict=True):
+                found[name] = found.get(name, False) or drawn
+    return [name for place, (name, drawn) in enumerate(found.items()) if drawn or place < _FIRST]
+
+
+def _methods(reported: ReportedRun) -> list[str]:
+    return [method for method in reported.facts.methods if method != CONTROL]
+
+
+def _finished(columns: Columns) -> Values:
+    return columns["ok"] & (columns["turns"] > 0)
+
+
+def _sample(group: Sequence[ReportedRun], name: str) -> SampledCase:
+    found = [(reported, method, place) for reported in group for method, place in _places(reported, name)]
+    answers = []
+    for reported, method, place in found[:MOST_ANSWERS]:
+        facts = reported.facts
+        kind = "lossy" if method in facts.lossy else "peer" if method in facts.peers else ""
+        kind = "reference" if method == VANILLA else kind
+        title = label(method, reported.variants.get(method, ""))
+        answers.append(SampledAnswer(title, reported.run.records[place], reported.run, kind))
+    kept = _fitting(answers, [_tokens(answer) for answer in answers])
+    return SampledCase(*group[0].place, name, answers[0].record.category, kept, len(found) - len(kept))
+
+
+def _places(reported: ReportedRun, name: str) -> Iterator[tuple[str, int]]:
+    """Yields (method, place of its record of this case): the record with drafts, else the first; never a failed one."""
+    trials = reported.trials
+    for number in np.flatnonzero(trials.cases == name):
+        for method in _methods(reported):
+            columns = trials.columns(method)
+            rows = np.flatnonzero(_finished(columns) & (columns["case"] == number))
+            if len(rows):
+                yield method, int(columns["record"][rows[np.argmax(columns["drawn"][rows])]])
+
+
+def _tokens(answer: SampledAnswer) -> int:
+    return sum(len(turn.ids) for turn in answer.record.turns)
+
+
+def _fitting(entries: Sequence[_T], tokens: Sequence[int]) -> list[_T]:
+    """Returns the entries that end within MOST_TOKENS, and always the first one."""
+    ends = itertools.accumulate(tokens)
+    return [
+        entry for place, (entry, end) in enumerate(zip(entries, ends, strict=True)) if not place or end <= MOST_TOKENS
+    ]
+
+
+def _has_trees(record: CaseRecord) -> bool:
+    """Returns whether complete drafts were recorded."""
+    return any(turn.trees for turn in record.turns)
+
+
+class _Numbers(dict[Any, int]):
+    """Numbers values in the order of their first use."""
+
+    def __missing__(self, value: Any) -> int:
+        self[value] = len(self)
+        return self[value]
+
+
+class _Packer:
+    """Packs answers; pairs of (id, piece), parents of drafts and names of sources are numbered across all of them."""
+
+    def __init__(self, budget: int, waiting: int) -> None:
+        """budget: bytes for drafts, which ``waiting`` answers with drafts share evenly."""
+        self.tokens, self.shapes, self.sources = _Numbers(), _Numbers(), _Numbers()
+        self.left_out = 0
+        self._budget, self._waiting = budget, waiting
+
+    def pack_answer(self, answer: SampledAnswer, pieces: Mapping[int, str]) -> dict[str, Any]:
+        """Packs an answer with the drafts that fit its share; what it leaves of that goes to the later answers."""
+        allowance = self._budget // self._waiting if self._waiting else 0
+        turns, spent = [], 0
+        for turn in answer.record.turns:
+            trees: list[object] = []
+            for tree in turn.trees or ():
+                nodes = len(tree["tokens"])
+                several = len(tree.get("sources", {})) > 1
+                cost = (_EMPTY_BYTES + nodes * (_NODE_BYTES + 2 * several)) if nodes else 0
+                fits = spent + cost <= allowance
+                trees.append(self._pack_tree(tree, pieces) if fits else _LEFT_OUT)
+                spent, self.left_out = spent + cost * fits, self.left_out + (not fits)
+            turns.append(self._pack_turn(turn, trees, pieces))
+        self._budget, self._waiting = self._budget - spent, self._waiting - _has_trees(answer.record)
+        return {"name": printable(answer.name), "kind": answer.kind, "turns": turns}
+
+    def _pack_turn(self, turn: TurnRecord, trees: list[object], pieces: Mapping[int, str]) -> dict[str, Any]:
+        by: list[int] = []  # the source of each token that a step emitted
+        for tree, count in zip(turn.trees or (), turn.accept, strict=False):
+            path = self._find_sources(tree, tree["path"])
+            by += [*path, *[OWN] * (count - len(path))]
+        return {
+            "ids": [self.tokens[token, pieces[token]] for token in turn.ids],
+            "finish": turn.finish,
+            "accept": turn.accept,
+            "proposed": turn.proposed,
+            "depth": turn.depth,
+            "fed": turn.fed,
+            "by": by if any(number != OWN for number in by) else [],
+            "late": [step for step, tree in enumerate(turn.trees or ()) if tree.get("late")],
+            "trees": trees,
+        }
+
+    def _find_sources(self, tree: Mapping[str, Any], nodes: Iterable[int]) -> list[int]:
+        names = {node: name for name, own in tree.get("sources", {}).items() for node in own}
+        return [self.sources[names[node]] if node in names else OWN for node in nodes]
+
+    def _pack_tree(self, tree: Mapping[str, Any], pieces: Mapping[int, str]) -> dict[str, Any] | int:
+        """t: tokens, p: parents, a: accepted nodes, s: the source of all nodes or of each, x: passengers."""
+        if not tree["tokens"]:
+            return _NONE_DRAFTED
+        numbers = self._find_sources(tree, range(len(tree["tokens"])))
+        packed = {
+            "t": [self.tokens[token, pieces[token]] for token in tree["tokens"]],
+            "p": self.shapes[tuple(tree["parents"])],
+            "a": tree["path"],
+            "s": numbers[0] if len(set(numbers)) == 1 else numbers,
+        }
+        return packed | ({"x": tree["passengers"]} if tree.get("passengers") else {})
 
 
 def token_data(cases: Sequence[SampledCase], tree_bytes: int = TREE_BYTES) -> dict[str, Any]:
-    """The data of ``tokens.js``.
+    """Returns the data of ``tokens.js``.
 
-    Answers share ``tree_bytes`` evenly, what one leaves goes to the later ones; drafts beyond them are left out, which
-    ``trees_left_out`` counts.
+    Args:
+        cases: The cases to show.
+        tree_bytes: The size of all drafts. Drafts beyond it are left out, which ``trees_left_out`` counts.
     """
-    tables = _Tables()
     pieces = {id(run): spell_ids(run, ids) for run, ids in ids_by_run(cases)}
-    waiting = sum(has_trees(answer.record) for case in cases for answer in case.answers)
-    budget = tree_bytes
-    shown, left_out = [], 0
+    packer = _Packer(tree_bytes, sum(_has_trees(answer.record) for case in cases for answer in case.answers))
+    shown = []
     for case in cases:
-        answers = []
-        for answer in case.answers:
-            allowance = budget // waiting if waiting else 0
-            packed, spent, dropped = _answer(answer, pieces[id(answer.run)], tables, allowance)
-            answers.append(packed)
-            budget, left_out, waiting = budget - spent, left_out + dropped, waiting - has_trees(answer.record)
-        shown.append(_case(case, answers, pieces))
+        prompts = ((answer, answer.record.turns[-1].prompt_ids or ()) for answer in case.answers)
+        texts = ("".join(pieces[id(answer.run)][token] for token in ids) for answer, ids in prompts)
+        prompt = next(filter(None, texts), "")
+        shown.append(
+            {
+                "where": printable(f"{case.model} on {case.suite}"),
+                "case": printable(case.case),
+                "category": printable(case.category),
+                "prompt": f"... {prompt[-PROMPT_CHARS:]}" if len(prompt) > PROMPT_CHARS else prompt,
+                "left_out": case.left_out,
+                "answers": [packer.pack_answer(answer, pieces[id(answer.run)]) for answer in case.answers],
+            }
+        )
     return {
-        "ids": [token for token, _ in tables.tokens],
-        "pieces": [piece for _, piece in tables.tokens],
-        "shapes": [list(shape) for shape in tables.shapes],
-        "sources": list(map(printable, tables.sources)),
+        "ids": [token for token, _ in packer.tokens],
+        "pieces": [piece for _, piece in packer.tokens],
+        "shapes": [list(shape) for shape in packer.shapes],
+        "sources": list(map(printable, packer.sources)),
         "cases": shown,
-        "trees_left_out": left_out,
+        "trees_left_out": packer.left_out,
     }
 
 
 def ids_by_run(cases: Sequence[SampledCase]) -> list[tuple[Run, set[int]]]:
-    """Each run with all ids that the view shows of it: prompts, answers, drafts."""
+    """Returns each run with all ids that the view shows of it: prompts, answers, drafts."""
     found: dict[int, tuple[Run, set[int]]] = {}
     for answer in (answer for case in cases for answer in case.answers):
         _, ids = found.setdefault(id(answer.run), (answer.run, set()))
@@ -88,137 +253,30 @@ def ids_by_run(cases: Sequence[SampledCase]) -> list[tuple[Run, set[int]]]:
     return list(found.values())
 
 
-def _case(case: SampledCase, answers: list[dict[str, Any]], pieces: Mapping[int, Mapping[int, str]]) -> dict[str, Any]:
-    prompt = ""
-    for answer in case.answers:
-        ids = answer.record.turns[-1].prompt_ids
-        if ids and not prompt:
-            prompt = "".join(pieces[id(answer.run)][token] for token in ids)
-    cut = len(prompt) > PROMPT_CHARS
-    return {
-        "where": printable(f"{case.model} on {case.suite}"),
-        "case": printable(case.case),
-        "category": printable(case.category),
-        "prompt": f"... {prompt[-PROMPT_CHARS:]}" if cut else prompt,
-        "left_out": case.left_out,
-        "answers": answers,
-    }
-
-
-def _answer(
-    answer: SampledAnswer, pieces: Mapping[int, str], tables: _Tables, allowance: int
-) -> tuple[dict[str, Any], int, int]:
-    """(the answer, bytes its drafts take, drafts left out)."""
-    turns, spent, dropped = [], 0, 0
-    for turn in answer.record.turns:
-        trees: list[object] = []
-        for tree in turn.trees or ():
-            cost = _cost(tree)
-            fits = spent + cost <= allowance
-            trees.append(_tree(tree, pieces, tables) if fits else _LEFT_OUT)
-            spent, dropped = spent + cost * fits, dropped + (not fits)
-        turns.append(_turn(turn, trees, pieces, tables))
-    kind = (
-        "reference" if answer.record.method == VANILLA else "lossy" if answer.lossy else "peer" if answer.peer else ""
-    )
-    return {"name": printable(answer.name), "kind": kind, "turns": turns}, spent, dropped
-
-
-def _cost(tree: Mapping[str, Any]) -> int:
-    """[bytes] About what a draft takes in the page; one that is empty takes none worth counting."""
-    nodes = len(tree["tokens"])
-    several = len(tree.get("sources", {})) > 1
-    return (_EMPTY_BYTES + nodes * (_NODE_BYTES + 2 * several)) if nodes else 0
-
-
-def _turn(turn: TurnRecord, trees: list[object], pieces: Mapping[int, str], tables: _Tables) -> dict[str, Any]:
-    by = [
-        number
-        for tree, count in zip(turn.trees or (), turn.accept, strict=False)
-        for number in _by(tree, count, tables)
-    ]
-    return {
-        "ids": [tables.token(token, pieces) for token in turn.ids],
-        "finish": turn.finish,
-        "accept": turn.accept,
-        "proposed": turn.proposed,
-        "depth": turn.depth,
-        "fed": turn.fed,
-        "by": by if any(number != OWN for number in by) else [],
-        "late": [step for step, tree in enumerate(turn.trees or ()) if tree.get("late")],
-        "trees": trees,
-    }
-
-
-def _by(tree: Mapping[str, Any], count: int, tables: _Tables) -> list[int]:
-    """The source of each token that a step emitted."""
-    names = _sources(tree)
-    path = [tables.source(names[node]) if node in names else OWN for node in tree["path"]]
-    return [*path, *[OWN] * (count - len(path))]
-
-
-def _sources(tree: Mapping[str, Any]) -> dict[int, str]:
-    """Node -> the name of its source."""
-    return {node: name for name, nodes in tree.get("sources", {}).items() for node in nodes}
-
-
-def _tree(tree: Mapping[str, Any], pieces: Mapping[int, str], tables: _Tables) -> dict[str, Any] | int:
-    """t: tokens, p: parents, a: accepted nodes, s: the source of all nodes or of each, x: passengers."""
-    if not tree["tokens"]:
-        return _NONE_DRAFTED
-    names = _sources(tree)
-    numbers = [tables.source(names[node]) if node in names else OWN for node in range(len(tree["tokens"]))]
-    packed = {
-        "t": [tables.token(token, pieces) for token in tree["tokens"]],
-        "p": tables.shape(tree["parents"]),
-        "a": tree["path"],
-        "s": numbers[0] if len(set(numbers)) == 1 else numbers,
-    }
-    return packed | ({"x": tree["passengers"]} if tree.get("passengers") else {})
-
-
-DATA_ID = "token-data"
-_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
-_KEYS = (
-    "Left and right arrows move by token, up and down by step, Home and End to the ends. Turns, steps and tokens are "
-    "counted from 0, as in records.jsonl; token 0 is the prefill's and belongs to no step."
-)
-
-
-def token_section(cases: Sequence[SampledCase]) -> str:
-    """The view's place and its data; '' where no case finished."""
+def token_section(cases: Sequence[SampledCase]) -> Markup:
+    """Returns the place of the view and its data; '' if no case finished."""
     if not cases:
-        return ""
+        return Markup("")
     data = token_data(cases)
-    notes = escape(" ".join([_KEYS, *_notes(cases, data)]))
-    return (
-        "<p>Each answer as it was emitted, token by token. A bracket opens each decode step and every second step is "
-        "shaded; underlined tokens were drafted and accepted, plain bold ones are the target's own.</p>\n"
-        f'<p class="soft">{notes}</p>\n'
-        "<noscript><p>This view needs JavaScript; the figures of this page do not.</p></noscript>\n"
-        '<div id="token-view"></div>\n'
-        f'<script type="application/json" id="{DATA_ID}">{embed(data)}</script>'
-    )
-
-
-def _notes(cases: Sequence[SampledCase], data: Mapping[str, Any]) -> Iterator[str]:
-    """Why something is not in the view."""
-    if not any(has_trees(answer.record) for case in cases for answer in case.answers):
-        yield "No drafts were recorded: run with measure.keep_trees=3 to see them and their sources."
+    notes = [_KEYS]
+    if not any(_has_trees(answer.record) for case in cases for answer in case.answers):
+        notes.append("No drafts were recorded: run with measure.keep_trees=3 to see them and their sources.")
     if data["trees_left_out"]:
-        yield f"{data['trees_left_out']} drafts are left out to keep the page small; records.jsonl has them."
+        notes.append(f"{data['trees_left_out']} drafts are left out to keep the page small; records.jsonl has them.")
     if all(piece == UNKNOWN.format(token) for token, piece in zip(data["ids"], data["pieces"], strict=True)):
-        yield "Ids are shown, since the run's tokenizer was not found on this machine."
+        notes.append("Ids are shown, since the run's tokenizer was not found on this machine.")
+    return part("tokens", " ".join(notes), Markup(embed(data)))
 
 
 def embed(data: Mapping[str, Any]) -> str:
-    """JSON that no text inside can end: it is ASCII, and no '<', '>' or '&' is left in it."""
+    """Returns JSON that no text inside can end: it is ASCII without '<', '>' and '&'."""
     return json.dumps(data, separators=(",", ":")).translate(_ESCAPES)
 
 
 def keep_pieces(findings: Findings, output: Path) -> list[Path]:
-    """Keep the shown tokens' text beside the records of the run that is reported in its own directory, so that its
-    page can be made again where its tokenizer is not.
+    """Keeps the text of the shown tokens next to the records of the run that is reported in its own directory.
+
+    The page can then be made again on a machine without the run's tokenizer.
     """
     shown = ids_by_run(sample_cases(findings))
     written = (write_pieces(run, ids) for run, ids in shown if run.directory.resolve() == output.resolve())

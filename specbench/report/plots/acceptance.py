@@ -1,4 +1,4 @@
-"""What decode steps accepted: histograms of the tokens emitted, and acceptance by position in the draft."""
+"""What decode steps accept: by tokens emitted, by position in the draft, along the answer, and as the state grows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from specbench.records.record import CONTROL, VANILLA
+from specbench.report.frames.detail import CACHED
 from specbench.report.label import break_lines
 from specbench.report.plots.canvas import NOTE, OVER_LINE, REFERENCE, finish, make_sheet, plain
-from specbench.report.plots.scene import Scene
+from specbench.report.plots.scene import Scene, Series
+from specbench.stats import MIN_CASES
 
 MOST_PANELS = 30
 _COLUMNS = 2
@@ -133,3 +136,126 @@ def draw_accept_positions(scene: Scene) -> Figure | str:
 def _deepest(points: pd.DataFrame) -> int:
     seen = points.loc[points["accepted_of_drafted"] >= _FAINT, "position"]
     return int(seen.max()) if len(seen) else int(points["position"].max())
+
+
+_LENGTHS_INCH, _LENGTHS_ROW_INCH = 4.0, 1.7
+_AXES = {"position": "tokens emitted before", "context": "tokens in the context"}
+_FIGURES = {"mat": "MAT", "step_ms": "ms a step", "speedup": "speedup"}
+
+
+def draw_lengths(scene: Scene) -> Figure | str:
+    """MAT, and below it ms a step and speedup where they were timed, by output position and by context length."""
+    frame = with_enough_steps(scene.detail["by_length"], "steps")
+    if frame.loc[frame["axis"] == "position", "from"].nunique() < 2:
+        return "answers too short, or too few"
+    figures = [name for name in _FIGURES if frame[name].notna().any()]
+    inch = (_LENGTHS_INCH, _LENGTHS_ROW_INCH * len(figures))
+    canvas, sheet = make_sheet(inch, len(figures), 2, (0.08, 0.12), sharey="row", sharex="col")
+    lines: dict[str, Any] = {}
+    for row, figure in enumerate(figures):
+        for axes, axis in zip(sheet[row], _AXES, strict=True):
+            own = frame[frame["axis"] == axis]
+            for series, points in ((each, each.of(own)) for each in scene.series if len(each.of(own))):
+                (lines[series.name],) = axes.plot(_knots(points["from"]), points[figure], **series.style.marks)
+            vanilla = own[own["method"] == VANILLA].drop_duplicates("from")
+            axes.plot(_knots(vanilla["from"]), vanilla[figure], **REFERENCE)
+            _dress_lengths(axes, own)
+        sheet[row, 0].set_ylabel(_FIGURES[figure])
+        sheet[row, 0].set_ylim(bottom=0)
+    for axes, title in zip(sheet[-1], _AXES.values(), strict=True):
+        axes.set_xlabel(title)
+    note = f"{scene.where}; a point a bin from this length on, of at least {MIN_STEPS} steps; dashed: vanilla"
+    return finish(canvas, "Along the answer and the context", note, lines)
+
+
+def _knots(edges: pd.Series) -> np.ndarray:
+    """Places on the axis, one a power of two."""
+    return np.log2(np.maximum(edges.to_numpy(dtype=float), 8))
+
+
+def _dress_lengths(axes: Axes, own: pd.DataFrame) -> None:
+    edges = own["from"].drop_duplicates().sort_values()
+    every = 1 + len(edges) // 5  # names of neighbours would touch
+    named = {0, *range(len(edges) - 1, 0, -every)}
+    names = [f"{edge:g}" if place in named else "" for place, edge in enumerate(edges)]
+    axes.set_xticks(_knots(edges), names)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.grid()
+
+
+_GROWTH_INCH = (3.8, 2.2)
+_DOT_ALPHA = 0.22
+_DOTS_SHOWN = 0.98  # of the dots: the few far above would flatten the lines
+
+
+_WINDOWS = 12  # a window holds this part of the cases, within the bounds below
+_LEAST, _MOST = MIN_CASES, 50
+
+
+def choose_window(cases: int) -> int:
+    """Cases in a window of the running mean."""
+    return int(np.clip(cases // _WINDOWS, _LEAST, _MOST))
+
+
+def average_windows(rows: pd.DataFrame, above: str, below: str) -> tuple[np.ndarray, np.ndarray]:
+    """(W,) mean tokens held and (W,) sum of ``above`` over sum of ``below``, a window of cases by tokens held each.
+
+    Empty where there are fewer cases than a window holds.
+    """
+    rows = rows.sort_values(CACHED, kind="stable")
+    sums = rows[[CACHED, above, below]].rolling(choose_window(len(rows))).sum().dropna()
+    return sums[CACHED].to_numpy() / choose_window(len(rows)), (sums[above] / sums[below]).to_numpy()
+
+
+def keep_growing(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of methods that held more in some cases than in others, in enough cases for a line."""
+    groups = frame.groupby(["method", "variant"], sort=False)[CACHED]
+    return frame[(groups.transform("nunique") > 1) & (groups.transform("size") >= MIN_CASES)]
+
+
+def draw_growth(scene: Scene) -> Figure | str:
+    """MAT against tokens held; below it tokens/s where the target was timed."""
+    if scene.detail["growth"].empty:
+        return "no method records how many tokens it holds"
+    frame = keep_growing(scene.detail["growth"])
+    if frame.empty:
+        return "no method holds more from case to case, or too few cases"
+    panels = [("mean accepted tokens (MAT)", "emitted", "steps")]
+    if frame["time_s"].notna().any():
+        panels.append(("tokens/s", "tokens", "time_s"))
+    canvas, sheets = make_sheet(
+        (_GROWTH_INCH[0], _GROWTH_INCH[1] * len(panels)), len(panels), 1, (0.0, 0.1), sharex=True
+    )
+    lines: dict[str, Any] = {}
+    sheets[-1, 0].set_xlabel("tokens held when the case began")
+    for axes, (title, above, below) in zip(sheets.flat, panels, strict=True):
+        for series in scene.series:
+            own = series.of(frame)
+            if len(own) and own[below].notna().any():
+                lines.setdefault(series.name, _draw_window(axes, own, above, below, series))
+        _dress_growth(axes, frame, title, above, below)
+    sizes = sorted({choose_window(count) for count in frame.groupby(["method", "variant"]).size()})
+    line = f"line: over {' or '.join(map(str, sizes))} neighbouring cases"
+    note = f"{scene.where}; dots: cases (the highest 2 % not all shown), {line}"
+    return finish(canvas, "Growth with the tokens held", note, lines)
+
+
+def _draw_window(axes: Axes, rows: pd.DataFrame, above: str, below: str, series: Series) -> Any:
+    look = series.style
+    axes.scatter(rows[CACHED], rows[above] / rows[below], s=9, color=look.colour, alpha=_DOT_ALPHA, linewidths=0)
+    (line,) = axes.plot(*average_windows(rows, above, below), color=look.colour, linestyle=look.line, linewidth=1.8)
+    return line
+
+
+def _dress_growth(axes: Axes, frame: pd.DataFrame, title: str, above: str, below: str) -> None:
+    figures = (frame[above] / frame[below]).dropna()
+    low = 0.9 if above == "emitted" else 0.0
+    axes.set_ylim(low, low + 1.1 * (max(1.0, float(figures.quantile(_DOTS_SHOWN))) - low))
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_ylabel(title)
+    if above == "emitted":
+        axes.axhline(1.0, **REFERENCE)
+    axes.grid()

@@ -1,18 +1,25 @@
-"""Bar plots: one figure of all methods (horizontal, so that long names fit), and grouped by category."""
+"""Bars of methods: one figure, a figure by category (also as a radar), the phases of a step, the sources of drafts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.projections.polar import PolarAxes
+from matplotlib.ticker import MaxNLocator
 
-from specbench.records.record import OVERALL
-from specbench.report.label import break_lines
+from specbench.records.record import OVERALL, PHASES, VANILLA
+from specbench.report.frames.detail import drop_repeats
+from specbench.report.frames.trials import DRAFTER_PHASES
+from specbench.report.label import break_lines, format_microseconds, format_share
 from specbench.report.plots.canvas import REFERENCE, finish, inner_inch, make_rows, make_sheet, plain, write_ends
-from specbench.report.plots.scene import Scene, Series
+from specbench.report.plots.scene import PARTS, Scene, Series, Style, style_of
 from specbench.report.table import mark_few
 from specbench.stats import MIN_CASES
 
@@ -155,3 +162,164 @@ def _explain(where: str, spread: bool, few: bool, loaded: bool) -> str:
     whiskers = "whiskers: 95\N{NO-BREAK SPACE}% bootstrap over cases" if spread else none
     brackets = f"; in brackets: fewer than {MIN_CASES} cases" if few else ""
     return f"{where}; dashed: vanilla; {whiskers}{brackets}"
+
+
+_MIN_AXES = 3
+_GRID = "#dddddd"
+_CIRCLE_INCH = 2.3  # diameter
+_CIRCLE_GAP_INCH = 0.85  # between two circles: names and a title
+_SPOKE_CHARS = 14
+
+
+def draw_radar(scene: Scene) -> Figure | str:
+    """A category that a method did not finish leaves a gap in its line."""
+    if reason := too_many(scene):
+        return reason
+    if len(scene.categories) < _MIN_AXES:
+        return f"{len(scene.categories)} categories, a radar needs {_MIN_AXES}"
+    panels = [figure for figure in HEADINGS if not missing(scene, figure)]
+    if not panels:
+        return f"{' and '.join(HEADINGS)} blank for every method"
+    height = _CIRCLE_INCH * len(panels) + _CIRCLE_GAP_INCH * (len(panels) - 1)
+    gap = 0.0, _CIRCLE_GAP_INCH / _CIRCLE_INCH
+    canvas, sheets = make_sheet((_CIRCLE_INCH, height), len(panels), 1, gap, subplot_kw={"projection": "polar"})
+    for axes, figure in zip(sheets.flat, panels, strict=True):
+        lines = _draw_circle(axes, scene.series, figure, scene.categories)
+        axes.set_title(plain(HEADINGS[figure]), fontweight="bold", fontsize=8.5, pad=22)
+    note = f"{scene.where}; dashed ring: vanilla; intervals: in the bars by category"
+    legend = dict(zip([entry.name for entry in scene.series], lines, strict=True))
+    return finish(canvas, "By category", note, legend)
+
+
+def _draw_circle(axes: PolarAxes, series: Sequence[Series], figure: str, categories: Sequence[str]) -> list[Any]:
+    angles = np.linspace(0, 2 * np.pi, len(categories), endpoint=False)
+    axes.set_theta_offset(np.pi / 2)
+    axes.set_theta_direction(-1)
+    lines: list[Any] = []
+    top = 1.0
+    for entry in series:
+        values = entry.rows[figure].reindex(list(categories)).to_numpy(dtype=float)
+        top = max(top, float(np.nanmax(values, initial=0.0)))
+        look = entry.style
+        lines += axes.plot(
+            np.append(angles, angles[0]),
+            np.append(values, values[0]),
+            color=look.colour,
+            linestyle=look.line,
+            marker=look.marker,
+            markersize=3.5,
+            linewidth=1.5,
+        )
+    ring = np.linspace(0, 2 * np.pi, 200)
+    axes.plot(ring, np.ones_like(ring), **REFERENCE)
+    axes.set_ylim(0, top * 1.05)
+    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, top)
+    axes.set_yticks([tick for tick in ticks if 0 < tick <= top])
+    axes.set_rlabel_position(180 / len(categories))  # between the first two spokes, off the lines' corners
+    axes.tick_params(axis="y", labelsize=8, labelcolor="#666666")
+    for text in axes.get_yticklabels():
+        text.set_bbox({"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.6})
+    axes.grid(color=_GRID, linewidth=0.6)
+    axes.spines["polar"].set_color(_GRID)
+    _name_spokes(axes, angles, categories)
+    return lines
+
+
+def _name_spokes(axes: PolarAxes, angles: np.ndarray, categories: Sequence[str]) -> None:
+    """Names outside the circle, turned away from it: those on the right start at it, those on the left end at it."""
+    axes.set_xticks(angles, [])
+    for angle, category in zip(angles, categories, strict=True):
+        side, height = np.sin(angle), np.cos(angle)
+        across = "center" if abs(side) < 0.2 else "left" if side > 0 else "right"
+        along = "center" if abs(height) < 0.8 else "bottom" if height > 0 else "top"
+        axes.annotate(
+            plain("\n".join(textwrap.wrap(category, _SPOKE_CHARS, break_on_hyphens=False))),
+            (float(angle), axes.get_rmax()),
+            (7 * side, 7 * height),
+            textcoords="offset points",
+            ha=across,
+            va=along,
+            fontsize=8,
+            annotation_clip=False,
+        )
+
+
+def draw_time_split(scene: Scene) -> Figure | str:
+    """Mean ms a decode step by phase, vanilla first; peers have no recorded phases and are named in the note.
+
+    Where only replayed targets are in it: the phases of drafters alone, in microseconds.
+    """
+    frame = scene.detail["time_split"]
+    if frame.empty:
+        return "no phases were recorded"
+    if scene.timed:
+        frame = frame[frame["step_ms"].notna()]
+    frame = drop_repeats(frame)
+    names = [scene.spell(row.method, "" if row.method == VANILLA else row.variant) for row in frame.itertuples()]
+    drawn = set(zip(frame["method"], frame["variant"], strict=True))
+    missing = [series.name for series in scene.series if _key(series.rows) not in drawn]
+    unit, factor, phases = ("ms", 1, PHASES) if scene.timed else ("\N{MICRO SIGN}s", 1000, DRAFTER_PHASES)
+    looks = {phase: look for phase, look in zip(PHASES, PARTS, strict=True) if phase in phases}
+    canvas, axes = make_rows(names)
+    parts = {phase: factor * frame[f"{phase}_ms"].to_numpy(dtype=float) for phase in phases}
+    _stack(axes, parts, looks)
+    wholes = np.nansum(list(parts.values()), axis=0)
+    write_ends(axes, wholes.tolist(), [_spell_time(value, scene.timed) for value in wholes])
+    axes.set_xlabel(f"{unit} a decode step")
+    note = f"{scene.where}; means over all steps, prefill not included"
+    if missing:
+        note += f"; left out, no phases recorded: {', '.join(missing)}"
+    title = "Where a decode step's time goes" if scene.timed else "The drafters' own time in a decode step"
+    return finish(canvas, title, note, _legend_of(looks))
+
+
+def _spell_time(value: float, timed: bool) -> str:
+    if not timed:
+        return format_microseconds(value)
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def draw_sources(scene: Scene) -> Figure | str:
+    """Two bars a method: what it proposed and what of it was accepted, each by source."""
+    frame = scene.detail["accept_sources"]
+    if not (frame.groupby(["method", "variant"])["source"].nunique() > 1).any():
+        return "no method drafts from more than one source"
+    looks = {name: style_of(place) for place, name in enumerate(dict.fromkeys(frame["source"]))}
+    groups = list(frame.groupby(["method", "variant"], sort=False))
+    names = [scene.spell(*key) for key, _ in groups]
+    canvas, axes = make_rows(names, bars=2)
+    for column, shift in (("proposed", -0.2), ("accepted", 0.2)):
+        parts = {
+            name: np.array([rows.loc[rows["source"] == name, f"{column}_share"].sum() for _, rows in groups])
+            for name in looks
+        }
+        _stack(axes, {name: 100 * values for name, values in parts.items()}, looks, shift, 0.34)
+        texts = [f"{column} {rows[column].sum():,}" for _, rows in groups]
+        if column == "accepted":
+            rates = [rows["accepted"].sum() / max(1, rows["proposed"].sum()) for _, rows in groups]
+            texts = [f"{text} ({format_share(rate)})" for text, rate in zip(texts, rates, strict=True)]
+        write_ends(axes, [100.0] * len(groups), texts, shift)
+    axes.set_xlabel("share of nodes [%]")
+    axes.set_xlim(0, 100)
+    note = f"{scene.where}; above: proposed nodes, below: those the target accepted"
+    return finish(canvas, "Where drafted and accepted tokens came from", note, _legend_of(looks))
+
+
+def _key(rows: pd.DataFrame) -> tuple[str, str]:
+    return str(rows["method"].iloc[0]), str(rows["variant"].iloc[0])
+
+
+def _stack(
+    axes: Axes, parts: Mapping[str, np.ndarray], looks: Mapping[str, Style], shift: float = 0.0, height: float = 0.62
+) -> None:
+    """parts: name -> (rows,) lengths, from the left; a part that a row does not have is blank."""
+    places = np.arange(len(next(iter(parts.values())))) + shift
+    left = np.zeros(len(places))
+    for name, values in parts.items():
+        widths = np.nan_to_num(values)
+        axes.barh(places, widths, height, left=left, **looks[name].fill)
+        left = left + widths
+
+
+def _legend_of(looks: Mapping[str, Style]) -> dict[str, Patch]:
+    return {name: Patch(**look.fill) for name, look in looks.items()}

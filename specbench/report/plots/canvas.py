@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import logging
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,11 +21,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
-from specbench.names import file_name, printable
+from specbench.names import printable
 from specbench.records.store import write_atomically
 from specbench.report.label import break_lines
 from specbench.report.plots import PAPER, SCREEN
-from specbench.report.plots.palette import DPI
+from specbench.report.plots.scene import DPI
 
 STYLE = Path(__file__).with_name("paper.mplstyle")
 FORMATS = ("png", "pdf")
@@ -58,11 +57,6 @@ def set_log2(axes: Axes, ticks: Sequence[float] = ()) -> None:
     axes.xaxis.set_major_locator(FixedLocator(sorted(ticks)) if ticks else LogLocator(base=2))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def slug(name: str) -> str:
-    """A name as part of a file's."""
-    return re.sub(r"[^\w.]+", "_", file_name(name))
 
 
 def fit(canvas: Figure) -> Bbox:

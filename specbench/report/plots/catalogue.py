@@ -16,16 +16,12 @@ from matplotlib.figure import Figure
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import Load
 from specbench.report.plots import SCREEN
-from specbench.report.plots.acceptance import draw_accept_lengths, draw_accept_positions
-from specbench.report.plots.bars import draw_bars, draw_groups
+from specbench.report.plots.acceptance import draw_accept_lengths, draw_accept_positions, draw_growth, draw_lengths
+from specbench.report.plots.bars import draw_bars, draw_groups, draw_radar, draw_sources, draw_time_split
 from specbench.report.plots.canvas import drawing, save_all
-from specbench.report.plots.growth import draw_growth
-from specbench.report.plots.lengths import draw_lengths
-from specbench.report.plots.radar import draw_radar
 from specbench.report.plots.scatter import draw_front, draw_frontier
 from specbench.report.plots.scene import Scene, scenes
 from specbench.report.plots.served import draw_crossover, draw_load_speedup, draw_served
-from specbench.report.plots.stacks import draw_sources, draw_time_split
 from specbench.report.table import make_folder
 
 LOG = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter
 from specbench.profile import Grid, Profile
 from specbench.report.plots.canvas import drawing, finish, make_sheet, save, set_log2
 from specbench.report.plots.heatmaps import paint_cells, write_cells
-from specbench.report.plots.palette import style_of
+from specbench.report.plots.scene import style_of
 
 _PANEL_INCH = (3.8, 2.3)
 _CELL_INCH = (0.5, 0.3)

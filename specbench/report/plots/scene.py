@@ -1,13 +1,19 @@
-"""What all plots of one model and suite share: its methods with their looks, and the details behind them."""
+"""What all plots of one model and suite share: the methods, the colours and marks of each, and the details to draw.
+
+Colours, hatches and markers are safe for colour-blind readers, and a method keeps its own in all plots of a report.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
+from specbench.names import file_name
 from specbench.profile import Profile
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.records.store import RunError
@@ -20,8 +26,61 @@ from specbench.report.frames.reported import ReportedRun, keys_of, of_least_load
 from specbench.report.frames.steps import median
 from specbench.report.frames.summary import of_place
 from specbench.report.label import display_name, label
-from specbench.report.plots.canvas import slug
-from specbench.report.plots.palette import Style, style_of
+
+DPI = 200
+
+# Of paper.mplstyle: Okabe and Ito (2008).
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+HATCHES = ("", "////", "....", "xxxx")
+_LINES = ("-", "--", ":", "-.")
+_FILLS = ("full", "none", "left", "bottom")  # of markers
+_MARKERS = "osD^vP"
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How one method is drawn: bars by colour and hatch, lines by colour and dash, marks by colour and filling."""
+
+    colour: str
+    hatch: str
+    line: str
+    marker: str
+
+    @property
+    def filling(self) -> Any:
+        """Of its marker, as matplotlib takes it."""
+        return _FILLS[_LINES.index(self.line)]
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """Of a line, as matplotlib takes them."""
+        return {"color": self.colour, "linestyle": self.line, "marker": self.marker, "fillstyle": self.filling}
+
+    @property
+    def fill(self) -> dict[str, Any]:
+        """Of a bar."""
+        return {"facecolor": self.colour, "hatch": self.hatch, "edgecolor": "white", "linewidth": 0.4}
+
+
+def style_of(place: int) -> Style:
+    """The style of the method at this place in manifest order: neighbours differ in colour, in hatch and in dash.
+
+    The first 24 places have different styles.
+    """
+    colour = place % len(_COLOURS)
+    other = (place + place // 12) % len(HATCHES)
+    return Style(_COLOURS[colour], HATCHES[other], _LINES[other], _MARKERS[colour])
+
+
+# The phases of a step, in record.PHASES' order: forward, the target's own work, is the palest and plainest.
+PARTS = (
+    Style(_COLOURS[3], "", "-", "o"),
+    Style(_COLOURS[1], "xxxx", "-", "o"),
+    Style("#B9CFE0", "", "-", "o"),
+    Style(_COLOURS[2], "....", "-", "o"),
+    Style(_COLOURS[0], "////", "-", "o"),
+)
+
 
 _LOSSY = " (lossy)"
 
@@ -73,6 +132,11 @@ class Scene:
     def loaded(self) -> bool:
         """Whether requests shared forwards in the measurement."""
         return not self.detail[LOADED].empty
+
+
+def slug(name: str) -> str:
+    """Returns a name as a part of a file's name."""
+    return re.sub(r"[^\w.]+", "_", file_name(name))
 
 
 def first_scene(findings: Findings) -> Scene:
@@ -131,8 +195,8 @@ def _say_where(entries: Sequence[ReportedRun], cases: int) -> str:
     model, suite = entries[0].place
     facts = [entry.facts for entry in entries]
     kinds = [*dict.fromkeys(each.ran_on for each in facts if each.ran_on), describe_loads(facts)]
-    told = "; ".join(filter(None, kinds))
-    return f"{model} on {suite}{f' ({told})' if told else ''}, {cases} cases"
+    details = "; ".join(filter(None, kinds))
+    return f"{model} on {suite}{f' ({details})' if details else ''}, {cases} cases"
 
 
 def _spell(display: bool, method: str, variant: str) -> str:

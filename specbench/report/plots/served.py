@@ -14,8 +14,7 @@ from specbench.records.record import CONTROL, VANILLA
 from specbench.report.frames.detail import LOADED
 from specbench.report.frames.load import FEW, LABELLED
 from specbench.report.plots.canvas import REFERENCE, finish, make_sheet, set_log2
-from specbench.report.plots.palette import style_of
-from specbench.report.plots.scene import Scene
+from specbench.report.plots.scene import Scene, style_of
 
 _PALEST = 0.65  # grey of the smallest load
 _MARGIN = 0.12  # of the axes, so that no mark is cut

@@ -1,1 +1,0 @@
-"""Spec-Bench's formulas and files."""

@@ -1,0 +1,422 @@
+"""Published figures of papers and leaderboards (``results/published/*.csv``) matched with measured ones.
+
+A figure is read as it was printed. A match states by how much ours differs, and what may explain it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import pandas as pd
+
+from specbench.records.store import Run, RunError
+from specbench.report.frames.facts import Facts, read_parameters, read_settings, spell_value
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.reported import ReportedRun
+from specbench.report.label import BLANK, Cell, format_number, format_rate
+from specbench.report.table import Table, write_tables
+
+PACKAGE = Path(__file__).resolve().parents[1]
+COLUMNS = (
+    *("source", "table", "model", "suite", "category", "method", "name", "setting", "metric", "value", "spread"),
+    *("printed", "needs", "setup", "corpus", "hardware", "date", "url"),
+)
+DEFINITION, TRACE, WEIGHTS, HARDWARE = "definition", "trace", "weights", "hardware"
+NEEDS = (DEFINITION, TRACE, WEIGHTS, HARDWARE)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFigure:
+    """A printed figure; results/published/README.md defines each column.
+
+    model, suite, category, method, metric: in this harness's names, '' = it has none. name: the row as printed.
+    setting: what distinguishes the row from others of the method. setup: how the source measured, where it states it.
+    needs: definition | trace | weights | hardware, the most that it takes to measure it again.
+    """
+
+    source: str
+    table: str
+    model: str
+    suite: str
+    category: str
+    method: str
+    name: str
+    setting: Mapping[str, str]
+    metric: str
+    value: float
+    printed: str
+    needs: str
+    setup: Mapping[str, str]
+    corpus: str
+    hardware: str
+    date: str
+    url: str
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Source and table."""
+        return self.source, self.table
+
+
+def published_dir() -> Path:
+    """Inside an installed package, or ``results/published`` of a checkout."""
+    inside = PACKAGE / "published"
+    return inside if inside.is_dir() else PACKAGE.parent / "results" / "published"
+
+
+def read_published(folder: Path | None = None) -> list[PublishedFigure]:
+    """Every figure, file by file. Raises RunError naming the file, the line and what is wrong there."""
+    folder = folder or published_dir()
+    files = sorted(folder.glob("*.csv"))
+    if not files:
+        raise RunError(f"{folder}: has no csv; expected the published figures, which are part of an installation")
+    return [figure for path in files for figure in _read_file(path)]
+
+
+def _read_file(path: Path) -> Iterable[PublishedFigure]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path}: not UTF-8 ({error}); expected a csv file") from error
+    with io.StringIO(text, newline="") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            raise RunError(f"{path}: has the columns {reader.fieldnames}; expected {', '.join(COLUMNS)}")
+        for number, row in enumerate(reader, 2):
+            try:
+                yield _figure(row)
+            except ValueError as error:
+                raise RunError(f"{path}, line {number}: {error}") from error
+
+
+def _figure(row: Mapping[str, str]) -> PublishedFigure:
+    """Raises ValueError if the row is not a figure."""
+    if None in row or None in row.values():
+        raise ValueError(f"has not {len(COLUMNS)} cells; expected one a column, and quotes around what holds a comma")
+    value = float(row["value"])
+    if not math.isfinite(value):
+        raise ValueError(f"value={row['value']!r}; expected a finite number")
+    if row["needs"] not in NEEDS:
+        raise ValueError(f"needs={row['needs']!r}; expected one of {', '.join(NEEDS)}")
+    names = ("source", "table", "model", "suite", "category", "method", "name", "metric", "printed", "needs")
+    return PublishedFigure(
+        **{name: row[name] for name in (*names, "corpus", "hardware", "date", "url")},
+        value=value,
+        setting=_pairs(row["setting"]),
+        setup=_pairs(row["setup"]),
+    )
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """'k=10;w=10' -> {'k': '10', 'w': '10'}. Raises ValueError."""
+    entries = [entry.partition("=") for entry in text.split(";") if entry]
+    if not all(equals for _, equals, _ in entries):
+        raise ValueError(f"{text!r}; expected KEY=VALUE;KEY=VALUE")
+    return {key: value for key, _, value in entries}
+
+
+MAT_TOLERANCE = 0.03  # half of it is rounding, the rest near ties and how the prefill is counted
+REPRODUCED, DIFFERS, SHOWN = "reproduced", "differs", ""
+_SPEEDUPS = ("speedup_hf", "speedup")  # the papers' denominator where it was measured, else vanilla
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One published figure next to ours. verdict: reproduced | differs | '' (times: shown, never judged)."""
+
+    figure: PublishedFigure
+    variant: str
+    ours: float
+    verdict: str
+    notes: tuple[str, ...]
+    ran_on: str
+
+    @property
+    def difference(self) -> float:
+        """Returns our figure minus theirs."""
+        return self.ours - self.figure.value
+
+
+def compare(findings: Findings, figures: Sequence[PublishedFigure]) -> list[Match]:
+    """Returns every published figure with a counterpart in a run, in the order of the files, then of the runs."""
+    rows = {
+        (row["category"], row["model"], row["suite"], row["method"], row["variant"]): row
+        for row in findings.summary.to_dict("records")
+    }
+    found: list[Match] = []
+    for figure in figures:
+        for reported in findings.reported:
+            if figure.method not in reported.facts.methods:
+                continue  # another run's row would be found under its name
+            row = rows.get((figure.category, *reported.key(figure.method)))
+            if row is not None and _belongs(reported, figure, figures):
+                found += _matched(reported, row, figure)
+    return found
+
+
+def _belongs(reported: ReportedRun, figure: PublishedFigure, figures: Sequence[PublishedFigure]) -> bool:
+    """Is the run's row this row of this table? Tables of other models only where the suite has none of its own."""
+    facts = reported.facts
+    if not (figure.model and figure.method and figure.suite == facts.suite and figure.needs != DEFINITION):
+        return False
+    own = same_model(facts.model, figure.model)
+    others = not own and not any(same_model(facts.model, f.model) for f in figures if f.suite == facts.suite)
+    return (own or others) and selected(reported, figure)
+
+
+def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: PublishedFigure) -> Iterator[Match]:
+    run, facts = reported.run, reported.facts
+    ours, column = _measured(row, figure.metric)
+    if pd.isna(ours):
+        return
+    notes = differences(reported, figure)
+    if row["errors"]:
+        notes.append(f"{row['errors']} case{'s' if row['errors'] > 1 else ''} failed")
+    verdict = SHOWN
+    if figure.metric == "mat":
+        complete = whole(run, facts) and not unfinished(reported) and not row["errors"]
+        sound = same_model(facts.model, figure.model) and complete
+        near = abs(ours - figure.value) <= MAT_TOLERANCE + 1e-9
+        verdict = REPRODUCED if sound and near else DIFFERS
+    elif figure.metric == "speedup" and column == "speedup":
+        notes.append("speedup over vanilla, not over Hugging Face")
+    if figure.needs == HARDWARE:
+        notes.append("another machine")
+    unstated = (UNSTATED,) if verdict == DIFFERS else ()
+    yield Match(figure, row["variant"], ours, verdict, tuple(notes) or unstated, _machine(run, facts))
+
+
+def _measured(row: Mapping[str, Any], metric: str) -> tuple[float, str]:
+    """Returns the figure of a row of the summary and its column; NaN if it is missing."""
+    for column in _SPEEDUPS if metric == "speedup" else (metric,):
+        value = row.get(column)
+        if isinstance(value, int | float) and not pd.isna(value):
+            return float(value), column
+    return float("nan"), metric
+
+
+def _machine(run: Run, facts: Facts) -> str:
+    """Returns the GPUs that the target ran on, else the processor; a replay ran no target."""
+    if not facts.timed:
+        return "replayed answers"
+    machine = run.section("machine")
+    gpus = [str(gpu.get("name")) for gpu in machine.get("gpus") or [] if isinstance(gpu, Mapping)]
+    if gpus and not facts.device.startswith("cpu"):
+        return " + ".join(gpus)
+    processor = machine.get("cpu")
+    return str(processor.get("model") if isinstance(processor, Mapping) else processor or "unknown")
+
+
+NARROWED = ("limit", "first", "sample", "categories", "part", "ids")  # suite settings that leave questions out
+UNSTATED = "nothing that the manifest or the source states"
+_LENGTH, _DTYPE, _PREFILL = "decode.max_new_tokens", "model.dtype", "prefill"
+
+
+def same_model(measured: str, published: str) -> bool:
+    """A trace names its model with a tail: 'vicuna-7b-v1.3-vanilla-float16-temp-0.0' is 'vicuna-7b-v1.3'."""
+    return bool(published) and (measured == published or measured.startswith(f"{published}-"))
+
+
+def selected(reported: ReportedRun, figure: PublishedFigure) -> bool:
+    """Was the method set as this very row of its table? A row without a temperature is greedy."""
+    wanted = {"decode.temperature": "0", **figure.setting}
+    found = _settings(reported, figure.method)
+    return all(_alike(found.get(key), value) for key, value in wanted.items())
+
+
+def whole(run: Run, facts: Facts) -> bool:
+    """Returns whether all questions of the suite were asked and their number is the official one."""
+    suite = run.section("config", "suite")
+    official = suite.get("expected") in (None, facts.planned)
+    return official and all(suite.get(key) is None for key in NARROWED)
+
+
+def unfinished(reported: ReportedRun) -> str:
+    """'200 of 480 cases are recorded'; '' where all are, or their number is not known."""
+    seen, facts = len(reported.trials.cases), reported.facts
+    return f"{seen} of {facts.planned} cases are recorded" if facts.planned and seen < facts.planned else ""
+
+
+def differences(reported: ReportedRun, figure: PublishedFigure) -> list[str]:
+    """Returns what differs, one entry each, the model first; empty if no difference is known."""
+    run, facts = reported.run, reported.facts
+    return [
+        *([] if same_model(facts.model, figure.model) else [f"model {facts.model}, not {figure.model}"]),
+        *([] if whole(run, facts) else [f"{facts.planned} of the suite's questions"]),
+        *filter(None, [unfinished(reported)]),
+        *_tokenizer(run, facts),
+        *_setup(reported, figure),
+        *_corpus(run, figure),
+    ]
+
+
+def _setup(reported: ReportedRun, figure: PublishedFigure) -> Iterator[str]:
+    facts = reported.facts
+    found = _settings(reported, figure.method) | {_DTYPE: facts.dtype}
+    for key, theirs in figure.setup.items():
+        if key == _PREFILL:
+            if not facts.in_prefill:
+                yield f"they count the prefill as {theirs} (decode.first_draft=prefill does)"
+        elif key in (_LENGTH, _DTYPE) and not facts.timed:
+            continue  # the recorded answers have their length, and were computed as they were
+        elif not _alike(found.get(key), theirs):
+            yield f"{key.removeprefix('model.')} {spell_value(found.get(key))}, not {theirs}"
+    if facts.in_prefill and _PREFILL not in figure.setup:
+        yield "the prefill is a step that verifies the first draft (decode.first_draft=prefill), theirs is not said so"
+
+
+def _corpus(run: Run, figure: PublishedFigure) -> Iterator[str]:
+    """A method's own files against the corpus that the source names."""
+    if figure.corpus:
+        entry = run.manifest["methods"].get(figure.method)
+        files = ", ".join(Path(path).name for path in (entry.get("inputs") or {})) if isinstance(entry, Mapping) else ""
+        yield f"corpus of {files}, not {figure.corpus}" if files else f"no corpus, theirs {figure.corpus}"
+
+
+def _tokenizer(run: Run, facts: Facts) -> Iterator[str]:
+    """Answers that were kept as text are tokenised anew; a live run may have been given another tokenizer."""
+    given = run.section("config", "model").get("tokenizer")
+    if not facts.timed and ";" in facts.trace:
+        yield f"tokenizer: answers tokenised anew, {facts.trace.rpartition(';')[2].strip()}"
+    elif facts.timed and given:
+        yield f"tokenizer {Path(str(given)).name}"
+
+
+def _settings(reported: ReportedRun, method: str) -> dict[str, Any]:
+    """'decode.temperature', 'suite.order', 'model.template' ... and the method's own parameters by their names."""
+    return read_settings(reported.run, reported.facts) | read_parameters(reported.run, method)
+
+
+def _alike(found: Any, wanted: str) -> bool:
+    """A manifest's value against a table's text: 10 is '10', 0.0 is '0', True is 'true'."""
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        try:
+            return float(wanted) == float(found)
+        except ValueError:
+            return False
+    return str(found).lower() == wanted.lower()
+
+
+NAME = "published"
+_NAMED = ("source", "table", "model", "suite", "category", "name")
+TITLES = {"mat": "MAT", "speedup": "speedup", "tokens_per_s": "tokens/s", "target_compute": "target compute"}
+_WRITTEN: dict[str, Callable[[float], str]] = {
+    "mat": lambda value: format_number(value, 3),
+    "tokens_per_s": format_rate,
+}
+_HEADER = ("Row there: ours", "Task", "Figure", "Paper", "Ours", "Difference", "Verdict", "Notes")
+_JUDGED = f"MAT within {MAT_TOLERANCE} is reproduced; times of another machine are shown and not judged."
+
+
+def published_tables(matches: Sequence[Match], figures: Sequence[PublishedFigure]) -> list[Table]:
+    """One table for each published one that has a counterpart; figures: all that were published."""
+    places = dict.fromkeys(match.figure.place for match in matches)
+    return [
+        _table(
+            [match for match in matches if match.figure.place == place],
+            sum(figure.place == place for figure in figures),
+        )
+        for place in places
+    ]
+
+
+def _table(matches: Sequence[Match], printed: int) -> Table:
+    first = matches[0].figure
+    notes = dict.fromkeys(note for match in matches for note in _notes(match))
+    letters = {note: _letters(number) for number, note in enumerate(notes)}
+    machines = ", ".join(dict.fromkeys(match.ran_on for match in matches))
+    date = f" ({first.date})" if first.date else ""
+    there = first.hardware or "hardware not stated"
+    shared = len({id(match.figure) for match in matches})
+    legend = " ".join(f"{letter}: {note}." for note, letter in letters.items())
+    return Table(
+        f"{NAME} {first.source} {first.table}",
+        f"{first.source}, {first.table}{date}, measured on: {there}; ours: {machines}.",
+        f"Figures with a counterpart here: {shared} of {printed}. {_JUDGED} {legend}".strip(),
+        _HEADER,
+        tuple(_row(match, letters) for match in matches),
+        frozenset(),
+        labels=2,
+        spread=False,
+    )
+
+
+def _notes(match: Match) -> list[str]:
+    """The variant of the run, then the notes."""
+    return [*([f"run with {match.variant}"] if match.variant else []), *match.notes]
+
+
+def _letters(number: int) -> str:
+    """A ... z, aa, ab ..."""
+    high, low = divmod(number, len(ascii_lowercase))
+    return (_letters(high - 1) if high else "") + ascii_lowercase[low]
+
+
+def _row(match: Match, letters: Mapping[str, str]) -> tuple[Cell, ...]:
+    figure = match.figure
+    setting = ", ".join(f"{key}={value}" for key, value in figure.setting.items())
+    write = _WRITTEN.get(figure.metric, format_number)
+    there = f"{figure.name} [{setting}]" if setting else figure.name
+    sign = "+" if match.difference >= 0 else "-"
+    return tuple(
+        Cell(text)
+        for text in (
+            f"{there}: {figure.method}",
+            figure.category,
+            TITLES.get(figure.metric, figure.metric),
+            figure.printed,
+            write(match.ours),
+            f"{sign}{write(abs(match.difference))}",
+            match.verdict or BLANK,
+            " ".join(letters[note] for note in _notes(match)),
+        )
+    )
+
+
+def published_frame(matches: Sequence[Match]) -> pd.DataFrame:
+    """Returns one row per pair of figures, unrounded, with its notes in words."""
+    return pd.DataFrame(
+        [
+            {
+                **{name: getattr(match.figure, name) for name in _NAMED},
+                "setting": ";".join(f"{key}={value}" for key, value in match.figure.setting.items()),
+                "method": match.figure.method,
+                "variant": match.variant,
+                "metric": match.figure.metric,
+                "published": match.figure.value,
+                "printed": match.figure.printed,
+                "ours": match.ours,
+                "difference": match.difference,
+                "verdict": match.verdict,
+                "note": "; ".join(match.notes),
+                "published_on": match.figure.hardware,
+                "ours_on": match.ran_on,
+                "date": match.figure.date,
+                "url": match.figure.url,
+            }
+            for match in matches
+        ]
+    )
+
+
+def write_published(matches: Sequence[Match], tables: Sequence[Table], output: Path) -> list[Path]:
+    """tables/published.csv, unrounded, .md and .tex. Returns the files."""
+    return write_tables(output, NAME, tables, **{NAME: published_frame(matches)})
+
+
+def summarise_verdicts(matches: Sequence[Match]) -> str:
+    """A closing line: how many MATs were compared and how many of them every run agrees on."""
+    judged: dict[int, set[str]] = {}
+    for match in matches:
+        if match.verdict:
+            judged.setdefault(id(match.figure), set()).add(match.verdict)
+    agree = sum(verdicts == {REPRODUCED} for verdicts in judged.values())
+    others = sum(not match.verdict for match in matches)
+    return f"{agree} of {len(judged)} compared MATs are reproduced; {others} other figures are shown."

@@ -1,1 +1,0 @@
-"""The papers' and leaderboards' figures beside a run's."""
