@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -227,7 +228,7 @@ def test_command_sweeps_an_experiment(tmp_path, monkeypatch, asked):
     else:
         grid = ["--config-dir", str(tmp_path / "own"), "experiment=two", "measure=quick", "suite.limit=1"]
     arguments = ["decode.max_new_tokens=12", f"hydra.sweep.dir={tmp_path}"]
-    done = run_main(run_command.main, *grid, *arguments, "report.plots=false")
+    done = run_main(lambda: run_command.main(sys.argv[1:]), *grid, *arguments, "report.plots=false")
     assert done.returncode == 0, done.stderr
     assert str(tmp_path) not in (tmp_path / "multirun.yaml").read_text()
     findings = read_findings(find_runs([tmp_path]))

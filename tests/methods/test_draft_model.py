@@ -156,7 +156,8 @@ class Twin:
 
     def same(self, row, line):
         text = [*self.context, *(self.tokens[node] for node in line)]
-        assert torch.allclose(row, plain_logits(self.model, text), atol=1e-9)
+        # hypothesis found one row in float64 that differs by 7e-8; a wrong mask differs by more than 1e-3.
+        assert torch.allclose(row, plain_logits(self.model, text), atol=1e-6)
 
     def expand(self, tokens, parents):
         start = len(self.lines)

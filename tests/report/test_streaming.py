@@ -25,7 +25,7 @@ def test_blocks_change_no_figure(directory, monkeypatch):
     whole = gather([run], [FIT])
     monkeypatch.setattr(steps, "_PART", 16)
     monkeypatch.setattr(steps, "_BLOCK", 100)
-    monkeypatch.setattr(steps, "_HELD_BYTES", 1000)
+    monkeypatch.setattr(steps, "_MEMORY_BYTES", 1000)
     cut = gather([run], [FIT])
     blocks = list(cut.reported[0].trials.of("pld").turns.steps.blocks())
     assert len(blocks) > 2

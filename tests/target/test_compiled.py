@@ -6,7 +6,6 @@ import copy
 import math
 import os
 import random
-import runpy
 import shutil
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from builders.engines import COUNT, decode_script, fast_engine, scripts
 from builders.models import BASE, EVERY_FAMILY, FAMILIES, VOCAB, build, plain_greedy
+from scripts.lab.__main__ import main as lab
 from specbench.decode.walk import Walk
 from specbench.models.engine import Silent
 from specbench.models.fast.engine import FastEngine
@@ -309,15 +309,11 @@ def test_it_is_of_what_numba_compiles_for(monkeypatch):
     assert "numba compiles nothing" in fast_engine(build("llama")).uncompiled
 
 
-def test_the_script_compares_both_ways(monkeypatch, capsys):
-    monkeypatch.setattr(
-        sys, "argv", ["compare_forwards", "model=tiny", "--fed", "1,3", "--blocks", "1", "--rounds", "1"]
-    )
-    assert runpy.run_path(str(ROOT / "scripts" / "compare_forwards.py"))["main"]() in (0, None)
+def test_the_lab_compares_both_ways(capsys):
+    assert lab(["forwards", "model=tiny", "--fed", "1,3", "--blocks", "1", "--rounds", "1"]) == 0
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert [line.split("|")[1].strip() for line in table[2:]] == ["1", "3"]
-    monkeypatch.setattr(sys, "argv", ["compare_forwards", "model=tiny", "model.dtype=float64"])
-    assert runpy.run_path(str(ROOT / "scripts" / "compare_forwards.py"))["main"]() == 2
+    assert lab(["forwards", "model=tiny", "model.dtype=float64"]) == 2
     assert "the model is float64" in capsys.readouterr().err
 
 
