@@ -150,7 +150,7 @@ class Method(ABC):
 
     @property
     def pauses(self) -> bool:
-        """Whether its drafters can leave steps out and be told of them later, as of one step (``Budgets.share``)."""
+        """Whether drafters can skip steps and observe them later as one step (``Budgets.share``)."""
         return not (self.needs.read_topk or self.needs.concurrent)
 
     @property
@@ -279,4 +279,4 @@ class Remote(Peer):
 
     @abstractmethod
     def gap(self, context: Sequence[int], chosen: int, other: int) -> float | None:
-        """[nats] between the log-probabilities of two tokens behind ``context``; None if not told."""
+        """The difference [nats] of two tokens' log-probabilities after ``context``; None if the server does not report it."""

@@ -52,7 +52,7 @@ class HeadFormat:
     config: Literal["needed", "read", "unused"] = "needed"
 
     def names(self, safetensors: bool) -> tuple[str, ...]:
-        """What is looked for, in this order. safetensors: nothing else."""
+        """The file names to look for, in order of preference. safetensors: leave out the names of pickled files."""
         return self.safe if safetensors else (*self.safe, *self.torch)
 
 

@@ -44,7 +44,7 @@ def find_cache() -> Path:
 
 
 def convert(card: ModelCard, model: Any, runtime: str, write: Write) -> Path:
-    """The folder with ``model`` as ``write`` writes it, which is called where there is none yet.
+    """Return the folder with ``model`` in the format of the runtime; ``write`` makes the folder if it does not exist.
 
     runtime: name and version, the beginning of the folder's name. write: fills an empty folder.
     """

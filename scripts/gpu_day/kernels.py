@@ -129,7 +129,7 @@ def _time_backend(day: Day, backend: str, rows: Rows) -> dict[str, Any]:
 
 
 def compare_kernels(day: Day) -> list[dict[str, Any]]:
-    """Attention of a draft's rows by each kernel [us], beside what reading keys and values once takes."""
+    """Time each kernel's attention of a draft's rows [us], and compare it with reading keys and values once."""
     read_s = _seconds_a_byte(day)
     found = []
     for count, keys, heads in _kernel_shapes(day):

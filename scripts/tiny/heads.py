@@ -189,7 +189,7 @@ class Eagle3Module(EagleModule):
         return self.fc(torch.cat([states[layer] for layer in self._fused], dim=-1))
 
     def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Normed embedding beside normed state; the residual is the state."""
+        """Return the normed embedding concatenated with the normed state, and the state as the residual."""
         layer: Any = self.midlayer
         return torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(features)], dim=-1), features
 

@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The best candidate under a load. speedup: of the held-out cases.
+    """The best candidate under a load. speedup: measured on the cases that did not take part in the choice.
 
     ties: candidates that cannot be distinguished from it. next_best: of the others, with the ratio.
     """

@@ -231,7 +231,7 @@ Limit = Callable[[Budgets | None], Budgets | None]  # the policy within these bu
 
 
 class LengthBudget(Budgets):
-    """A policy within other budgets. Methods that draft beside the target, or batches of rows, keep their lengths."""
+    """A policy of draft lengths within other budgets; it leaves concurrent drafters and batches of rows unchanged."""
 
     def __init__(self, policy: Policy, inner: Budgets | None = None) -> None:
         self._policy, self._inner = policy, inner or Budgets()
