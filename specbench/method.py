@@ -279,4 +279,4 @@ class Remote(Peer):
 
     @abstractmethod
     def gap(self, context: Sequence[int], chosen: int, other: int) -> float | None:
-        """The difference [nats] of two tokens' log-probabilities after ``context``; None if the server does not report it."""
+        """The difference [nats] of two tokens' log-probabilities after ``context``; None if not reported."""

@@ -44,7 +44,7 @@ def find_cache() -> Path:
 
 
 def convert(card: ModelCard, model: Any, runtime: str, write: Write) -> Path:
-    """Return the folder with ``model`` in the format of the runtime; ``write`` makes the folder if it does not exist.
+    """Return the folder with ``model`` in the runtime's format; ``write`` makes it if it does not exist.
 
     runtime: name and version, the beginning of the folder's name. write: fills an empty folder.
     """

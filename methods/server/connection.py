@@ -41,7 +41,7 @@ class Connection:
         self._kept: aiohttp.ClientSession | None = None  # of what is timed; made on the loop that it belongs to
 
     def find(self, path: str) -> Any:
-        """Return the JSON at ``path``, or None if the server has nothing there. Raises CaseError if no server answers."""
+        """Return the JSON at ``path``, None if the server has none. Raises CaseError if no server answers."""
         text = self.read(path)
         try:
             return None if text is None else json.loads(text)

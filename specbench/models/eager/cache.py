@@ -183,7 +183,7 @@ class SlotCache(Cache):
         return self.slots[0].length
 
     def reserve(self, slots: int) -> None:
-        """Empty the cache and make room for ``slots`` tokens; after an error the cache has no slots until the next call."""
+        """Empty the cache and make room for ``slots`` tokens; after an error it has no slots until the next call."""
         self.truncate(0)
         if slots > self.capacity:
             self._allocate(-(-slots // GROWTH) * GROWTH)
