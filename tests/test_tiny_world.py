@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.tiny.arithmetic import PROBLEMS, compose
 from scripts.tiny.corpus import MAKERS, SHARES, documents, suite, write_suite
+from scripts.tiny.tasks import PROBLEMS, compose_problem
 from scripts.tiny.velsh import LEXICON
 from scripts.tiny.world import TOWNS, WORDS, article, join
 
@@ -75,7 +75,7 @@ def test_arithmetic_is_right_and_small() -> None:
 def test_results_of_problems_are_those_of_the_last_step(problem) -> None:
     rng = random.Random(2)
     for _ in range(100):
-        _, steps, result = compose(rng, problem)
+        _, steps, result = compose_problem(rng, problem)
         assert int(STEP.findall(" ".join(steps))[-1][3]) == result
 
 
