@@ -117,7 +117,7 @@ class SharedDrafter(Drafter):
 
 
 def complete(steps: Generator[DraftForward, Any, Outcome]) -> Outcome:
-    """What a generator of forwards returns, each forward run alone."""
+    """Returns the result of a generator of forwards, each forward run alone."""
     outcome = None
     while True:
         try:
@@ -128,7 +128,7 @@ def complete(steps: Generator[DraftForward, Any, Outcome]) -> Outcome:
 
 
 class Method(ABC):
-    """What lives across requests. Subclasses override what they need; only ``begin`` is required.
+    """A method's state across requests. Subclasses override what they need; only ``begin`` is required.
 
     Order: constructor, check, bind, reset, then begin per request, reset as the policy says, close.
     """
@@ -145,17 +145,17 @@ class Method(ABC):
 
     @property
     def needs(self) -> Needs:
-        """What every forward must return; read after ``bind``, so it may depend on the target."""
+        """The results that every forward must return; read after ``bind``, so it may depend on the target."""
         return Needs()
 
     @property
     def pauses(self) -> bool:
-        """Whether drafters can skip steps and observe them later as one step (``Budgets.share``)."""
+        """True if drafters can skip steps and observe them later as one step (``Budgets.share``)."""
         return not (self.needs.read_topk or self.needs.concurrent)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What it met in the run that makes its figures unsafe."""
+        """Warnings of events in the run that make its figures unsafe."""
         return ()
 
     @property
@@ -194,7 +194,7 @@ class Method(ABC):
         """A request (one turn) starts. seed: the drafter's own, independent of the verifier's."""
 
     def figures(self, drafter: Drafter, ids: Sequence[int]) -> dict[str, float]:
-        """What ``drafter`` counted of a request; in_vocabulary: share of its emitted ``ids`` that could be drafted."""
+        """Returns ``drafter``'s counts of a request; in_vocabulary: share of emitted ``ids`` that could be drafted."""
         own = {name: float(value) for name, value in drafter.stats().items()}
         if self.vocabulary is None or not ids:
             return own
@@ -209,7 +209,7 @@ class Method(ABC):
 
 
 class Emit(Protocol):
-    """Where a peer reports a forward of the target."""
+    """The call by which a peer reports a forward of the target."""
 
     def __call__(self, ids: Sequence[int], proposed: int = 0) -> bool:
         """ids: emitted by it. proposed: nodes of its draft, 0 where that is not known. True: the request has ended."""
@@ -217,7 +217,7 @@ class Emit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a server says of an answer once it is whole. ids: all of it. steps: (emitted, proposed) of each.
+    """A server's report on a complete answer. ids: all of it. steps: (emitted, proposed) of each.
 
     stats: figures of the request, by name.
     """
@@ -251,11 +251,11 @@ class Peer(Method):
 
 
 class Remote(Peer):
-    """A server elsewhere: it needs no weights here, and answers several requests at once."""
+    """A remote server: it needs no weights here, and answers several requests concurrently."""
 
     @abstractmethod
     def prepare(self, alone: bool = True) -> None:
-        """What comes before a request, or before a stretch of them (not ``alone``), and is not timed."""
+        """Work before a request, or before a stretch of them (not ``alone``), that is not timed."""
 
     @abstractmethod
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -263,7 +263,7 @@ class Remote(Peer):
 
     @abstractmethod
     async def answer(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> Callable[[], Settled]:
-        """One request; see ``decode``. Returns what is to be called behind the clock: ids and steps as they are."""
+        """One request; see ``decode``. Returns what is to be called after the clock stops: ids and steps unchanged."""
 
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
         """See ``Peer``."""

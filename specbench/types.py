@@ -108,7 +108,7 @@ class Typical:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a method needs of every forward; a run that cannot provide it ends before it starts.
+    """The results that a method needs of every forward; a run that cannot provide it ends before it starts.
 
     hidden: indices into the L+1 hidden states (0 = embeddings, L = after the final norm), rows of all nodes.
     prompt_hidden: the same for all prompt rows of the prefill.

@@ -1,4 +1,4 @@
-"""What ``specbench report`` does instead of a report: figures of others next to a run's, and a run in others' files."""
+"""The exchange options of ``specbench report``: figures of others next to a run's, and a run in others' files."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _fetch(options: argparse.Namespace, folder: Path) -> None:
 
 
 def _name_fault(error: OSError, option: str) -> str:
-    """Which file or folder cannot be written, what is wrong with it, and the fix."""
+    """Names the file or folder that cannot be written, the fault, and the fix."""
     wrong = _WRONG.get(error.errno or 0, f"cannot be used ({error.strerror or error})")
     found = f"{error.filename}: " if error.filename else ""
     return f"{found}{wrong}; change that, or write into another folder with {option} DIR"

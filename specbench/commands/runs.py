@@ -127,7 +127,7 @@ def count_blocks(records: Path) -> int:
 
 
 def _last_lines(path: Path) -> Iterator[bytes]:
-    """Whole lines of a file from its end, as far as they are asked for."""
+    """Yields complete lines of a file from its end, as many as are read."""
     if not path.is_file():
         return
     with path.open("rb") as file:

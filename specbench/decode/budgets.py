@@ -26,7 +26,7 @@ TrimmedDraft = tuple[
 
 
 class Budgets:
-    """How many nodes each request may draft. This base class lets every request draft what its method wants.
+    """The number of nodes that each request may draft. This base class lets every request draft what its method wants.
 
     goes_on: the question that drafters ask between two levels of a draft; None = they do not ask.
     """
@@ -54,7 +54,7 @@ class Budgets:
 
 
 def may_cut(method: Method) -> bool:
-    """Whether nothing but the accepted path of its drafts is read."""
+    """Returns whether only the accepted path of its drafts is read."""
     needs = method.needs
     return not (needs.hidden or needs.node_topk or needs.rows or needs.concurrent or method.by_node)
 

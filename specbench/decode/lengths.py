@@ -34,15 +34,15 @@ class Policy:
     """Decides how many levels a draft has. This one never stops."""
 
     def start(self) -> bool:
-        """Whether to draft in this step at all."""
+        """Returns whether to draft in this step at all."""
         return True
 
     def judges(self, level: DraftLevel) -> bool:
-        """Whether this is enough to decide by; see ``goes_on``."""
+        """Returns whether the data suffice to decide; see ``goes_on``."""
         return True
 
     def goes_on(self, level: DraftLevel) -> bool:
-        """Whether the level below is drafted and fed."""
+        """Returns whether the level below is drafted and fed."""
         return True
 
     def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
@@ -207,7 +207,7 @@ class Price(Policy):
         return float(reach) * following > cost_s * self._emitted / self._seconds
 
     def _chance(self, depth: int) -> float:
-        """That a node of this depth is accepted where its parent is."""
+        """The chance that a node of this depth is accepted if its parent is."""
         return (self._accepted[depth] + 1) / (self._tried[depth] + 2)
 
     @override
@@ -241,7 +241,7 @@ class LengthBudget(Budgets):
 
     @property
     def idle(self) -> bool:
-        """Whether there were drafts, and the policy could judge none of them."""
+        """True if there were drafts, and the policy could decide on none of them."""
         return self._drafted and not self._judged
 
     def _ask(self, level: DraftLevel) -> bool:
@@ -289,7 +289,7 @@ class LengthBudget(Budgets):
 
 
 def _ends(method: Method) -> bool:
-    """Whether the length of its drafts is the policy's."""
+    """Returns whether the policy sets the length of its drafts."""
     needs = method.needs
     return not (needs.concurrent or needs.rows)
 
@@ -305,7 +305,7 @@ def describe_idle(budgets: Mapping[str, Budgets | None], apart: Collection[str])
 
 
 def _joined(first: Sequence[int] | None, second: Sequence[int] | None) -> Sequence[int] | None:
-    """Which nodes of the whole draft are left when it is cut twice."""
+    """Returns the nodes of the complete draft that remain when it is cut twice."""
     return second if first is None else first if second is None else [first[node] for node in second]
 
 
@@ -331,7 +331,7 @@ def _newest(draft: Draft, depths: Sequence[int], chances: Sequence[float] | None
 
 
 def make_limit(kind: str, threshold: float, profile: str | None) -> Limit:
-    """What puts the policy ``kind`` within budgets; a fixed one leaves them as they are. Raises InputError.
+    """Makes the limit of draft lengths by the policy ``kind``; a fixed one does not change them. Raises InputError.
 
     threshold: of ``confidence``. profile: file, or the name of a published fit, for ``price``.
     """

@@ -74,7 +74,7 @@ class Request:
 
 @dataclass(slots=True)
 class Transcript:
-    """What one request did; the lists have one entry a decode step (see ``specbench.records.record.TurnRecord``)."""
+    """The record of a request; lists have one entry per decode step (see ``specbench.records.record.TurnRecord``)."""
 
     ids: list[int] = field(default_factory=list)
     finish: str = "length"

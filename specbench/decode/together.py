@@ -114,7 +114,7 @@ def draft_on(
 
 
 def learn(shared: SharedRequest, draft: Draft, kept: Sequence[int] | None, step: Step | CaseError) -> None:
-    """Enter the outcome of one forward; the drafter sees the path in its whole draft."""
+    """Enter the outcome of one forward; the drafter sees the path in its complete draft."""
     if isinstance(step, CaseError):
         raise step
     shared.context.extend(step.emitted)

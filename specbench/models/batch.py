@@ -342,7 +342,7 @@ class _ReadBack:
     """The results of a forward's n rows: the largest logits, the picks, and the ids if some were on the device.
 
     top: (n, k). accepted: set if the device has done everything; peaks and picks are empty then.
-    moves: (place, source, target) of accepted nodes, filled in as they are found.
+    moves: (place, source, target) of accepted nodes, in the order in which they are found.
     """
 
     peaks: list[float]

@@ -20,7 +20,7 @@ from specbench.types import CaseError, Draft, InputError, Needs, Prefill, Step
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier accepts.
+    """The drafts that a verifier accepts.
 
     path: accepted nodes, root side first. tokens: theirs and one more. late: the last token is the late draft's first.
     """
@@ -53,11 +53,11 @@ class Verifier(Protocol):
 
     @property
     def picks_best(self) -> bool:
-        """Whether each pick is the row's argmax, at any depth."""
+        """True if each pick is the row's argmax, at any depth."""
 
     @property
     def lossy(self) -> bool:
-        """Whether every draft is passed to ``verify``."""
+        """True if every draft is passed to ``verify``."""
 
     def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
         """Verify a drawn draft and the late chain behind it; only when sampling."""

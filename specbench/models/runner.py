@@ -97,7 +97,7 @@ class RowFrame:
             write(self._bias[kind], torch.from_numpy(seen).to(self._bias[kind].dtype))
 
     def build_mask(self, kind: str, length: int, groups: int) -> Tensor | TreeMask:
-        """What the rows see: bits, or additive (groups * width, length). See ``Frame``. length: [slots] of keys."""
+        """The mask of the rows: bits, or additive (groups * width, length). See ``Frame``. length: [slots] of keys."""
         window, bias = self._windows[kind], self._bias[kind]
         if self._attend:
             return TreeMask(self._attend, self.past, self.places - self.past, bias, window, self._room)

@@ -158,7 +158,7 @@ def _profile(raw: Any) -> Profile:
 
 
 def _part(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """An object within, empty where there is none."""
+    """A nested object, empty if it is missing."""
     found = raw.get(key)
     if found is not None and not isinstance(found, Mapping):
         raise ProfileError(f"{key} is {type(found).__name__}; expected an object, or null")

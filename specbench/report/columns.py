@@ -110,7 +110,7 @@ def _always(scope: Scope) -> bool:
 
 
 def _accepts(scope: Scope) -> bool:
-    """What is accepted is known: not where drafts come from what a model computes along recorded answers."""
+    """Returns whether acceptance is known: not if drafts come from a model's results along recorded answers."""
     return scope.method not in scope.facts.unaccepted
 
 

@@ -127,14 +127,14 @@ def format_share(value: float) -> str:
 
 
 def format_interval(low: float, high: float, decimals: int = 2) -> str:
-    """'1.41, 1.45'; nothing where there is no interval or no width (vanilla's MAT)."""
+    """'1.41, 1.45'; empty without an interval or a width (vanilla's MAT)."""
     if math.isnan(low) or math.isnan(high) or low == high:
         return ""
     return f"{low:.{decimals}f}, {high:.{decimals}f}"
 
 
 def format_bounded(value: float, low: float, high: float) -> str:
-    """'1.43 [1.41, 1.45]'; the figure alone where there is no interval."""
+    """'1.43 [1.41, 1.45]'; the figure alone without an interval."""
     bounds = format_interval(low, high)
     return format_number(value) + (f" [{bounds}]" if bounds else "")
 

@@ -18,7 +18,7 @@ _FIX = f"give the folder that holds the model's {FILE}: --tokenizer DIR"
 def read_counter(path: Path) -> Callable[[str], int]:
     """Text -> its tokens, without the specials (BOS) that the tokenizer would add. path: folder or file.
 
-    Raises RunError where there is no tokenizer, or it cannot be read.
+    Raises RunError if the tokenizer is missing or cannot be read.
     """
     tokenizer = read_tokenizer(path)
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
@@ -40,7 +40,7 @@ def read_tokenizer(path: Path) -> Any:
 
 
 def find_tokenizer(run: Run) -> Path:
-    """Where the run's tokenizer lies on this machine: its own folder, the bundled one, or the hub's cache.
+    """Finds the run's tokenizer on this machine: its own folder, the bundled one, or the hub's cache.
 
     Raises RunError saying how to name it.
     """

@@ -114,7 +114,7 @@ class HubConfig:
 
 @dataclass
 class FieldsConfig:
-    """What a case needs -> its name in a file of your own prompts."""
+    """The fields of a case -> their names in a file of your own prompts."""
 
     prompt: str | None = None
     id: str | None = None
@@ -124,7 +124,7 @@ class FieldsConfig:
 
 @dataclass
 class SuiteConfig:
-    """Where the questions are, how they are put and which of them run; see conf/suite/ and specbench/suite/.
+    """The source of the questions, their wording, and which of them run; see conf/suite/ and specbench/suite/.
 
     format: the reader, null = Spec-Bench's question file. form: how a question is put, null = the format's first.
     shots: worked examples before each question, drawn with shots_seed from shots_from (null = the train split).
@@ -214,7 +214,7 @@ class MeasureConfig:
 
 @dataclass
 class ReportConfig:
-    """What is written when the run ends; ``specbench report`` can always write it later.
+    """The files that are written when the run ends; ``specbench report`` can always write it later.
 
     style: of the plots: screen | paper | a style file of matplotlib. identify: manifest and page may name home
     directory, user and host.

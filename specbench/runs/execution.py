@@ -267,7 +267,7 @@ def _without_failed(writer: RunWriter, first: int) -> list[CaseRecord]:
 
 
 def _begun_by(launch: str | None, directory: Path) -> bool:
-    """Whether the run is this command's own: its job was killed, or given back to the scheduler, and starts again."""
+    """Returns whether the run is this command's own, restarted after its job was killed or given back."""
     if launch is None or not (directory / MANIFEST).exists():
         return False
     return any(process.launch == launch for process in read_manifest(directory).processes)
@@ -290,7 +290,7 @@ def _set_aside(directory: Path) -> None:
 
 
 def find_grown(job: Job, directory: Path) -> Path:
-    """The run next to ``directory`` that lacks the least to be this job's; ``directory`` where there is none.
+    """The run next to ``directory`` that lacks the least to be this job's; ``directory`` if there is no such run.
 
     Raises:
         InputError: several workers are to add to the run.
@@ -329,7 +329,7 @@ def _smaller_runs(job: Job, directory: Path) -> Iterator[tuple[int, Path]]:
 
 
 def needs_shards(job: Job, directory: Path) -> bool:
-    """Whether the run is to be made in shards; one that is merged, or has begun without them, goes on without them.
+    """Returns whether to make the run in shards; one that is merged, or has begun without them, continues without.
 
     Raises:
         InputError: the number of shards makes no sense, or a method learns across cases.

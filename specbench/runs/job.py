@@ -78,7 +78,7 @@ class Job:
 
     @property
     def prompts(self) -> PromptBuilder | None:
-        """How questions become prompts; None where prompts are recorded."""
+        """The conversion of questions to prompts; None if prompts are recorded."""
         return self.source.prompts
 
     @property

@@ -107,7 +107,7 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
 
 
 def _growths(job: Job, earlier: Manifest | None, rest: Sequence[Block]) -> list[Growth]:
-    """What each later command has added to the run, this one included."""
+    """Returns what each later command has added to the run, including this one."""
     if earlier is None or earlier.config_hash == job.digest:
         return earlier.grown if earlier else []
     growth = Growth(
@@ -173,7 +173,7 @@ def _fingerprints(entry: Entry) -> dict[str, str | None]:
 
 
 def shared(job: Job, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest's values as they are written: without home directory, user, host and secrets.
+    """Returns a manifest's values without home directory, user, host and secrets.
 
     With ``report.identify`` they stay unchanged.
     """
@@ -219,7 +219,7 @@ def check_same(job: Job, earlier: Manifest, directory: Path) -> None:
 
 
 def _warnings_before(git: Git) -> list[str]:
-    """What is known before the first case."""
+    """Returns the facts that are known before the first case."""
     found = [busy] if (busy := environment.spell_busy()) else []
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     if governor.is_file() and (mode := governor.read_text().strip()) != "performance":
@@ -231,7 +231,7 @@ def _warnings_before(git: Git) -> list[str]:
 
 
 def _warnings_between(processes: Sequence[Process]) -> list[str]:
-    """What is known of a run that went on in another process: other code or another machine."""
+    """Returns the facts about a run that continued in another process: other code or another machine."""
     found: list[str] = []
     commits = {str(process.git.commit) for process in processes}
     processors = {str(process.machine.cpu) for process in processes}

@@ -41,7 +41,7 @@ _KILLED = Failure(
 
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
-    """What applies to every request of a run. judge: its answers. in_prefill: see ``Request``. limit: of drafts."""
+    """The settings of every request of a run. judge: its answers. in_prefill: see ``Request``. limit: of drafts."""
 
     max_new_tokens: int
     sampling: Sampling | None
@@ -157,7 +157,7 @@ class Session:
         record.correct = is_right(case, self._answer(record.turns[-1]))
 
     def request(self, asked: Turn, names: tuple[object, ...], block: Block, lengths: Budgets | None = None) -> Request:
-        """What the loop decodes for a turn. names: of its random draws. lengths: the policy of draft lengths."""
+        """Returns the request of a turn. names: of its random draws. lengths: the policy of draft lengths."""
         settings = self._settings
         return Request(
             prompt=asked.prompt,

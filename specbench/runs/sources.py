@@ -1,4 +1,4 @@
-"""Where the tokens of a run come from: a model, recorded answers, a model timed along recorded answers, or a server.
+"""The source of a run's tokens: a model, recorded answers, a model timed along recorded answers, or a server.
 
 A source reads everything that needs no weights (``gather``), refuses settings and methods that do not fit it
 (``refuse``, ``refuse_method``), provides the engine and the target that methods decode with (``open``), and decides how
@@ -64,7 +64,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a run decodes with: an engine and a target, with the methods bound to it.
+    """The parts with which a run decodes: an engine and a target, with the methods bound to it.
 
     source: judges the answers. next_turn: (case, its answers so far) -> its next turn. warmup: cases to decode before
     the clock counts. note: on the choice of the engine. readers: methods whose drafts come from what the target
@@ -495,7 +495,7 @@ def _tokenizer_source(config: Config, path: Path) -> str:
 
 
 def _selection(config: Config) -> Selection:
-    """Which cases the configuration keeps."""
+    """The cases that the configuration keeps."""
     suite = config.suite
     categories, ids = (None if names is None else tuple(names) for names in (suite.categories, suite.ids))
     return Selection(categories, suite.limit, suite.sample, suite.seed, suite.first, ids, suite.part, suite.order)

@@ -19,7 +19,7 @@ NEVER = float("inf")
 
 
 class Server(Protocol):
-    """What serves requests: an engine or a simulation.
+    """A server of requests: an engine or a simulation.
 
     A request that is admitted has ``unread`` [tokens] of its prompt, ``emitted`` tokens of its last forward, and
     ``done``: it ended or failed.
@@ -63,7 +63,7 @@ class Visit:
 
 @dataclass(slots=True)
 class Served:
-    """What happened in a stretch. The lists have one entry a forward: when it ended [s], its requests, rows, tokens.
+    """The record of a stretch. The lists have one entry a forward: when it ended [s], its requests, rows, tokens.
 
     visits: all, in order of admission; those that were not measured may not have ended.
     """
@@ -96,7 +96,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What is served. places: requests at once.
+    """The load that is served. places: requests at once.
 
     ramp: first arrivals that are not measured. measured: arrivals behind them, which are.
     chunk: [tokens] of prompts that are read between two forwards; 0 = every waiting prompt, whole.
@@ -130,7 +130,7 @@ class Service:
         self._served = Served()
 
     def _admit(self) -> None:
-        """Who waits for an answer to a next turn first, then arrivals while there are places."""
+        """Admits waiting next turns first, then arrivals while there are places."""
         while self._waiting:
             self._enter(self._waiting.popleft())
         while self._free:

@@ -25,7 +25,7 @@ def _whole(low: int, most: int = 1 << 31) -> AfterValidator:
 
 @dataclass
 class SloConfig:
-    """What a served request must keep to count in the goodput, in ms: first token, mean time of each token after it."""
+    """The limits of a request in the goodput, in ms: first token, mean time of each token after it."""
 
     ttft_ms: Annotated[float | None, ABOVE_0] = None
     tpot_ms: Annotated[float | None, ABOVE_0] = None

@@ -37,7 +37,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, "TreeMask"], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class FastOptions:
-    """How the fast engine computes.
+    """The options of the fast engine's computation.
 
     pack: use a second copy of the weights that is faster for short inputs, if torch computes on a CPU.
     attention: of drafts, one of ``WAYS``.

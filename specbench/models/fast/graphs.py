@@ -55,7 +55,7 @@ class Buckets:
         return sorted({found for size in self.lengths if (found := self.length(size, room)) >= width})
 
     def moved(self, depth: int, width: int) -> int:
-        """How many rows of a tree of ``depth`` acceptance moves; no path is longer."""
+        """The number of rows that acceptance moves in a tree of ``depth``; no path is longer."""
         if not self.widths:
             return depth
         return min(SHALLOW, width) if depth <= SHALLOW else width
@@ -94,7 +94,7 @@ class Graphs:
 
     @property
     def capturing(self) -> bool:
-        """Whether calls are recorded at all."""
+        """True if calls are recorded at all."""
         return self._device.type == "cuda"
 
     def run(self, key: Hashable, call: Callable[[], Any]) -> Any:

@@ -44,7 +44,7 @@ class Linear:
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether this build of torch packs weights of ``dtype`` and computes with them what it should.
+    """Returns whether this build of torch packs weights of ``dtype`` and computes correctly with them.
 
     The operation is the one that torch's own compiler uses; it has no public name, so it is tried, not assumed.
     """

@@ -164,7 +164,7 @@ APART = 1024  # [tokens] of the sequences that are read beside the request in on
 
 
 class RankEngine(FastEngine):
-    """What every rank is: the fast engine on a share of the weights, whose layers end in sums over the ranks."""
+    """The engine of every rank: the fast engine on a share of the weights, whose layers end in sums over the ranks."""
 
     lays_out = False  # a draft's parents are sent from the host
 

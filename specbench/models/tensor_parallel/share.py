@@ -47,7 +47,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class ShardShape:
-    """What of a configuration decides how its weights are cut. size: of a head."""
+    """The values of a configuration that decide how its weights are cut. size: of a head."""
 
     query_heads: int
     key_heads: int
@@ -75,7 +75,7 @@ class ShardShape:
 
 
 def find_cut(name: str, size: tuple[int, ...], shape: ShardShape, rank: int, ranks: int) -> Cut | None:
-    """What rank ``rank`` keeps of parameter ``name`` of ``size``; None = all of it."""
+    """The part of parameter ``name`` of ``size`` that rank ``rank`` keeps; None = all of it."""
     *_, module, kind = name.split(".")
     if module in BY_ROWS:
         return Cut(0, _portions(_sections(module, size[0], shape), rank, ranks))
@@ -183,7 +183,7 @@ def _open(path: str, revision: str | None, safetensors: bool) -> dict[str, Any]:
 
 
 def _files(path: str, revision: str | None, names: tuple[str, str]) -> list[str]:
-    """All files of one kind, one or those that an index lists; none where there is none."""
+    """All files of one kind: one, those that an index lists, or none."""
     options: Any = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
     single, index = (cached_file(path, name, **options) for name in names)
     if single:

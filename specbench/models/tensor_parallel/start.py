@@ -31,7 +31,7 @@ PATIENCE_S = 120.0  # for one sum; graphs are recorded and kernels chosen within
 
 @dataclass(frozen=True, slots=True)
 class TeamSettings:
-    """What every rank is started with.
+    """The arguments with which every rank is started.
 
     threads: of a CPU rank; None = this process's, divided by ranks. check: compare the ranks after every step.
     patience_s: limit of one sum. follower: the engine of the other ranks.

@@ -177,7 +177,7 @@ _BEFORE = "a"  # in front of an answer, since a decoder takes the first blank of
 def write_samples(findings: Findings, tokenizer: Path | None = None) -> dict[str, str]:
     """Method -> a line each finished case: its last answer, blanks at its begin kept, no thinking.
 
-    findings: of one run. tokenizer: by default the run's own. Raises RunError where there is none.
+    findings: of one run. tokenizer: by default the run's own. Raises RunError if it is missing.
     """
     library = read_tokenizer(tokenizer or find_tokenizer(findings.runs[0]))
     before = library.encode(_BEFORE, add_special_tokens=False).ids

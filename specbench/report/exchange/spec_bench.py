@@ -56,7 +56,7 @@ def score(
 
 
 def doubts(name: str, method: Sequence[Answer], baseline: Sequence[Answer]) -> list[str]:
-    """What affects Spec-Bench's figures and is not visible in them."""
+    """Warnings of facts that affect Spec-Bench's figures and are not visible in them."""
     found = []
     missing = len({answer.question_id for answer in baseline} ^ {answer.question_id for answer in method})
     if missing:
@@ -240,7 +240,7 @@ def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataF
     """A row a (model, suite, method, variant, task), overall last; and warnings about them.
 
     Columns: Spec-Bench's figures, ours as ``<figure>_ours``, and ``<figure>_difference`` [%] of theirs from ours.
-    tokenizer: folder or file; default the run's own. Raises RunError where there is none, or no vanilla.
+    tokenizer: folder or file; default the run's own. Raises RunError if the tokenizer or vanilla is missing.
     """
     rows: list[dict[str, Any]] = []
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""The A/A control: vanilla timed against itself, the speedup that a machine shows where there is none.
+"""The A/A control: vanilla timed against itself, the apparent speedup of a machine without a change.
 
 A merged run has a control for each of its shards, with the machine and the speed of vanilla on it.
 """

@@ -96,7 +96,7 @@ def _of_full_drafts(requests: Requests) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """How an engine or a harness counts. length, rate: of a method's requests; rate None where it prints none.
+    """A definition of acceptance by an engine or a harness. length, rate: of a method; rate None if it prints none.
 
     length_is, rate_is: in words. source: repository, commit and file, or the pull request.
     """

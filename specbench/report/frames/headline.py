@@ -26,7 +26,7 @@ _MOST_NAMED = 3
 
 
 def sort_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the summary as they are printed: vanilla and its control, then the others, the fastest first."""
+    """The rows of the summary in print order: vanilla and its control, then the others, the fastest first."""
     deciding = next((name for name in _ORDER if rows[name].notna().any()), _ORDER[0])
     reference = rows["method"].isin([VANILLA, CONTROL])
     others = rows[~reference].sort_values(deciding, ascending=False, kind="stable", na_position="last")
@@ -177,7 +177,7 @@ def _describe_served(findings: Findings, place: tuple[str, str], best: Row) -> s
 
 
 def _describe_measured_loads(findings: Findings, place: tuple[str, str]) -> str:
-    """Who gives the largest throughput at each load that was measured; '' where there is one load."""
+    """Names the method of the largest throughput at each measured load; '' if there is one load."""
     frame = of_place(findings.detail[LOADED], *place)
     rows = frame[~frame["method"].isin([VANILLA, CONTROL, *findings.lossy]) & frame["speedup"].notna()]
     if frame.groupby(["requests", "rate"], dropna=False).ngroups < 2 or rows.empty:
@@ -210,7 +210,7 @@ def _describe_modelled_loads(load: Load | None, lossy: frozenset[str]) -> str:
 
 
 def _best_at(rows: pd.DataFrame) -> tuple[str, bool]:
-    """Who is best under a load, and whether drafting decides it."""
+    """Names the best method under a load, and states whether drafting decides it."""
     free, paid = (rows.loc[rows[name].idxmax()].to_dict() for name in ("modelled_speedup", "with_drafting"))
     without, speedup = free["modelled_speedup"], paid["with_drafting"]
     if without <= 1:

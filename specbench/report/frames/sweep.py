@@ -179,7 +179,7 @@ def _grids(points: Sequence[_Point], metric: str, x: str, y: str) -> Iterator[He
 
 
 def _ordered(points: Sequence[_Point], name: str) -> list[str]:
-    """The values of an axis: numbers by size with what is no number behind them, else as the runs came."""
+    """The values of an axis: numbers by size and then other values, else in the order of the runs."""
     values = list({spell_value(point.settings[name]): point.settings[name] for point in points}.items())
     numbers = [entry for entry in values if isinstance(entry[1], int | float) and not isinstance(entry[1], bool)]
     others = [text for text, value in values if (text, value) not in numbers and value != UNSET]

@@ -97,7 +97,7 @@ class Trials:
         return self.of(method).columns
 
     def contexts(self) -> Counter[int]:
-        """How many steps of all methods had so many tokens in the cache."""
+        """Counts the steps of all methods by their number of tokens in the cache."""
         found: Counter[int] = Counter()
         for each in self.methods.values():
             found.update({context: count for (context,), count in each.turns.steps.count("context").items()})
@@ -236,7 +236,7 @@ _NOT_JUDGED = dict.fromkeys(("judged", "equal", "within", "violations", "positio
 
 
 def ratio(part: float, whole: float) -> float:
-    """Blank where there is no whole, the part is not known, or the whole is too small to divide by."""
+    """Returns part / whole, or blank if there is no such finite number."""
     found = float(part) / float(whole) if whole > 0 else BLANK
     return found if math.isfinite(found) else BLANK
 
@@ -288,7 +288,7 @@ class _Line(TypedDict):
 
 
 def read_passed(paths: Sequence[Path]) -> dict[Key, bool]:
-    """Whether each answer passed. Raises InputError naming file and line, also of a second row of an answer."""
+    """Returns whether each answer passed. Raises InputError naming file and line, also of a second row of an answer."""
     found: dict[Key, bool] = {}
     schema = TypeAdapter(_Line)
     for path in paths:

@@ -197,7 +197,7 @@ def gallery(plots: Sequence[Path], titled: bool = False) -> Markup:
 
 
 def _describe(findings: Findings) -> str:
-    """What was run, what was replayed, and when the runs were created, in UTC."""
+    """The settings of the runs, what was replayed, and when the runs were created, in UTC."""
     lines = [caption(findings.facts, findings.summary)]
     for title, found in (
         ("Replay of", [each for each in findings.facts if not each.timed]),

@@ -1,4 +1,4 @@
-"""The text of token ids, kept beside a run's records so that its report can be made on any machine."""
+"""The text of token ids, stored next to a run's records so that its report can be made on any machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
 
 def spell_ids(run: Run, ids: Iterable[int]) -> dict[int, str]:
-    """Id -> its piece of text: as kept beside the records, else by the run's tokenizer, else '<id>'."""
+    """Id -> its piece of text: as stored next to the records, else by the run's tokenizer, else '<id>'."""
     wanted = set(ids)
     found = {token: piece for token, piece in read_pieces(run).items() if token in wanted}
     unknown = wanted - found.keys()
@@ -28,7 +28,7 @@ def spell_ids(run: Run, ids: Iterable[int]) -> dict[int, str]:
 
 
 def read_pieces(run: Run) -> dict[int, str]:
-    """What is kept beside the records; nothing where the file is missing, damaged, or of another configuration."""
+    """The pieces stored next to the records; empty if the file is missing, damaged, or of another configuration."""
     try:
         kept = parse_json(read_file(run.directory / PIECES, "", ""), "", "")
         if kept["config_hash"] != run.manifest.get("config_hash"):
@@ -39,7 +39,7 @@ def read_pieces(run: Run) -> dict[int, str]:
 
 
 def write_pieces(run: Run, ids: Iterable[int]) -> Path | None:
-    """Keep the pieces of these ids beside the records; None where the run's tokenizer is not on this machine."""
+    """Store the pieces of these ids next to the records; None if the run's tokenizer is not on this machine."""
     kept = read_pieces(run)
     missing = set(ids) - kept.keys()
     path = run.directory / PIECES

@@ -25,10 +25,10 @@ from specbench.stats import MIN_CASES
 
 _WHISKER = {"ecolor": "#333333", "elinewidth": 0.9, "capsize": 1.6}
 _WIDTH_INCH = 3.9
-_AXIS_INCH = 0.3  # beside the bars of a narrow sheet
+_AXIS_INCH = 0.3  # next to the bars of a narrow sheet
 _BAR_INCH = 0.075  # the narrowest that shows its hatch in a column
 _GROUP_SHARE = 0.84  # of a group, its bars
-MOST_CATEGORIES = 40  # in a plot; more cannot be told apart
+MOST_CATEGORIES = 40  # in a plot; more cannot be distinguished
 HEADINGS = {
     "speedup": "Speedup over vanilla",
     "mat": "Mean accepted tokens (MAT)",
@@ -38,7 +38,7 @@ _GROUP_CHARS, _CHAR_INCH, _ROW_INCH = 13, 0.065, 1.5
 
 
 def draw_bars(scene: Scene, figure: str) -> Figure | str:
-    """One horizontal bar a method, its value beside it; NaN leaves the row empty with n/a."""
+    """One horizontal bar per method, its value next to it; NaN leaves the row empty with n/a."""
     if reason := missing(scene, figure):
         return reason
     canvas, axes = make_rows([entry.name for entry in scene.series])
@@ -66,7 +66,7 @@ def missing(scene: Scene, figure: str) -> str:
 
 
 def too_many(scene: Scene) -> str:
-    """Why there is no plot by category; '' where there is one."""
+    """Returns why a plot by category is missing; '' if it is drawn."""
     count = len(scene.categories)
     return (
         f"{count} categories, at most {MOST_CATEGORIES} are drawn; summary.csv has them"
@@ -133,7 +133,7 @@ def _groups(axes: Axes, series: Sequence[Series], figure: str, categories: Seque
 
 
 def _figures(series: Sequence[Series], figure: str, category: str) -> tuple[np.ndarray, np.ndarray]:
-    """(S,) values and (2, S) whisker lengths down and up; no whisker where there is no interval."""
+    """(S,) values and (2, S) whisker lengths down and up; no whisker without an interval."""
     columns = [figure, f"{figure}_low", f"{figure}_high"]
     blank = [float("nan")] * 3
     rows = [list(entry.rows.loc[category, columns]) if category in entry.rows.index else blank for entry in series]
@@ -142,7 +142,7 @@ def _figures(series: Sequence[Series], figure: str, category: str) -> tuple[np.n
 
 
 def _spell(entry: Series, figure: str) -> str:
-    """The figure beside its bar, in brackets as tables have those of too few cases."""
+    """The figure next to its bar, in brackets if it has too few cases, as in tables."""
     row = entry.rows.loc[OVERALL].to_dict() if OVERALL in entry.rows.index else {figure: float("nan")}
     return "n/a" if np.isnan(row[figure]) else mark_few(f"{row[figure]:.2f}", row)
 
@@ -157,7 +157,7 @@ def _looks(series: Sequence[Series]) -> dict[str, Any]:
 
 
 def _explain(where: str, spread: bool, few: bool, loaded: bool) -> str:
-    """What was measured, and what line, whiskers and brackets mean. loaded: cases slowed each other."""
+    """The measure of a plot, and the meaning of line, whiskers and brackets. loaded: cases slowed each other."""
     none = "no intervals: cases under load slow each other" if loaded else "too few cases for intervals"
     whiskers = "whiskers: 95\N{NO-BREAK SPACE}% bootstrap over cases" if spread else none
     brackets = f"; in brackets: fewer than {MIN_CASES} cases" if few else ""

@@ -88,7 +88,7 @@ def _print_place(here: Sequence[Facts], headline: Headline | None, console: Cons
 
 
 def print_page(output: Path, console: Console | None = None) -> None:
-    """What to open, as the last line."""
+    """Names the file to open, in the last line."""
     (console or open_console()).print(_text(f"open {output / 'report.html'}"), soft_wrap=True)
 
 
@@ -110,7 +110,7 @@ def _width(sheet: Table, console: Console) -> int:
 
 
 def _sheet(table: Printed, width: int | None) -> Table:
-    """width: of labels, which are broken to it; None = as long as they are."""
+    """width: of labels, which are broken to it; None = unlimited."""
     sheet = _empty_sheet(table.header, table.labels)
     names = [row[0].text for row in table.rows]
     apart = len(set(names)) < len(names) or width is not None  # a name of several lines or rows

@@ -91,7 +91,7 @@ def _products(layer: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """Where the rows of several requests lie; see ``kernels.lay_out``."""
+    """The places of the rows of several requests, by ``kernels.lay_out``."""
 
     parents: np.ndarray
     spans: np.ndarray

@@ -38,7 +38,7 @@ def rotate_write(
     heads, cos, sin, positions, at, queries, slots, query_heads, key_heads, slot_stride,
     SIZE: tl.constexpr, PADDED: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """HEADS heads of a row: q and k rotated, v as it is; q to ``queries`` (n, H, SIZE), k and v to their slot.
+    """HEADS heads of a row: q and k rotated, v unchanged; q to ``queries`` (n, H, SIZE), k and v to their slot.
 
     cos, sin: (positions, SIZE). at: (n,) the rows' slots. slots: (2K, slots, SIZE), a head's ``slot_stride`` apart.
     """

@@ -4,7 +4,7 @@ A program takes one key head of one request, one tile of rows (rows x the query 
 split of the blocks of keys. It reads the length of the context from the device. The context is seen by every row, or
 within its window; the fed rows behind it by the rows whose bit is set. Splits of the keys: Dao et al. 2023
 (Flash-Decoding); the running maximum: Milakov and Gimelshein 2018. Only ``triton`` is imported here, so that the
-kernels compile where there is no torch.
+kernels compile without torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LOWEST = tl.constexpr(-1e30)  # finite: the difference of two of them is no NaN
+LOWEST = tl.constexpr(-1e30)  # finite: the difference of two of them is not NaN
 WORD = tl.constexpr(32)  # bits; of the fed rows a block is as many keys as a word has bits
 
 

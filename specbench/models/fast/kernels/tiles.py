@@ -1,4 +1,4 @@
-"""How tree attention is cut up: the rows and keys of one program, and how many programs share the keys.
+"""The tiles of tree attention: the rows and keys of one program, and how many programs share the keys.
 
 The table is for 16-bit numbers on an H100, whose multiprocessors have 227 KiB of shared memory for programs and 65,536
 registers; ``scripts/lab/kernels.py`` prints what the compiler takes of them. At a head size of 128 a block of 64 keys
@@ -21,7 +21,7 @@ BLOCK, HEADS = 1024, 8  # numbers of a row that one program gates, and heads tha
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What one program takes: rows x grouped heads, keys at a time; and how it is compiled."""
+    """The share of one program, rows x grouped heads and keys at a time, and how it is compiled."""
 
     rows: int
     keys: int
@@ -46,7 +46,7 @@ def choose_tile(rows: int, single: bool) -> Tile:
 
 
 def choose_splits(programs: int, slots: int, keys: int, processors: int) -> int:
-    """How many programs share the keys of one tile: a power of two, and all of them run at once.
+    """The number of programs that share the keys of one tile: a power of two, and all of them run at once.
 
     programs: of one split. slots: [keys] at most, ``keys`` of them in a block. processors: multiprocessors.
     """
