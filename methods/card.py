@@ -93,7 +93,7 @@ class DraftCache:
 
     @property
     def unread(self) -> bool:
-        """Whether the draft model has the frontier still to read; if not, nothing follows from it."""
+        """True if the draft model has not read the frontier yet; otherwise nothing follows from it."""
         return self.frontier.best is None
 
     def read(self) -> np.ndarray:

@@ -141,12 +141,12 @@ def setting(file: HeadFile, name: str) -> Any:
 
 
 def is_spark(file: HeadFile) -> bool:
-    """Whether the file is a DSpark drafter."""
+    """Returns whether the file is a DSpark drafter."""
     return file.config.get("speculators_model_type") == "dspark" or "DSpark" in str(file.config.get("architectures"))
 
 
 def anchored(file: HeadFile) -> bool:
-    """Whether the first row of a block drafts too, as in DSpark unless the file says otherwise."""
+    """Returns whether the first row of a block drafts too, as in DSpark unless the file has another setting."""
     given = setting(file, ANCHOR)
     return is_spark(file) if given is None else bool(given)
 
@@ -167,7 +167,7 @@ def is_confident(file: HeadFile) -> bool:
 
 
 def reads_markov(file: HeadFile) -> bool:
-    """Whether the confidence head reads the token before. Raises InputError where nothing embeds it."""
+    """Returns whether the confidence head reads the token before. Raises InputError if nothing embeds it."""
     given, rank = setting(file, WITH), markov_rank(file)
     if given and not rank and is_confident(file):
         raise InputError(f"{file.where}: config.json has {WITH}=True and {RANK}=0; expected a Markov head")

@@ -288,7 +288,7 @@ class Hybrid(Method):
 
     @property
     def needs(self) -> Needs:
-        """What any member needs."""
+        """The needs of all members together."""
         return reduce(_both, (member.needs for member in self.members.values()), Needs())
 
     @property
@@ -360,7 +360,7 @@ def _unfit(member: Method) -> str:
 
 
 def _both(first: Needs, second: Needs) -> Needs:
-    """What serves both."""
+    """Returns the needs that satisfy both."""
     return Needs(
         node_topk=max(first.node_topk, second.node_topk),
         prompt_topk=max(first.prompt_topk, second.prompt_topk),

@@ -102,7 +102,7 @@ class Lookahead(Method):
         return _Lookahead(self, prompt, prefill.token, seed)
 
     def query(self, token: int) -> list[Gram]:
-        """What is verified behind ``token``, most recent first."""
+        """Returns the n-grams to verify after ``token``, most recent first."""
         return [gram[: self._verified] for gram in self.pool.get((token,))]
 
     def state_bytes(self) -> int:

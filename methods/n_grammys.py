@@ -108,7 +108,7 @@ class TableCache:
 
     @property
     def kept(self) -> bool:
-        """Whether there is a folder."""
+        """True if there is a folder."""
         return self._folder is not None
 
     def get(self, name: str, shape: tuple[int, ...], vocab: int, build: Callable[[], np.ndarray]) -> np.ndarray:

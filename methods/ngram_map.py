@@ -21,7 +21,7 @@ RATIO = 2  # so many times as often as the others together must the most frequen
 
 @dataclass(slots=True)
 class _Key:
-    """What is known of an n-gram. hits: drafts asked for behind it. accepted: of the last draft, for each slot.
+    """The counts of an n-gram. hits: drafts requested after it. accepted: of the last draft, for each slot.
 
     counted: the place up to which ``followers``, (m-gram, count), are counted.
     """

@@ -31,7 +31,7 @@ class _Session:
         self._random = torch.Generator(actor.lm.device).manual_seed(seed)
         self._distribution = actor.distributions if actor.sampling is not None else None
         self._settled = 0
-        self._reads = actor.lm.device.type == "cpu"  # each token as it is drafted; a GPU would wait for each
+        self._reads = actor.lm.device.type == "cpu"  # each token when it is drafted; a GPU would wait for each
 
     def extend(self, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
         """Go on behind the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS."""
@@ -64,7 +64,7 @@ class _Session:
         return int(token) if self._reads else token
 
     def _read(self, drafted: list[Tensor], start: int, states: list[Tensor]) -> list[int]:
-        """What was drafted on the device, in one read-back, up to an EOS: what lies behind it was drafted in vain."""
+        """Reads the tokens drafted on the device, in one read-back, up to an EOS; later tokens are useless."""
         tokens = torch.stack(drafted).tolist()
         self._request.name(start, tokens)
         ends = [place for place, token in enumerate(tokens) if token in self._actor.eos]

@@ -53,7 +53,7 @@ class Continuation(NamedTuple):
     of: int
 
     def beats(self, other: Continuation) -> bool:
-        """Whether the score is the higher one."""
+        """Returns whether the score is the higher one."""
         return sum(self.counts) * other.of > sum(other.counts) * self.of
 
     def given_parents(self) -> list[float]:
@@ -75,7 +75,7 @@ Ties = Literal["recent", "reference"]
 
 
 class SuffixTree:
-    """How often every string of some texts occurred.
+    """The number of occurrences of every string of some texts.
 
     depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``.
     """

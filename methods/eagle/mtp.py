@@ -95,7 +95,7 @@ class ModulesRun(HeadRun):
         return written[new:]
 
     def _feed(self, place: int, ids: Tensor, states: Tensor, passing: int) -> Forwards:
-        """What goes on behind the module at ``place``, (rows, H); behind the last one of the passing rows alone.
+        """Computes the states (rows, H) after the module at ``place``; after the last one only of the passing rows.
 
         passing: the last rows, of which nothing is kept.
         """
@@ -106,7 +106,7 @@ class ModulesRun(HeadRun):
 
 @dataclass(frozen=True, slots=True)
 class ModuleLayout:
-    """How a kind of checkpoint lays out a module.
+    """The layout of a module in a kind of checkpoint.
 
     prefix: of a module's names. states_first: before the embedding. normed: the state that goes on is normed. bare:
     the target's state is read without its final norm.

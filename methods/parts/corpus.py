@@ -109,7 +109,7 @@ def _document(item: Any, fields: Sequence[str]) -> str:
 
 
 def _below(item: Any, names: Sequence[str]) -> Any:
-    """What lies at a dotted name; a list on the way is entered element by element (``messages.content``)."""
+    """Yields the values at a dotted name; a list on the way is entered element by element (``messages.content``)."""
     if not names:
         return item
     if isinstance(item, list):

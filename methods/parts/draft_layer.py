@@ -179,7 +179,7 @@ class DraftLayers:
         self.first, self.count, self._eps = self._layers[0], len(prefixes), float(config.rms_norm_eps)
 
     def _inputs(self, place: int, given: Tensor, hidden: Tensor) -> Tensor:
-        """What attention of the layer at ``place`` reads."""
+        """Returns the input of attention in the layer at ``place``."""
         return given if not place else functional.rms_norm(hidden, hidden.shape[-1:], self._norms[place - 1], self._eps)
 
     def read(
@@ -203,7 +203,7 @@ class DraftLayers:
         return written
 
     def keep(self, inputs: Tensor, memory: LayerMemory) -> None:
-        """Remember committed tokens that every layer reads as they are: inputs (T, width), without outputs."""
+        """Remember committed tokens that every layer reads unchanged: inputs (T, width), without outputs."""
         start, end = memory.length, memory.length + len(inputs)
         memory.reserve(end)
         cos, sin = self.rope.cos[start:end], self.rope.sin[start:end]

@@ -137,7 +137,7 @@ class _FixedTree(SharedDrafter):
             self._count(path)
 
     def _count(self, path: Sequence[int]) -> None:
-        """Which child was accepted, at every node that was reached."""
+        """Counts the accepted child at every node that was reached."""
         parents, ranks = self._shape.parents, self._shape.ranks
         widths = Counter(parents[node] for node in self._kept)
         for node, child in zip_longest((ROOT, *path), path):

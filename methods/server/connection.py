@@ -54,7 +54,7 @@ class Connection:
         return text if status == OK else None
 
     def post(self, path: str) -> bool:
-        """Whether the server takes a request without a body. Raises CaseError as ``find``."""
+        """Returns whether the server takes a request without a body. Raises CaseError as ``find``."""
         return self._once("POST", path)[0] // 100 == 2
 
     def tokenize(self, body: Mapping[str, Any]) -> list[int] | None:
@@ -135,7 +135,7 @@ class Connection:
 
 
 def _run_apart(call: Callable[..., Any], *given: Any) -> Any:
-    """What ``call`` gives; on a thread of its own where an event loop runs on this one, as in a notebook."""
+    """Returns the result of ``call``; on a separate thread if an event loop runs on this one, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -181,7 +181,7 @@ def _event(where: str, text: bytes) -> dict[str, Any]:
         found = from_json(text)
     except ValueError as error:
         shown = text[:SHOWN].decode(errors="replace")
-        raise CaseError(f"{where}: an event is no JSON: {shown}; expected one") from error
+        raise CaseError(f"{where}: an event is not JSON: {shown}; expected JSON") from error
     if not isinstance(found, dict) or found.get("error"):
         message = found.get("error") if isinstance(found, dict) else found
         raise CaseError(f"{where}: the server's error: {str(message)[:SHOWN]}")
