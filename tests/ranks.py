@@ -48,7 +48,7 @@ class Twisted(Follower):
 
 
 class Narrow(Follower):
-    """Feeds a row less than it was told."""
+    """Feeds one row less than requested."""
 
     def step(self, message):
         super().step(replace(message, tokens=message.tokens[:-1], parents=message.parents[:-1]))

@@ -1,4 +1,4 @@
-"""What a user can get wrong on the command line, in the configuration, with models and with names."""
+"""Mistakes of users on the command line, in the configuration, with models and with names."""
 
 from __future__ import annotations
 

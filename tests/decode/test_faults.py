@@ -1,4 +1,4 @@
-"""What the judge of losslessness finds: each planted fault in a small model, and nothing in a sound engine."""
+"""The lossless check finds each planted fault in a small model, and nothing in a sound engine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def worst_gap(target, plant: type[Fault], script) -> tuple[float, int]:
 
 
 def shuffled(truth: list[int]):
-    """Trees of one size: the right path beside a wrong one, their nodes in another order each time."""
+    """Trees of one size: the right path and a wrong one, their nodes in another order each time."""
 
     def script(context, done, rng):
         good, wrong = truth[done : done + 5], [rng.randrange(VOCAB) for _ in range(5)]

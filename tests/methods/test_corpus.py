@@ -51,7 +51,7 @@ def test_documents_that_share_thirteen_words_are_kept_out():
     assert (kept, dropped) == ([shorter, "another text", ""], 1)
     assert drop_overlapping([copied], []) == ([copied], 0)
     assert drop_overlapping([shorter], [LINE], words=11) == ([], 1)
-    assert drop_overlapping([LINE], ["the quick brown fox"]) == ([LINE], 0)  # too short to be told from chance
+    assert drop_overlapping([LINE], ["the quick brown fox"]) == ([LINE], 0)  # too short to be distinguished from chance
 
 
 def test_texts_in_an_archive(tmp_path):

@@ -126,7 +126,7 @@ def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected(
 
 
 def test_rejected_tokens_teach_phrases():
-    """The rejected tokens and what the target said after them, as the reference's loop over positions gives them."""
+    """The rejected tokens and the target's picks after them, as the reference's loop over positions gives them."""
     pool = PhrasePool(3)
     pool.learn([7, 1, 5, 4], [1, 2, 9, 9], 2)
     assert pool.newest(7, 9) == [(1, 2)]

@@ -39,7 +39,7 @@ _KEYS = {
 
 
 def find_browser() -> str | None:
-    """Where a Chromium is installed; None where there is none."""
+    """The path of an installed Chromium, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 

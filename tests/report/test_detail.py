@@ -1,4 +1,4 @@
-"""What a mean hides: tokens a step, acceptance by position and by source, and where the time goes."""
+"""The details behind a mean: tokens per step, acceptance by position and by source, and the use of time."""
 
 import math
 from pathlib import Path

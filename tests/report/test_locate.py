@@ -1,4 +1,4 @@
-"""Which runs and which profile a notebook takes: those that are named, else the nearest checkout's."""
+"""The runs and the profile of a notebook: the named ones, else those of the nearest checkout."""
 
 import os
 

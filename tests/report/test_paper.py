@@ -1,4 +1,4 @@
-"""What goes into a paper: names as papers have them, captions of one line, plots without titles, as wide as asked."""
+"""Output for papers: their names of methods, captions of one line, plots without titles and of a given width."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What several runs and a run's manifest bring: variants, what must be there, warnings, and the A/A control."""
+"""Reports of several runs, and of their manifests: variants, required values, warnings, and the A/A control."""
 
 import json
 from pathlib import Path

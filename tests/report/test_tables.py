@@ -13,7 +13,7 @@ from specbench.report.table import Table, to_latex, without_blanks
 
 
 def check_latex(text: str) -> None:
-    """What a compiler would trip over first: unbalanced braces, bare specials, rows of unequal length."""
+    """The usual compile errors: unbalanced braces, bare special characters, rows of unequal length."""
     bare = re.sub(r"\\[\\&%$#_{}]", "", "\n".join(line for line in text.splitlines() if not line.startswith("%")))
     depth = 0
     for char in bare:

@@ -207,7 +207,7 @@ def hub_rows(folder, repo, config, split):
 
 
 def suite_options(name):
-    """What conf/suite/<name>.yaml says about where the suite is and how it is read."""
+    """The settings in conf/suite/<name>.yaml for the suite's source and format."""
     config = OmegaConf.to_container(composed("model=tiny", f"suite={name}").suite)
     keys = ("name", "relative", "hub", "format", "form", "expected", "sha256")
     shots = Shots(config["shots"], config["shots_seed"], config["shots_from"])
