@@ -274,7 +274,7 @@ class CardSession:
         self._nodes = {node: place for place, node in enumerate(kept)}
 
     def chain(self) -> dict[str, Any]:
-        """What the target may ask for: ids and tokens of the heaviest chain, and how many layers there are."""
+        """Returns ids and tokens of the heaviest chain and the number of layers, which the target may request."""
         ids, tokens = self.store.query(self._options["depth"])
         return {"ids": ids, "tokens": tokens, "layers": self.store.ahead}
 

@@ -160,7 +160,7 @@ def markov_rank(file: HeadFile) -> int:
 
 
 def is_confident(file: HeadFile) -> bool:
-    """Whether it has a confidence head; by the configuration, else by its tensors, else (unread) if it is DSpark's."""
+    """Returns whether it has a confidence head: by the configuration, by its tensors, or (unread) if it is DSpark's."""
     given, shapes = setting(file, CONFIDENT), file.shapes()
     there = is_spark(file) and not file.random if shapes is None else f"{SURE}.weight" in shapes
     return there if given is None else bool(given)

@@ -125,7 +125,7 @@ class SuffixTree:
             grow(self._arrays, piece, text.place, self.depth, 1)
 
     def likeliest(self, text: Text, tokens: Sequence[int], limits: Limits) -> Continuation:
-        """What most often followed an end of ``tokens``: the match with the best score, at ties the longest.
+        """Returns the likeliest follower of an end of ``tokens``: the match with the best score, at ties the longest.
 
         tokens: at most ``depth``, ending as ``text`` does. A match is shorter than they are.
         """

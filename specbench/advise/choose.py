@@ -122,7 +122,7 @@ def answer(found: Sequence[Candidate], profile: Profile, loads: Sequence[int]) -
             best = with_drafting
             yield f"{at}: {best.best.name}, {spell(best.speedup)} times vanilla"
             if best.ties:
-                yield f"    not told from: {', '.join(best.ties)}"
+                yield f"    not distinguished from: {', '.join(best.ties)}"
             if best.next_best:
                 yield f"    next: {best.next_best}"
         moved = _name(without) != _name(with_drafting)

@@ -30,7 +30,7 @@ class Command:
 COMMANDS = {
     DEFAULT: Command("specbench.commands.run", "compare methods; the name may be left out: specbench model=tiny"),
     "report": Command(
-        "specbench.commands.report", "the report of one run or of several, and the papers' figures beside it"
+        "specbench.commands.report", "the report of one run or of several, and the papers' figures next to it"
     ),
     "list": Command("specbench.commands.runs", "the runs of results/: what, when, the best method, complete or not"),
     "diff": Command("specbench.commands.diff", "two runs: what they were set to, and their figures"),

@@ -78,7 +78,7 @@ def _name_fault(error: OSError, option: str) -> str:
 def _check(options: argparse.Namespace) -> None:
     """Raises RunError for options that do not go together."""
     if options.answers and (options.runs or options.compat or options.export_answers):
-        raise RunError("--answers: reads answer files alone; expected no RUN, --compat or --export-answers beside it")
+        raise RunError("--answers: reads answer files alone; expected no RUN, --compat or --export-answers with it")
     if options.answers and len(options.answers) < 2:
         raise RunError("--answers: got one file; expected the baseline's and at least one method's")
     instead = [name for name in INSTEAD if getattr(options, name)]
@@ -89,10 +89,10 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.tokenizer and not (options.answers or options.compat or options.export == SAMPLES):
         raise RunError(
-            f"--tokenizer: counts tokens of texts; expected --answers, --compat or --export {SAMPLES} beside it"
+            f"--tokenizer: counts tokens of texts; expected --answers, --compat or --export {SAMPLES} with it"
         )
     if options.published and options.answers:
-        raise RunError("--published: compares runs; expected no --answers beside it")
+        raise RunError("--published: compares runs; expected no --answers with it")
     if options.heatmaps and not options.plots:
         raise RunError("--heatmap is a plot; leave out --no-plots")
 
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="a latency profile, or an analytic one such as h100-8b: predicted speedup of every method, and efficiency"
-        " where it was measured (default: that of the run's own device, model and engine, if profiles/ beside the run"
+        " where it was measured (default: that of the run's own device, model and engine, if profiles/ next to the run"
         " has it)",
     )
     add(
@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         default=(),
         metavar="FILE",
         help="results of a sandbox for code, JSON lines with task_id, method, passed (and round): the share that passed"
-        f" beside the speed. --export {SAMPLES} writes what it tests; nothing is run here",
+        f" next to the speed. --export {SAMPLES} writes what it tests; nothing is run here",
     )
     add("--no-plots", dest="plots", action="store_false", help="tables and page only")
     add(
@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         " matplotlib (*.mplstyle: fonts, and as figure.figsize the width)",
     )
     add = parser.add_argument_group("instead of a report").add_argument
-    add("--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas beside ours, and the difference")
+    add("--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas next to ours, and the difference")
     add(
         "--published",
         action="store_true",
@@ -186,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="files of these formats, beside the methods of RUN counted in the same way, or alone",
+        help="files of these formats, alone or with the methods of RUN, which are counted in the same way",
     )
     add(
         "--answers",

@@ -300,7 +300,7 @@ def describe_idle(budgets: Mapping[str, Budgets | None], apart: Collection[str])
     for name, each in budgets.items():
         if isinstance(each, LengthBudget) and (name in apart or each.idle):
             why = "it has a loop of its own" if name in apart else "they say nothing that the policy could judge by"
-            found.append(f"{name}: decode.length leaves its drafts as they are: {why}")
+            found.append(f"{name}: decode.length leaves its drafts unchanged: {why}")
     return found
 
 

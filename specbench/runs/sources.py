@@ -306,7 +306,7 @@ class Recorded(Source):
                 f"decode.temperature={config.decode.temperature}: a replay emits the recorded tokens; expected 0"
             )
         own_tokenizer = config.model.tokenizer or config.model.path
-        key = "model.tokenizer" if own_tokenizer else f"model.trace={path}, the manifest beside it: model.tokenizer"
+        key = "model.tokenizer" if own_tokenizer else f"model.trace={path}, the manifest next to it: model.tokenizer"
         options = {"revision": config.model.revision, "trust_remote_code": config.model.trust_remote_code}
         tokenizer = read_tokenizer(locate(_tokenizer_source(config, path), key), key, **options)
         suite = None if config.suite.format == FROM_TRACE else _load_suite(config)

@@ -1,4 +1,4 @@
-"""Where a suite may be: files, the data directory and the hub, whose data sets are replaced by rows in their schema."""
+"""Sources of a suite: files, the data directory and the hub, whose data sets are replaced by rows in their schema."""
 
 import functools
 import gzip

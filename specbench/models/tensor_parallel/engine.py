@@ -160,7 +160,7 @@ def unpack(numbers: Sequence[int], requests: int, device: torch.device) -> tuple
     return PackedRows(handles, parents, bounds, torch.tensor(ids, device=device)), lengths
 
 
-APART = 1024  # [tokens] of the sequences that are read beside the request in one forward
+APART = 1024  # [tokens] of the sequences that are read with the request in one forward
 
 
 class RankEngine(FastEngine):

@@ -76,7 +76,7 @@ def _spell(tokenizer: Any, anchor: list[int], before: str, token: int) -> str:
 
 
 def _hexadecimal(name: str) -> str:
-    """A byte-level piece that is no whole character as its bytes, '<E2 80>'; any other name as it is."""
+    """A byte-level piece that is no whole character as its bytes, '<E2 80>'; any other name unchanged."""
     printed = {chr(byte): byte for byte in _PRINTABLE}
     rest = (byte for byte in range(256) if byte not in _PRINTABLE)
     printed |= {chr(256 + place): byte for place, byte in enumerate(rest)}  # how byte-level vocabularies write bytes

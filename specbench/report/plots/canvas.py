@@ -60,7 +60,7 @@ def set_log2(axes: Axes, ticks: Sequence[float] = ()) -> None:
 
 
 def fit(canvas: Figure) -> Bbox:
-    """Narrow the figure until all that is drawn, names beside the axes too, fits the sheet. Returns its box [inch]."""
+    """Narrow the figure until everything, including names next to the axes, fits the sheet. Returns its box [inch]."""
     for _ in range(3):  # narrower axes may have other ticks
         box = canvas.get_tightbbox()
         over = box.width - inner_inch()

@@ -30,7 +30,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 HEAD, ROW = 16, 32
 NO_PICKS = np.empty(0, dtype=np.int64)
 SHORT = 128  # [tokens] of a prompt that is read faster than by torch, which multiplies and attends to blocks of rows
-ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; a draft model may run beside the target
+ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; a draft model may run next to the target
 
 
 def build_forward(

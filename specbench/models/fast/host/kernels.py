@@ -1,6 +1,6 @@
 """The compact forward as one compiled call, for drafts on a CPU, of one request or of several.
 
-Each row is computed by the same operations in the same order whichever rows are fed beside it: its products by
+Each row is computed by the same operations in the same order, whichever other rows are fed: its products by
 ``dot_tile``, its attention over the tokens that it sees in the order of the text. So verifying a draft gives the bits
 that decoding token by token gives.
 """
@@ -167,7 +167,7 @@ def _enter(rows, like):
 
 SETTINGS: Any = config  # numba's, from the environment
 TILE = 4  # rows of weights that are multiplied together
-COLUMNS = 4 if LANES == 16 else 3  # rows of inputs beside them: 16 registers do not hold the sums of a fourth one
+COLUMNS = 4 if LANES == 16 else 3  # rows of inputs next to them: 16 registers cannot hold the sums of a fourth one
 ROWS = 64  # of a request attend to one key head at a time: their scores take memory for every slot of its context
 # [bytes] of an input row for which one row of weights after the other is fastest: it stays in the first cache, and the
 # ends of rows do not count; measured, weights in memory.

@@ -1,7 +1,7 @@
 """Vector operations in LLVM's own terms, for functions that numba compiles.
 
 A sum over a row is one chain of fused multiply-adds in ``LANES`` partial sums, which are then added in a fixed order.
-So a row's result has the same bits whichever other rows are computed beside it. numba would choose another order for
+So a row's result has the same bits, whichever other rows are computed. numba would choose another order for
 each number of rows.
 """
 
