@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -65,7 +64,7 @@ def print_sound(dtypes: Sequence[str], settings: Sequence[str]) -> None:
     def rows() -> Iterator[list[object]]:
         for name, kind in product(dtypes, ("fast", "eager")):
             records, _ = decode(f"engine={kind}", "method=[pld,opt_tree,pearl]", f"model.dtype={name}", *settings)
-            yield [name, kind, *Checked.of(records).sound_cells()]
+            yield [name, kind, *sound_cells(count_verdicts(records))]
 
     columns = ("other ids than vanilla's", "ids", "ties", "largest gap", "violations", "close steps")
     print_table(("dtype", "engine", *columns), rows(), left=(0, 1))
@@ -78,10 +77,10 @@ def print_faults(dtypes: Sequence[str], settings: Sequence[str]) -> None:
     def rows() -> Iterator[list[object]]:
         for (title, (method, plant)), name in product(FAULTS.items(), dtypes):
             records, fault = decode("engine=fast", f"method=[{method}]", f"model.dtype={name}", *settings, plant=plant)
-            found = Checked.of([record for record in records if record.method == method])
+            counts = count_verdicts([record for record in records if record.method == method])
             if plant.chance < 1:
-                rates.append([title, name, *found.rate_cells(fault.strikes)])
-            yield [title, name, *found.found_cells()]
+                rates.append([title, name, *rate_cells(counts, fault.strikes)])
+            yield [title, name, *found_cells(counts)]
 
     columns = ("answers", "other ids than vanilla's", "found", "in 1 answer [95 %]", f"in {ANSWERS[0]}")
     print_table(("fault", "dtype", *columns, *map(str, ANSWERS[1:])), rows(), left=(0, 1))
@@ -104,53 +103,44 @@ def decode(*settings: str, plant: type[Fault] = Fault) -> tuple[list[CaseRecord]
         return [record for records in blocks for record in records], fault
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """Sums over checked records. diverged: with other ids than vanilla's. found: with a violation."""
+def count_verdicts(records: Sequence[CaseRecord]) -> dict[str, float]:
+    """Return sums over records that were all checked.
 
-    answers: int
-    diverged: int
-    found: int
-    ids: int
-    ties: int
-    violations: int
-    worst_gap: float
-    close_share: float
+    diverged: answers with other ids than vanilla's. found: answers with a violation. worst_gap: a maximum.
+    """
+    verdicts = [record.lossless for record in records if record.lossless is not None]
+    assert len(verdicts) == len(records), "a record was not checked"
+    sums = {key: sum(getattr(each, key) or 0 for each in verdicts) for key in ("ties", "violations", "close_steps")}
+    return sums | {
+        "answers": len(verdicts),
+        "ids": sum(each.positions for each in verdicts),
+        "diverged": sum(not each.equal for each in verdicts),
+        "found": sum(each.violations > 0 for each in verdicts),
+        "worst_gap": max(each.worst_gap for each in verdicts),
+        "steps": sum(len(turn.accept) for record in records for turn in record.turns),
+    }
 
-    @classmethod
-    def of(cls, records: Sequence[CaseRecord]) -> Checked:
-        """Sum up records that were all checked."""
-        verdicts = [record.lossless for record in records if record.lossless is not None]
-        assert len(verdicts) == len(records), "a record was not checked"
-        steps = sum(len(turn.accept) for record in records for turn in record.turns)
-        return cls(
-            len(verdicts),
-            sum(not each.equal for each in verdicts),
-            sum(each.violations > 0 for each in verdicts),
-            sum(each.positions for each in verdicts),
-            sum(each.ties for each in verdicts),
-            sum(each.violations for each in verdicts),
-            max(each.worst_gap for each in verdicts),
-            sum(each.close_steps or 0 for each in verdicts) / steps,
-        )
 
-    def sound_cells(self) -> list[object]:
-        """Return the cells of the table of sound engines."""
-        gap, close = f"{self.worst_gap:.2g}", f"{self.close_share:.2%}"
-        return [f"{self.diverged} of {self.answers}", self.ids, self.ties, gap, self.violations, close]
+def sound_cells(counts: Mapping[str, float]) -> list[object]:
+    """Return the cells of the table of sound engines."""
+    gap, close = f"{counts['worst_gap']:.2g}", f"{counts['close_steps'] / counts['steps']:.2%}"
+    diverged = f"{counts['diverged']} of {counts['answers']}"
+    return [diverged, counts["ids"], counts["ties"], gap, counts["violations"], close]
 
-    def found_cells(self) -> list[object]:
-        """Return the cells of the table of faults: the chance to find an answer, by Wilson's interval, and a run."""
-        share = self.found / self.answers
-        bounds = binomtest(self.found, self.answers).proportion_ci(method="wilson")
-        chances = (f"{chance_of_finding(share, answers):.0%}" for answers in ANSWERS)
-        interval = f"{share:.0%} [{bounds.low:.0%}, {bounds.high:.0%}]"
-        return [self.answers, self.diverged, self.found, interval, *chances]
 
-    def rate_cells(self, strikes: int) -> list[str]:
-        """Return the cells of the table by tokens. strikes: the number of wrong tokens."""
-        share = self.violations / strikes
-        return [f"{share:.0%}", *(f"{chance_of_finding(RATE * share, tokens):.0%}" for tokens in TOKENS)]
+def found_cells(counts: Mapping[str, Any]) -> list[object]:
+    """Return the cells of the table of faults: the chance to find an answer, by Wilson's interval, and a run."""
+    share = counts["found"] / counts["answers"]
+    bounds = binomtest(counts["found"], counts["answers"]).proportion_ci(method="wilson")
+    chances = (f"{chance_of_finding(share, answers):.0%}" for answers in ANSWERS)
+    interval = f"{share:.0%} [{bounds.low:.0%}, {bounds.high:.0%}]"
+    return [counts["answers"], counts["diverged"], counts["found"], interval, *chances]
+
+
+def rate_cells(counts: Mapping[str, float], strikes: int) -> list[str]:
+    """Return the cells of the table by tokens. strikes: the number of wrong tokens."""
+    share = counts["violations"] / strikes
+    return [f"{share:.0%}", *(f"{chance_of_finding(RATE * share, tokens):.0%}" for tokens in TOKENS)]
 
 
 def chance_of_finding(share: float, count: int) -> float:

@@ -51,14 +51,14 @@ def main() -> None:
     )
     tasks = parser.add_subparsers(dest="task", required=True)
     trained = tasks.add_parser("train", help="a model, a head or the parallel draft model")
-    kinds = trained.add_subparsers(dest="kind", required=True)
+    kinds = trained.add_subparsers(dest="what", required=True)
     for name, (settings, _) in TRAINED.items():
         kind = kinds.add_parser(name)
         for field in fields(settings):
             kind.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
         kind.add_argument("--threads", type=int, default=1)
         kind.add_argument("--assets", type=Path, default=ASSETS, help="parent folder of the result")
-    kinds = tasks.add_parser("corpus", help="suite, corpus or tokenizer").add_subparsers(dest="kind", required=True)
+    kinds = tasks.add_parser("corpus", help="suite, corpus or tokenizer").add_subparsers(dest="what", required=True)
     suite = kinds.add_parser("suite", help="the question suite, in Spec-Bench's format")
     suite.add_argument("--path", type=Path, default=ASSETS / "mini" / "question.jsonl")
     suite.add_argument("--per-task", type=int, default=10)
@@ -70,9 +70,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.task == "train":
         train_and_save(given)
-    elif given.kind == "tokenizer":
+    elif given.what == "tokenizer":
         save_tokenizer(train_tokenizer(), given.path)
-    elif given.kind == "suite":
+    elif given.what == "suite":
         print(f"{write_suite(given.path, given.per_task)} questions in {given.path}")
     else:
         print(f"{write_corpus(given.path, given.count, given.seed)} conversations in {given.path}")
@@ -81,7 +81,7 @@ def main() -> None:
 def train_and_save(given: argparse.Namespace) -> None:
     """Train, print the progress, and write files and card."""
     torch.set_num_threads(given.threads)
-    settings, make = TRAINED[given.kind]
+    settings, make = TRAINED[given.what]
     trainee = make(settings(**{field.name: getattr(given, field.name) for field in fields(settings)}))
     recent: list[list[float]] = []
     for step, seconds, figures in train(trainee):

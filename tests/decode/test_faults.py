@@ -8,7 +8,7 @@ import torch
 from builders.engines import Scripted, scripts
 from builders.models import VOCAB, build, plain_greedy
 from scripts.lab.faults import FAULTS, AnyToken, Fault, LateToken, SecondBest, ShiftedSlot, StaleMask
-from scripts.lab.judge import Checked, chance_of_finding
+from scripts.lab.judge import chance_of_finding, count_verdicts, found_cells, rate_cells, sound_cells
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
@@ -92,7 +92,7 @@ def test_rows_of_the_tables():
         verdict = Lossless(not violations, None, 5, 1, violations, 2.0 * violations, 1)
         return CaseRecord("c", "qa", "qa", "pld", 0, 0, 0, "ok", [turn], verdict)
 
-    checked = Checked.of([record(0), record(0), record(2), record(0)])
-    assert checked.sound_cells() == ["1 of 4", 20, 4, "4", 2, "50.00%"]
-    assert checked.found_cells() == [4, 1, 1, "25% [5%, 70%]", "58%", "94%", "100%"]
-    assert checked.rate_cells(4) == ["50%", "5%", "39%", "78%", "99%"]
+    counts = count_verdicts([record(0), record(0), record(2), record(0)])
+    assert sound_cells(counts) == ["1 of 4", 20, 4, "4", 2, "50.00%"]
+    assert found_cells(counts) == [4, 1, 1, "25% [5%, 70%]", "58%", "94%", "100%"]
+    assert rate_cells(counts, 4) == ["50%", "5%", "39%", "78%", "99%"]
