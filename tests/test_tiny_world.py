@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.tiny import __main__ as command
 from scripts.tiny.corpus import MAKERS, SHARES, documents, suite, write_suite
 from scripts.tiny.tasks import PROBLEMS, compose_problem
 from scripts.tiny.velsh import LEXICON
@@ -134,3 +135,11 @@ def test_no_question_of_the_suite_is_in_the_corpus() -> None:
     assert not any(document.held_out for document in sample)
     assert not asked & {turn for document in sample for turn in document.turns}
     assert {document.category for document in sample} == set(SHARES)
+
+
+def test_the_command_takes_the_kind_of_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list = []
+    monkeypatch.setattr(command, "train_and_save", seen.append)
+    monkeypatch.setattr("sys.argv", ["tiny", "train", "head", "--kind", "mtp", "--steps", "9"])
+    command.main()
+    assert [(given.what, given.kind, given.steps) for given in seen] == [("head", "mtp", 9)]

@@ -7,8 +7,20 @@ import torch
 
 from builders.engines import Scripted, scripts
 from builders.models import VOCAB, build, plain_greedy
-from scripts.lab.faults import FAULTS, AnyToken, Fault, LateToken, SecondBest, ShiftedSlot, StaleMask
-from scripts.lab.judge import chance_of_finding, count_verdicts, found_cells, rate_cells, sound_cells
+from scripts.lab.judge import (
+    FAULTS,
+    AnyToken,
+    Fault,
+    LateToken,
+    SecondBest,
+    ShiftedSlot,
+    StaleMask,
+    chance_of_finding,
+    count_verdicts,
+    found_cells,
+    rate_cells,
+    sound_cells,
+)
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
