@@ -49,11 +49,10 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
     def rows() -> Iterator[list[object]]:
         for dtype, size in product(given.dtypes, given.sizes):
             for launch in list_launches(size, dtype):
-                found = compile_launch(launch)
-                if dtype != "fp32" and (found.stack_bytes or found.resident < launch.needed):
+                shared, registers, stack, resident = compile_launch(launch)
+                if dtype != "fp32" and (stack or resident < launch.needed):
                     unfit.append(f"{launch.label} at {size} in {dtype}")
-                taken = [f"{found.shared_bytes / 1024:.0f}", found.registers, found.stack_bytes, found.resident]
-                yield [launch.label, size, dtype, *taken]
+                yield [launch.label, size, dtype, f"{shared / 1024:.0f}", registers, stack, resident]
 
     columns = ("kernel", "head size", "dtype", "shared KiB", "registers", "stack bytes", "programs at a time")
     print_table(columns, rows(), left=(0, 2))
@@ -102,24 +101,12 @@ def list_launches(size: int, dtype: str) -> Iterator[Launch]:
     yield Launch(rotate_write, "rotate_write", {**given, **sizes, "HEADS": HEADS})
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
-    """The resources of one program: shared memory, registers per lane, and its stack (registers that were spilled)."""
+def compile_launch(launch: Launch) -> tuple[int, int, int, int]:
+    """Compile a launch for an H100, and read the resource usage that the assembler reports.
 
-    shared_bytes: int
-    registers: int
-    stack_bytes: int
-    warps: int
-
-    @property
-    def resident(self) -> int:
-        """The number of programs that fit on a multiprocessor of an H100 at a time."""
-        by_registers = REGISTERS // (-(-self.registers // 8) * 8 * self.warps * LANES)
-        return min(SHARED_BYTES // (self.shared_bytes + PROGRAM_BYTES), by_registers, WARPS // self.warps)
-
-
-def compile_launch(launch: Launch) -> Occupancy:
-    """Compile a launch for an H100, and read the resource usage that the assembler reports."""
+    Returns the shared memory [bytes], the registers per lane, the stack [bytes] (registers that were spilled) and the
+    number of programs that fit on a multiprocessor at a time.
+    """
     names, given = launch.kernel.arg_names, launch.given
     types = {name: value.removesuffix(":16") for name, value in given.items() if isinstance(value, str)}
     constants = {(names.index(name),): value for name, value in given.items() if name not in types}
@@ -136,4 +123,7 @@ def compile_launch(launch: Launch) -> Occupancy:
         listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     usage = re.search(r"REG:(\d+) STACK:(\d+)", listing)
     assert usage is not None, listing
-    return Occupancy(compiled.metadata.shared, int(usage[1]), int(usage[2]), launch.warps)
+    shared, registers, stack = compiled.metadata.shared, int(usage[1]), int(usage[2])
+    by_registers = REGISTERS // (-(-registers // 8) * 8 * launch.warps * LANES)
+    resident = min(SHARED_BYTES // (shared + PROGRAM_BYTES), by_registers, WARPS // launch.warps)
+    return shared, registers, stack, resident
