@@ -8,6 +8,7 @@ whatever the cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,6 @@ from methods.parts.parallel_draft import (
     DraftActor,
     ParallelDraft,
     ParallelDrafter,
-    forwards_per_target,
     mark,
     measure_forward_s,
     seconds_between,
@@ -205,7 +205,10 @@ class CardSession:
         before = mark(self._lm.device)
         if self.store.layers:
             layer = self.store.frontier
-            rows = self._expand(layer.ids.tolist(), layer.tokens.tolist(), layer.parents.tolist())
+            start, ids = len(self.tree), layer.ids.tolist()
+            parents = [self._nodes.get(parent, ROOT) for parent in layer.parents.tolist()]
+            rows = self.tree.expand(layer.tokens.tolist(), parents)
+            self._nodes.update(zip(ids, range(start, start + len(ids)), strict=True))
         else:
             self._nodes.clear()
             rows = self.tree.feed(self._context, self.tree.cached)[None]
@@ -217,12 +220,6 @@ class CardSession:
         found = read.cpu().numpy()  # the forward's only read-back, and the second mark has been passed
         self.store.grow(found[1].astype(np.int64), found[0])
         return seconds_between(before, after)
-
-    def _expand(self, ids: list[int], tokens: list[int], parents: list[int]) -> torch.Tensor:
-        start = len(self.tree)
-        rows = self.tree.expand(tokens, [self._nodes.get(parent, ROOT) for parent in parents])
-        self._nodes.update(zip(ids, range(start, start + len(ids)), strict=True))
-        return rows
 
     def expand(self, rounds: int) -> list[float]:
         """Up to ``rounds`` forwards; fewer where nothing can follow or ``depth`` layers are there. [s] of each."""
@@ -243,17 +240,13 @@ class CardSession:
         elif self._options["correct"]:
             refilled = self.store.correct(node, len(path) + 1)
             self._due = ([*path, node], len(self._context))
-        else:
-            self._follow([*path, node])
+        else:  # the ablation: the root moves, and the cache stays unchanged until it is full
+            self.store.move(node, len(path) + 1)
+            self._trail += [*path, node]
+            if len(self.store.layers) >= self._options["depth"]:
+                self._restart(self._trail, len(self._context))
         seconds = self.expand(1) if node is None and self._options["wait"] else []
         return {"hit": node is not None, "refilled": refilled, "seconds": seconds, **self.chain()}
-
-    def _follow(self, path: list[int]) -> None:
-        """The ablation: the root moves, and the cache stays unchanged until it is full."""
-        self.store.move(path[-1], len(path))
-        self._trail += path
-        if len(self.store.layers) >= self._options["depth"]:
-            self._restart(self._trail, len(self._context))
 
     def _restart(self, verified: list[int], end: int) -> None:
         """Empty the cache; the verified ids, which end at ``end`` of the context, stay in the draft model's."""
@@ -313,9 +306,9 @@ class CardActor(DraftActor):
 
 
 class _Card(ParallelDrafter):
-    def __init__(self, method: Card, number: int, ratio: int, seed: int) -> None:
-        super().__init__(method, number, seed)
-        self._ratio = ratio
+    def __init__(self, method: Card, seed: int) -> None:
+        super().__init__(method, seed)
+        self._ratio = method.forwards
         self._ids: list[int] = []
         self._correction: Ticket | None = None
         self._expansion: Ticket | None = None
@@ -400,31 +393,27 @@ class Card(ParallelDraft):
 
     def options(self) -> dict[str, Any]:
         """Of the actor."""
-        return {
-            "nodes": self.nodes,
-            "children": self.children,
-            "depth": self.depth,
-            "correct": self.correct,
-            "wait": self.wait,
-        }
+        names = ("nodes", "children", "depth", "correct", "wait")
+        return {name: getattr(self, name) for name in names}
 
     def bind(self, target: Target) -> None:
         """Start the partner; measure the ratio unless it is given."""
         if self.ratio is None and target.model is None:
             raise InputError("ratio=null: a replay has no target to measure; expected a whole number")
         super().bind(target)
-        self.forwards = self.ratio or self._measured(target)
+        self.forwards = self.ratio or self.measure_ratio(target)
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
         """As ``ParallelDraft.adopt``; the ratio must be given."""
         super().adopt(lm, traits)
         self.forwards = self.ratio or 1
 
-    def _measured(self, target: Target) -> int:
+    def measure_ratio(self, target: Target) -> int:
+        """The draft forwards that one forward of the target leaves time for, at least 1."""
         ids = torch.zeros(1, 1, dtype=torch.long, device=target.device)
         target_s = measure_forward_s(lambda: target.logits(ids), target.device)
-        return forwards_per_target(target_s, self.port.ask("probe"))
+        return max(1, math.ceil(target_s / self.port.ask("probe")))
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The draft model reads the prompt during the first forward."""
-        return self.enter(_Card(self, self.number(), self.forwards, seed))
+        return _Card(self, seed)

@@ -55,11 +55,6 @@ def markov_shapes(kind: str, vocab: int, drafted: int, rank: int, hidden: int) -
     return shapes
 
 
-def confidence_shapes(width: int) -> dict[str, TensorShape]:
-    """Names and shapes of the confidence head. width: of its input."""
-    return {f"{SURE}.weight": (1, width), f"{SURE}.bias": (1,)}
-
-
 class MarkovHead:
     """The logits' bias W2 m, by the token before: m = W1[token], or that gated, or what a recurrent cell makes of it.
 
@@ -177,7 +172,7 @@ def reads_markov(file: HeadFile) -> bool:
 class DFlashHead(TreeHead):
     """The drafter: fused states, layers with norms of queries and keys, embedding and output head of the target."""
 
-    format = HeadFormat("DFlash", ("model.safetensors",), ("pytorch_model.bin",))
+    format = HeadFormat("DFlash")
     # Copies of the target's, where the vocabulary is whole; and a confidence head that is switched off.
     ignored = (EMBEDDING, r"lm_head\.weight", "d2t", "t2d", r"confidence_head\..*")
 
@@ -229,7 +224,8 @@ class DFlashHead(TreeHead):
         if rank:
             shapes |= markov_shapes(setting(file, KIND) or VANILLA, config.vocab_size, drafted, rank, hidden)
         if is_confident(file):
-            shapes |= confidence_shapes(hidden + (rank if reads_markov(file) else 0))
+            width = hidden + (rank if reads_markov(file) else 0)
+            shapes |= {f"{SURE}.weight": (1, width), f"{SURE}.bias": (1,)}
         return shapes if drafted == config.vocab_size else {
             **shapes, HEAD: (drafted, hidden), OFFSETS: (drafted,)}  # fmt: skip
 

@@ -43,9 +43,6 @@ class HFCompiled(HFPeer):
             config: Any = CompileConfig()
             config._compile_all_devices = True  # else the library compiles on accelerators only
             self.options["compile_config"] = config
-        self._warm_up()
-
-    def _warm_up(self) -> None:
         options, self.options = self.options, self.options | {"eos_token_id": None}
         try:
             self.decode([0], WARM_TOKENS, 0, lambda ids, proposed=0: False)

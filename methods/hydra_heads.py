@@ -129,7 +129,7 @@ class HydraTree(StackedHeads):
 
     format = FORMAT
     random_sizes = (BLOCKS, False)
-    grows = False
+    grown = None
 
     @property
     def needs(self) -> Needs:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
-from specbench.types import MOST, Draft, Needs, Prefill, Step, require_count, require_nodes
-
-Padding = Literal["pad", "prompt", "repeat"]
+from specbench.types import MOST, Draft, Needs, Prefill, Step, require_nodes
 
 
 class _Window(Drafter):
@@ -46,7 +46,8 @@ class _Window(Drafter):
             self._guesses += [self._method.pad] * missing
 
 
-class Jacobi(Method):
+@dataclass(eq=False)
+class Jacobi(Parameters, Method):
     """Jacobi decoding.
 
     window: guesses fed a step. padding: what a new place of the window holds. padding: pad (the tokenizer's pad
@@ -58,9 +59,8 @@ class Jacobi(Method):
     sources = ("window",)
     pad = 0
 
-    def __init__(self, window: int = 8, padding: Padding = "pad") -> None:
-        require_count("window", window, high=MOST)
-        self.window, self.padding = window, padding
+    window: int = count(8, high=MOST)
+    padding: Literal["pad", "prompt", "repeat"] = "pad"
 
     @property
     def needs(self) -> Needs:

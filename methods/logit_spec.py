@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from methods.parts.branches import Branches
 from methods.parts.ngrams import NgramIndex
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
-from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
+from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_nodes
 
 NEXT, RANKED, BEHIND = 0, 1, 2
 
@@ -56,7 +58,8 @@ class _Speculator(Drafter):
             self._ranked = step.topk.ids[step.path[-1] + 1 if step.path else 0]
 
 
-class LogitSpec(Method):
+@dataclass(eq=False)
+class LogitSpec(Parameters, Method):
     """LogitSpec.
 
     max_ngram, the longest suffix looked up; num_draft, the tokens copied behind the next token. capacity: tokens
@@ -68,25 +71,22 @@ class LogitSpec(Method):
     by_node = True
     sources = ("next", "ranked", "behind_ranked")
 
-    def __init__(
-        self,
-        max_ngram: int = 3,
-        num_draft: int = 20,
-        capacity: int = 64,
-        ranks: Sequence[int] = (8, 32),
-        lengths: Sequence[int] = (4, 3, 1),
-        merge: bool = False,
-    ) -> None:
-        require_count("max_ngram", max_ngram, high=MOST)
-        require_count("num_draft", num_draft, high=MOST)
-        require_count("capacity", capacity, low=2, high=MOST)
-        if list(ranks) != sorted(set(ranks)) or min(ranks, default=0) < 0:
-            raise InputError(f"ranks={list(ranks)}: expected rising whole numbers from 0 on")
+    max_ngram: int = count(3, high=MOST)
+    num_draft: int = count(20, high=MOST)
+    capacity: int = count(64, low=2, high=MOST)
+    ranks: Sequence[int] = (8, 32)
+    lengths: Sequence[int] = (4, 3, 1)
+    merge: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ranks, lengths = list(self.ranks), list(self.lengths)
+        if ranks != sorted(set(ranks)) or min(ranks, default=0) < 0:
+            raise InputError(f"ranks={ranks}: expected rising whole numbers from 0 on")
         if len(lengths) != len(ranks) + 1 or min(lengths) < 1:
-            raise InputError(f"lengths={list(lengths)}: expected {len(ranks) + 1} of at least 1, one more than ranks")
-        self.max_ngram, self.num_draft, self.capacity, self.merge = max_ngram, num_draft, capacity, merge
-        self.length_at = [lengths[bisect_left(ranks, rank)] for rank in range(capacity)]
-        self._ranked = capacity
+            raise InputError(f"lengths={lengths}: expected {len(ranks) + 1} of at least 1, one more than ranks")
+        self.length_at = [lengths[bisect_left(ranks, rank)] for rank in range(self.capacity)]
+        self._ranked = self.capacity
 
     @property
     def needs(self) -> Needs:

@@ -34,22 +34,11 @@ def head_count(names: Sequence[str]) -> tuple[int, int]:
     return max(heads, default=-1) + 1, max(blocks, default=-1) + 1
 
 
-def medusa_shapes(heads: int, blocks: int, hidden: int, vocab: int) -> dict[str, TensorShape]:
-    """Names and shapes: each head is ``blocks`` times x + SiLU(A x + b), then an output matrix."""
-    shapes: dict[str, TensorShape] = {}
-    for head in range(heads):
-        for block in range(blocks):
-            shapes[f"{head}.{block}.linear.weight"] = (hidden, hidden)
-            shapes[f"{head}.{block}.linear.bias"] = (hidden,)
-        shapes[f"{head}.{blocks}.weight"] = (vocab, hidden)
-    return shapes
-
-
 class MedusaHeads:
     """The heads that the tree uses, stacked: one product does a layer of all of them."""
 
     def __init__(self, state: Mapping[str, Tensor], heads: int, blocks: int) -> None:
-        """state: with the names of ``medusa_shapes``; ``heads`` may be fewer than there are."""
+        """state: with the names of ``Medusa.shapes``; ``heads`` may be fewer than there are."""
 
         def stacked(name: str) -> Tensor:
             return torch.stack([state[f"{head}.{name}"] for head in range(heads)])
@@ -84,7 +73,7 @@ class _Heads(SharedDrafter):
 
     def observe(self, step: Step) -> None:
         last = step.path[-1] + 1 if step.path else 0
-        hidden = step.hidden[self._method.layer]
+        hidden = step.hidden[self._method.needs.hidden[0]]
         self._hidden = hidden[last : last + 1].to(self._hidden.device, copy=True)  # so that the other rows are freed
 
 
@@ -123,8 +112,14 @@ class Medusa(StackedHeads):
         return Needs(hidden=self._layers)
 
     def shapes(self, heads: int, blocks: int) -> dict[str, TensorShape]:
-        """See ``medusa_shapes``."""
-        return medusa_shapes(heads, blocks, int(self.config.hidden_size), int(self.config.vocab_size))
+        """Each head is ``blocks`` times x + SiLU(A x + b), then an output matrix."""
+        hidden, shapes = int(self.config.hidden_size), dict[str, TensorShape]()
+        for head in range(heads):
+            for block in range(blocks):
+                shapes[f"{head}.{block}.linear.weight"] = (hidden, hidden)
+                shapes[f"{head}.{block}.linear.bias"] = (hidden,)
+            shapes[f"{head}.{blocks}.weight"] = (int(self.config.vocab_size), hidden)
+        return shapes
 
     def sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[int, int]:
         """(heads, blocks)."""
@@ -147,5 +142,5 @@ class Medusa(StackedHeads):
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Start from the state of the last prompt token."""
-        hidden = prefill.hidden[self.layer][-1:]
+        hidden = prefill.hidden[self._layers[0]][-1:]
         return _Heads(self, hidden.to(self.ranks.device, copy=True))

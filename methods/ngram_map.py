@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from methods.parts.ngrams import Gram
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
-from specbench.types import EMPTY, Draft, Prefill, Step, require_count
+from specbench.types import EMPTY, Draft, Prefill, Step
 
 SLOTS = 4  # m-grams that are counted behind an n-gram
 RATIO = 2  # so many times as often as the others together must the most frequent one have followed
@@ -84,7 +85,9 @@ class _Lookup(Drafter):
         if key.hits < self._method.min_hits:
             return None
         n, m = len(gram), self._method.num_draft
-        for start in _find(context, gram, key.counted, place):
+        for start in range(key.counted, place + 1):
+            if context[start] != gram[0] or tuple(context[start : start + n]) != gram:
+                continue
             follower = tuple(context[start + n : start + n + m])
             slot = next(
                 (slot for slot, (known, _) in enumerate(key.followers) if known == follower), len(key.followers)
@@ -99,19 +102,8 @@ class _Lookup(Drafter):
         return None if others and best < RATIO * others else counts.index(best)
 
 
-def _find(context: Sequence[int], gram: Gram, start: int, end: int) -> list[int]:
-    """Places of the n-gram from ``start`` to ``end``."""
-    places, found = list[int](), start - 1
-    while True:
-        try:
-            found = context.index(gram[0], found + 1, end + 1)
-        except ValueError:
-            return places
-        if tuple(context[found : found + len(gram)]) == gram:
-            places.append(found)
-
-
-class NgramMap(Method):
+@dataclass(eq=False)
+class NgramMap(Parameters, Method):
     """llama.cpp's ngram-map.
 
     match: tokens looked up. num_draft: tokens drafted at most. counts: k4v, else k. min_hits: drafts asked for
@@ -120,11 +112,10 @@ class NgramMap(Method):
 
     sources = ("context",)
 
-    def __init__(self, match: int = 12, num_draft: int = 48, counts: bool = False, min_hits: int = 1) -> None:
-        require_count("match", match)
-        require_count("num_draft", num_draft)
-        require_count("min_hits", min_hits)
-        self.match, self.num_draft, self.counts, self.min_hits = match, num_draft, counts, min_hits
+    match: int = count(12)
+    num_draft: int = count(48)
+    counts: bool = False
+    min_hits: int = count(1)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Places and counts are the request's own: nothing outlives it."""

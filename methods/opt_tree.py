@@ -82,10 +82,6 @@ class _OptTree(Drafter):
             number |= {node: len(self._request) + place for place, node in enumerate(layer)}
             rows = self._request.expand([growth.tokens[node] for node in layer], above)
         self._depths.append(depth)
-        return self._cut(growth, number)
-
-    def _cut(self, growth: _Growth, number: dict[int, int]) -> Draft:
-        """The best nodes as a draft."""
         best = growth.best
         place = {ROOT: ROOT} | {node: index for index, node in enumerate(best)}
         self._fed = [number.get(node, -1) for node in best]

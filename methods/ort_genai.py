@@ -78,25 +78,15 @@ class OrtGenai(RuntimePeer):
         proposed, done = 0, False
         while not done and not generator.is_done():
             ids, before = [_next_token(generator)], proposed
-            if self.speculation != NONE:
-                proposed = _take_buffered(generator, ids)
+            if self.speculation != NONE:  # take the further tokens of the round, up to the limit
+                counted = generator.get_speculative_stats()
+                while len(ids) <= counted["tokens_buffered"] and not generator.is_done():
+                    ids.append(_next_token(generator))
+                proposed = int(counted["draft_tokens_proposed"])
             done = emit(ids, proposed - before)
         if self.speculation != NONE:
             counted = generator.get_speculative_stats()
             self._stats = {name: float(counted[name]) for name in COUNTED}
-
-    def close(self) -> None:
-        """Drop the sessions."""
-        self._model = None
-
-
-def _take_buffered(generator: Any, ids: list[int]) -> int:
-    """Append the further tokens of a round to ``ids``, up to the limit; [tokens] proposed so far."""
-    counted = generator.get_speculative_stats()
-    for _ in range(counted["tokens_buffered"]):
-        if not generator.is_done():
-            ids.append(_next_token(generator))
-    return int(counted["draft_tokens_proposed"])
 
 
 def _next_token(generator: Any) -> int:

@@ -38,13 +38,18 @@ class _Session:
         del self._tokens[keep:]
         self._settled = min(self._settled, keep)
         self._tokens += tail
+        device = self._actor.lm.device
         start, ended = len(self._tokens), self._tokens[-1] in self._actor.eos
         drafted: list[Any] = []
         drawn_from: list[Tensor] = []
         marks: list[tuple[Mark, Mark]] = []
         states: list[Tensor] = []  # of the random numbers, behind each token
         while len(drafted) < count and not ended:
-            drafted.append(self._next(drafted, drawn_from, marks))
+            before = mark(device)
+            row = self._request.step(drafted[-1]) if drafted else self._request.feed(self._tokens, self._settled)
+            marks.append((before, mark(device)))
+            token = choose_token(row, self._distribution, self._random, drawn_from)
+            drafted.append(int(token) if self._reads else token)
             ended = self._reads and drafted[-1] in self._actor.eos
             if drawn_from and not self._reads:
                 states.append(self._random.get_state())
@@ -54,14 +59,6 @@ class _Session:
             self._settled = len(self._tokens) - 1
         probs = torch.stack(drawn_from[: len(kept)]) if drawn_from else None
         return {"tokens": kept, "probs": probs, "seconds": [seconds_between(*pair) for pair in marks]}
-
-    def _next(self, drafted: list[Any], drawn_from: list[Tensor], marks: list[tuple[Mark, Mark]]) -> Any:
-        device = self._actor.lm.device
-        before = mark(device)
-        row = self._request.step(drafted[-1]) if drafted else self._request.feed(self._tokens, self._settled)
-        marks.append((before, mark(device)))
-        token = choose_token(row, self._distribution, self._random, drawn_from)
-        return int(token) if self._reads else token
 
     def _read(self, drafted: list[Tensor], start: int, states: list[Tensor]) -> list[int]:
         """What was drafted on the device, in one read-back, up to an EOS: what lies behind it was drafted in vain."""
@@ -88,8 +85,8 @@ class PearlActor(DraftActor):
 
 
 class _Pearl(ParallelDrafter):
-    def __init__(self, method: Pearl, number: int, seed: int) -> None:
-        super().__init__(method, number, seed)
+    def __init__(self, method: Pearl, seed: int) -> None:
+        super().__init__(method, seed)
         self._gamma, self._device = method.gamma, method.device
         self._pending: list[int] = []
         self._probs: Tensor | None = None  # (pending, V)
@@ -184,4 +181,4 @@ class Pearl(ParallelDraft):
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The draft model reads the prompt during the first forward. seed: of the tokens drawn."""
-        return self.enter(_Pearl(self, self.number(), seed))
+        return _Pearl(self, seed)

@@ -57,26 +57,20 @@ def find_best_shape(nodes: int, depth: int, acceptance: Sequence[float]) -> tupl
     whole[:, 1] = 1.0
     wide = np.zeros((depth + 1, size + 1), dtype=int)  # its children
     split = np.zeros((depth + 1, len(acceptance) + 1, size + 1), dtype=int)  # nodes before the last child's own
+    gap = np.arange(size + 1)[None, :] - np.arange(size + 1)[:, None]  # [y, m]
     for level in range(1, depth + 1):
         known = np.full(size + 1, -np.inf)
         known[1] = 1.0  # no child
         for child, chance in enumerate(acceptance, 1):
             below = whole[level - 1]
             subtree = np.multiply(chance, below, out=np.full(size + 1, -np.inf), where=np.isfinite(below))
-            known, split[level, child] = _with_child(known, subtree)
+            # The most that y nodes without this child and m - y with it are worth, for every m; and that y.
+            total = known[:, None] + np.where(gap > 0, subtree[np.clip(gap, 0, None)], -np.inf)
+            known, split[level, child] = total.max(0), total.argmax(0)
             better = known > whole[level]
             whole[level, better], wide[level, better] = known[better], child
     best = int(np.argmax(whole[depth]))
     return _unfold(depth, best, wide, split), float(whole[depth, best])
-
-
-def _with_child(known: np.ndarray, subtree: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Max over y of known[y] + subtree[m - y], for every m; and the y of each."""
-    size = len(known)
-    index = np.arange(size)
-    gap = index[None, :] - index[:, None]  # [y, m]
-    total = known[:, None] + np.where(gap > 0, subtree[np.clip(gap, 0, None)], -np.inf)
-    return total.max(0), total.argmax(0)
 
 
 def _unfold(depth: int, size: int, wide: np.ndarray, split: np.ndarray) -> list[int]:

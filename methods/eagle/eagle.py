@@ -46,13 +46,11 @@ from methods.parts.tree_method import (
     LevelsRun,
     TreeHead,
     TreeMethod,
-    grow,
     require_width,
     target_ids,
 )
 from methods.parts.tree_shape import TreeShape
 from specbench.input import parse_json, read_file
-from specbench.method import Drafting, GoesOn
 from specbench.models.facade import ModelCard, Target
 from specbench.types import InputError, require_count
 
@@ -60,7 +58,7 @@ from specbench.types import InputError, require_count
 class FirstHead(TreeHead):
     """EAGLE-1 and -2: the feature is the last state after the final norm; no norm before attention or head."""
 
-    format = HeadFormat("EAGLE", ("model.safetensors",), ("pytorch_model.bin",))
+    format = HeadFormat("EAGLE")
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
         self.ends = ends
@@ -139,7 +137,7 @@ def read_flags(file: HeadFile, layout: str, also: Sequence[str] = ()) -> frozens
 class ThirdHead(TreeHead):
     """EAGLE-3: fused features enter once; norms before attention and before an output head of its own."""
 
-    format = HeadFormat("EAGLE-3", ("model.safetensors",), ("pytorch_model.bin",))
+    format = HeadFormat("EAGLE-3")
     ignored = (EMBEDDING, "d2t", "t2d")
     layout = "eagle3"
     also: tuple[str, ...] = ()
@@ -332,8 +330,8 @@ class Eagle(TreeMethod):
             raise InputError("sampling=drawn: a dynamic tree takes the best tokens; expected top, or tree=static")
         shape = TreeShape.from_counts(EAGLE_TREE if choices is None else choices, WIDEST, "choices")
         super().__init__(head, shape, sampling == "drawn", safetensors)
-        self.grows = tree == "dynamic"
-        self.top_k, self.depth, self.total_tokens = top_k, depth, total_tokens
+        if tree == "dynamic":
+            self.grown, self.widest = (top_k, depth, total_tokens - 1), top_k
         if vocabulary is not None and not issubclass(self.kind, FirstHead):
             raise InputError(f"vocabulary={vocabulary}: this head has an output matrix of its own; expected null")
         self._frequent, self._ids = vocabulary, list[int]()
@@ -349,11 +347,6 @@ class Eagle(TreeMethod):
         if self._frequent:
             self._ids = read_frequent(self._frequent, model.config.get_text_config().vocab_size, self.widest)
 
-    @property
-    def widest(self) -> int:
-        """See ``TreeMethod.widest``."""
-        return self.top_k if self.grows else super().widest
-
     def bind(self, target: Target) -> None:
         """As ``TreeMethod``, over these ids."""
         super().bind(target)
@@ -361,18 +354,15 @@ class Eagle(TreeMethod):
             self.bound.confine(self._ids)
             self.vocabulary = self.bound.vocabulary
 
-    def grown(self, run: Any, budget: int, goes_on: GoesOn | None) -> Drafting:
-        """EAGLE-2's tree."""
-        return grow(run, self.top_k, self.depth, min(budget, self.total_tokens - 1), goes_on)
-
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
         """A request's place in the head."""
         return EagleRun(head, memory)
 
     def new_memory(self) -> LayerMemory:
         """A request's keys and values."""
-        if self.grows:
-            return LayerMemory(self.bound.layers, self.depth * self.top_k, self.top_k)
+        if self.grown:
+            top_k, depth, _ = self.grown
+            return LayerMemory(self.bound.layers, depth * top_k, top_k)
         inner = [len(level.inner) for level in self.shape.levels]
         return LayerMemory(self.bound.layers, sum(inner), max(inner))
 
@@ -389,7 +379,7 @@ STATE = "mask_hidden"
 class ParallelHead(ThirdHead):
     """EAGLE-3's head with the learned state, and an embedding of its own unless the configuration denies it."""
 
-    format = HeadFormat("P-EAGLE", ("model.safetensors",), ("pytorch_model.bin",))
+    format = HeadFormat("P-EAGLE")
     layout = "peagle"
     also = ("parallel_drafting",)
 

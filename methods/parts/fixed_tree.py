@@ -133,12 +133,9 @@ class _FixedTree(SharedDrafter):
         path = [self._kept[node] for node in step.path]
         fed = [shape.inner[node] for node in path if node in shape.inner]
         self._request.commit(fed, step.emitted[: len(fed)])
-        if not step.done:  # the last path may have been cut
-            self._count(path)
-
-    def _count(self, path: Sequence[int]) -> None:
-        """Which child was accepted, at every node that was reached."""
-        parents, ranks = self._shape.parents, self._shape.ranks
+        if step.done:  # the last path may have been cut
+            return
+        parents, ranks = shape.parents, shape.ranks  # which child was accepted, at every node that was reached
         widths = Counter(parents[node] for node in self._kept)
         for node, child in zip_longest((ROOT, *path), path):
             for rank in range(widths[node]):

@@ -115,11 +115,6 @@ class HeadMethod(Method):
         self._device = torch.device("cpu")
 
     @property
-    def layer(self) -> int:
-        """The hidden state that is read, where it is one."""
-        return self._layers[0]
-
-    @property
     def inputs(self) -> tuple[str, ...]:
         """The head's file."""
         return () if self._file is None or self._file.random else (self._file.path,)

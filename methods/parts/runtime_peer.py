@@ -124,6 +124,7 @@ class RuntimePeer(Peer):
         self.num_draft, self.max_ngram = num_draft, max_ngram
         self._card: ModelCard | None = None
         self._stats: dict[str, float] = {}
+        self._model: Any = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -194,3 +195,7 @@ class RuntimePeer(Peer):
     def stats(self) -> dict[str, float]:
         """The runtime's figures for the last request's drafts."""
         return self._stats
+
+    def close(self) -> None:
+        """Drop the runtime's model."""
+        self._model = None

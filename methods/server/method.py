@@ -205,7 +205,8 @@ class ServerPeer(Remote):
         """See ``Remote``; by first tokens. A distribution that is not the baseline's is a warning."""
         assert isinstance(baseline, ServerPeer)
         both = (self, baseline)
-        require_same_first_tokens([each._connection.url for each in both], [each._first for each in both])
+        first = [lambda text, each=each: each.run(each._begin(text, PROBE, {})) for each in both]  # greedy
+        require_same_first_tokens([each._connection.url for each in both], first)
         if not self._drawing:
             return
         drawn = [each.run(each._draw(role)) for role, each in enumerate(both)]
@@ -217,11 +218,6 @@ class ServerPeer(Remote):
                 f" {TOKENS} tokens behind each of {len(TEXTS)} texts; of equal servers one comparison in"
                 f" {1 / LEVEL:.0f} says so"
             ] = 0
-
-    def _first(self, text: str) -> Beginning:
-        """Of the greedy answer."""
-        found: Beginning = self.run(self._begin(text, PROBE, {}))
-        return found
 
     async def _begin(self, text: str, tokens: int, drawing: Mapping[str, float]) -> Beginning:
         prompt = self._tokenizer(text).input_ids if self._by_ids else text

@@ -24,7 +24,7 @@ def frozen_from(entries: dict[tuple, list[tuple]]) -> FrozenTable:
 def started(prompt=PROMPT, frozen=None, **options):
     """A request whose prompt and first token are ``prompt``."""
     method = Cacheback(tables="dual" if frozen else "dynamic", **options)
-    method.frozen = frozen
+    method.table = frozen
     return method, method.begin(prompt[:-1], Prefill(prompt[-1]), 0)
 
 
@@ -236,7 +236,7 @@ def test_a_table_of_other_lengths_is_refused_and_a_pattern_finds_the_right_one(t
     pattern = str(tmp_path / "t_%LL_%FL.safetensors")
     method = Cacheback(leader_length=1, follower_length=2, frozen=pattern)
     method.check(Card())
-    assert method.frozen.get((1,)) == [(2, 3)]
+    assert method.table.get((1,)) == [(2, 3)]
     wrong = Cacheback(leader_length=1, follower_length=2, frozen=str(tmp_path / "t_2_1.safetensors"))
     with pytest.raises(InputError, match=r"lengths \(2, 1\); expected \(1, 2\)"):
         wrong.check(Card())
@@ -258,7 +258,7 @@ def test_the_engines_budget_is_kept():
 
 def test_only_frozen_asks_and_fills_no_dynamic_table():
     method = Cacheback(tables="frozen")
-    method.frozen = frozen_from(FROZEN)
+    method.table = frozen_from(FROZEN)
     drafter = method.begin(PROMPT[:-1], Prefill(PROMPT[-1]), 0)
     assert set(drafter.propose(PROMPT, 256).source) == {1}
     assert contents(method.dynamic) == {}

@@ -294,7 +294,7 @@ def test_the_first_round_has_a_draft_only_if_the_target_waits():
         assert list(drafter.propose(PROMPT, 64).tokens) == (best if wait else [])
 
 
-def test_ratio_is_measured_where_it_is_not_given():
+def test_ratio_is_measured_where_it_is_not_given(monkeypatch):
     model = build("llama", torch.float64)
     method = Card("unused", nodes_per_layer=4, ratio=None)
     fitted(method, model)
@@ -306,6 +306,10 @@ def test_ratio_is_measured_where_it_is_not_given():
             for _ in range(5):
                 model(ids)
 
-    assert method._measured(Slow()) >= 2
+    assert method.measure_ratio(Slow()) >= 2
+    for target_s, ratio in ((7.0, 7), (6.1, 7), (0.5, 1)):  # to a draft forward of 1 s
+        monkeypatch.setattr("methods.card.measure_forward_s", lambda forward, device, found=target_s: found)
+        monkeypatch.setattr(method.port, "ask", lambda verb: 1.0)
+        assert method.measure_ratio(Slow()) == ratio
     with pytest.raises(InputError, match="ratio=null"):
         Card("unused", ratio=None).bind(Target(None, None, 64, None))

@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.models import VOCAB, build, plain_greedy
-from draft_models import begin, fitted, noisy, plain_logits, run
+from draft_models import begin, fitted, keeps_the_distribution, markov_tables, noisy, plain_logits, run
 from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
 from methods.pard import Pard
 from methods.parts.draft_lm import DraftLM, DraftRequest, TreeRequest
+from methods.parts.draft_method import DraftModelMethod
+from methods.self_speculation import SelfSpeculation
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
@@ -32,9 +34,64 @@ MAKE = {
 }
 
 
+# Tokens a step, at least, where the target is its own draft; PARD's draft would have to be trained for it.
+FULL = {"speculative_sampling": 5, "pard": 1, "specinfer": 4, "sequoia": 4, "opt_tree": 2.5, "ouroboros": 4}
+
+
 @pytest.fixture(params=MAKE)
-def make(request):
-    return MAKE[request.param]
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def make(name):
+    return MAKE[name]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
+@pytest.mark.parametrize("epsilon", [0.0, 0.03, 1.0])
+def test_output_is_the_targets_whatever_the_draft(name, make, family, epsilon):
+    model = build(family, torch.float64)
+    method = fitted(make(), noisy(model, epsilon))
+    for _ in range(2):  # the second request reuses the first one's buffers, and what it learned
+        out = run(model, method, limit=40)
+        assert out.ids == plain_greedy(model, [5, 6, 7], 40)
+    assert epsilon or sum(out.accept[:-1]) / len(out.accept[:-1]) >= FULL[name]
+
+
+@pytest.mark.parametrize("budget", [0, 1, 3, 8])
+@pytest.mark.parametrize("sampling", [None, Sampling(1.0)], ids=["T0", "T1"])
+def test_a_budget_is_kept(name, make, budget, sampling):
+    model = build("llama")
+    method = fitted(make(), model, sampling)
+    run(model, method, sampling=sampling)  # after which there are phrases
+    whole, cut = (len(begin(method, [5, 6, 7]).propose([5, 6, 7], most)) for most in (64, budget))
+    assert cut <= budget
+    assert cut == min(whole, budget) or name == "ouroboros"  # whose endings are not cut
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["", "another distribution stated, the wrong variant"])
+@pytest.mark.parametrize(
+    ("method", "sampling"),
+    [
+        (lambda: SpeculativeSampling("unused", length=3, schedule="fixed"), Sampling(1.0)),
+        (lambda: SpeculativeSampling("unused", length=3, schedule="fixed"), Sampling(0.7, top_k=4, top_p=0.9)),
+        (lambda: SpeculativeSampling("unused", 3, "fixed", draft_temperature=0.4), Sampling(1.0)),
+        (lambda: Pard("unused", length=3, mask_token=4), Sampling(1.0)),
+        (lambda: SelfSpeculation(length=3, schedule="fixed"), Sampling(1.0)),
+        (lambda: SpecInfer("unused", [2, 2, 1]), Sampling(1.0)),
+        (lambda: SpecInfer("unused", [2, 2, 1]), Sampling(0.7, top_k=3, top_p=0.8)),
+        (lambda: Sequoia("unused", [0.6, 0.2, 0.1], nodes=9, depth=3), Sampling(1.0)),
+        (lambda: Sequoia("unused", [0.6, 0.2, 0.1], nodes=9, depth=3), Sampling(0.7, top_k=3, top_p=0.8)),
+    ],
+)
+def test_sampled_strings_keep_the_targets_distribution(method, sampling, wrong, monkeypatch):
+    target, draft = markov_tables()
+    if wrong:
+        monkeypatch.setattr(DraftModelMethod, "pad_probs", lambda self, probs: probs.flip(-1))
+    found = keeps_the_distribution(method(), sampling, target, draft)
+    assert found < 1e-6 if wrong else found > 1e-3
 
 
 @pytest.mark.parametrize("prompt", [[5], [5, 6], list(range(3, 90))])

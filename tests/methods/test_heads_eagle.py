@@ -230,7 +230,7 @@ class Fixed:
     """A run whose logits are given, the same below every node."""
 
     def __init__(self, logits):
-        self._logits = logits
+        self._logits, self.head = logits, self
 
     def root(self):
         yield from ()

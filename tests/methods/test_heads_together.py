@@ -12,7 +12,7 @@ from methods.eagle.eagle import Eagle, Eagle3, PEagle
 from methods.hydra_heads import HydraTree
 from methods.medusa import Medusa
 from methods.parts import draft_layer
-from methods.parts.draft_layer import DraftLayers, RowFunction, RowsCall
+from methods.parts.draft_layer import DraftLayers, RowFunction, RowsCall, turn
 from specbench.decode.together import SharedRequest, draft_on
 
 CONTEXTS = [[5, 6, 7, 11], [9, 8, 2], [3, 4] * 6, list(range(4, 40))]
@@ -77,7 +77,7 @@ def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(ki
     assert together() == alone
     assert same()
     if layers:  # the wrong variant: positions of others
-        monkeypatch.setattr(draft_layer, "_each_row", lambda angles, rows: angles[:1].roll(1, -1).expand(rows, -1, -1))
+        monkeypatch.setattr(draft_layer, "turn", lambda rows, cos, sin: turn(rows, cos.roll(1, 0), sin.roll(1, 0)))
         together()
         assert not same()
 

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.models import build, plain_greedy
-from draft_models import MarkovLM, begin, fitted, noisy, run
+from draft_models import MarkovLM, begin, fitted
 from head_models import paths_of
 from methods import opt_tree
 from methods.opt_tree import OptTree
-from specbench.decode.sampling import Sampling
 from specbench.types import Step
 
 
@@ -96,27 +95,6 @@ def test_threshold_ends_the_growth():
         assert paths_of(draft)[-1] == ((0, 0, 0) if layers > 2 else (0, 0))
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
-@pytest.mark.parametrize("epsilon", [0.0, 0.03, 1.0])
-def test_output_is_the_targets_whatever_the_draft(family, epsilon):
-    model = build(family, torch.float64)
-    method = fitted(OptTree("unused", nodes=12, threshold=0.0, max_depth=4), noisy(model, epsilon))
-    for _ in range(2):
-        out = run(model, method, limit=40)
-        assert out.ids == plain_greedy(model, [5, 6, 7], 40)
-    if epsilon == 0.0:
-        assert sum(out.accept) / len(out.accept) > 2.5
-
-
-def test_deterministic_at_every_temperature():
-    model, sampling = build("llama", torch.float64), Sampling(0.8)
-    method = OptTree("unused", nodes=12, max_depth=4)
-    assert not method.draws
-    vanilla = run(model, fitted(method, model, sampling), sampling=sampling, max_nodes=0)
-    assert run(model, fitted(method, noisy(model, 0.05), sampling), sampling=sampling).ids == vanilla.ids
-
-
 def test_the_cache_holds_the_accepted_path():
     model = build("llama", torch.float64)
     method = fitted(OptTree("unused", nodes=4, threshold=0.0, max_depth=2), model)
@@ -129,9 +107,3 @@ def test_the_cache_holds_the_accepted_path():
         drafter.observe(Step(context[-1], tuple(best[: len(path) + 1]), tuple(path), False))
         assert drafter._request._cached == [*context, *best[: min(1, len(path))]]  # the second layer was never fed
         context += best[: len(path) + 1]
-
-
-@pytest.mark.parametrize("budget", [0, 1, 5])
-def test_budget_is_kept(budget):
-    drafter = begin(fitted(OptTree("unused"), build("llama")), [5, 6, 7])
-    assert len(drafter.propose([5, 6, 7], budget)) == budget

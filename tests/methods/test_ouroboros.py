@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from builders.models import build, plain_greedy
 from draft_models import begin, fitted, noisy, run
 from methods.ouroboros import Ouroboros, PhrasePool
-from specbench.decode.sampling import Sampling
 from specbench.types import Step, TopK
 
 SMALL = {"gamma": 4, "window": 4, "level": 4, "endings": 2}
@@ -34,19 +32,6 @@ def truthful(model, context, draft):
     tokens = tuple(draft.tokens[node] for node in path)
     ids = torch.tensor(said)[:, None]
     return Step(context[-1], (*tokens, said[place + 1]), tuple(path), False, None, TopK(ids, ids.double())), said
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
-@pytest.mark.parametrize("epsilon", [0.0, 0.05, 1.0])
-def test_output_is_the_targets_whatever_the_draft(family, epsilon):
-    model = build(family, torch.float64)
-    method = method_with(noisy(model, epsilon))
-    for _ in range(2):  # the second request reuses the buffers, and the pool
-        out = run(model, method, limit=40)
-        assert out.ids == plain_greedy(model, [5, 6, 7], 40)
-    if epsilon == 0.0:
-        assert min(out.accept[:-1]) >= 5  # gamma, and the bonus token
 
 
 def test_the_draft_models_lookahead_says_what_plain_decoding_says():
@@ -208,24 +193,8 @@ def test_a_warm_pool_needs_fewer_steps():
     assert run(model, method, limit=60).accept == cold.accept
 
 
-def test_deterministic_at_every_temperature():
-    model, sampling = build("llama", torch.float64), Sampling(0.8)
-    method = method_with(noisy(model, 0.02), sampling)
-    assert not method.draws
-    vanilla = run(model, method_with(model, sampling), sampling=sampling, max_nodes=0)
-    assert run(model, method, sampling=sampling).ids == vanilla.ids
-
-
 def test_eos_ends_the_draft():
     model = build("llama", torch.float64)
     truth = plain_greedy(model, [5, 6, 7], 3)
     method = fitted(Ouroboros("unused", **SMALL), model, eos=frozenset([truth[1]]))
     assert list(begin(method, [5, 6, 7]).propose([5, 6, 7], 64).tokens) == truth[:2]
-
-
-@pytest.mark.parametrize("budget", [0, 1, 5])
-def test_budget_is_kept(budget):
-    model = build("llama")
-    method = method_with(model)
-    run(model, method)
-    assert len(begin(method, [5, 6, 7]).propose([5, 6, 7], budget)) <= budget

@@ -31,7 +31,7 @@ def datastore(documents=DOCUMENTS, vocab=10) -> Datastore:
 
 def method_on(documents=DOCUMENTS, **options) -> Rest:
     method = Rest(**options)
-    method.datastore = datastore(documents)
+    method.store = datastore(documents)
     return method
 
 
@@ -51,7 +51,7 @@ EXAMPLE = [(4,), (5,), (4, 1), (4, 2), (5, 6), (4, 1, 2), (4, 2, 3)]
 
 def test_continuations_and_counts():
     method = method_on(depth=3)
-    assert method.datastore.array.continuations([2, 3], 3) == [[4, 1, 2], [4, 2, 3], [5, 6]]
+    assert method.store.array.continuations([2, 3], 3) == [[4, 1, 2], [4, 2, 3], [5, 6]]
     tree = method.retrieve([2, 3], 256, 0)
     assert tree.counts == [2, 1, 1, 1, 1, 1, 1]
     proposal = draft(method, [9, 2, 3])
@@ -204,6 +204,6 @@ def test_the_script_builds_one_from_a_corpus(tmp_path):
 def test_the_bundled_datastore_fits_the_bundled_model():
     method = Rest("bundled:tiny/datastore.safetensors")
     method.check(Card(tokenizer=range(2048)))
-    tokens = method.datastore.array.tokens
+    tokens = method.store.array.tokens
     assert Path(method.inputs[0]).stat().st_size <= 2**20
     assert draft(method, tokens[1000:1016].tolist()).tokens[0] == tokens[1016]

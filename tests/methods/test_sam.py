@@ -35,7 +35,7 @@ def static_of(documents, eos=0, ids=0, ranked=8) -> StaticAutomaton:
 def draft(context, static=None, budget=64, **options):
     """What is drafted for a request whose prompt and first token are ``context``."""
     method = SAM(**options)
-    method.static = static
+    method.corpus = static
     if method.tree is not None:
         method.bind(_Target())
         method.reset()
