@@ -199,15 +199,7 @@ class _Cache(Drafter):
 
 @dataclass(eq=False)
 class Cacheback(Parameters, Method):
-    """Cacheback.
-
-    leader_length LL, leader_capacity LC, follower_length FL, follower_capacity FC: of the tables [tokens, entries].
-    total_draft_length TDL: drafted and not yet cached tokens of a forward. chaining_reserve CRT: of these, kept for
-    the second level and below. tables: dual | dynamic (No Frozen) | frozen (Only Frozen). frozen: file of the
-    frozen table. frozen_growth: node (the code: at every node, dynamic first) | after_tree (the paper's words).
-    accounting: refeed (TDL counts what the last step committed, as the code feeds it again) | kept (one). growth:
-    reference | merged.
-    """
+    """Cacheback; conf/method/cacheback.yaml describes the parameters."""
 
     learned = ("dynamic",)
     sources = ("dynamic", "frozen")

@@ -358,14 +358,7 @@ class _Card(ParallelDrafter):
 
 
 class Card(ParallelDraft):
-    """CARD.
-
-    draft: hub id or folder of the draft model. nodes_per_layer: K. children: k kept of each node; None = K. ratio:
-    draft forwards during one target forward; None measures ceil(T_target / T_draft) at the start, which makes
-    drafts depend on the machine. max_depth: layers. correct: False only queries (the paper's ablation). wait: after
-    a miss the target waits for one draft forward. port: inline | thread | process. patience_s: [s] without an
-    answer after which the draft model counts as lost. dtype, device: of the draft; default the target's.
-    """
+    """CARD; conf/method/card.yaml describes the parameters."""
 
     kind = CardActor
 

@@ -132,10 +132,7 @@ class _Text(SharedDrafter):
 
 
 class ForeignDraft(ChainMethod):
-    """A draft model of another vocabulary.
-
-    match: token (TLI) | string (SLEM). draft, length and the rest as ``ChainMethod``; schedule is TLI's only.
-    """
+    """A draft model of another vocabulary; conf/method/foreign_draft.yaml describes the parameters."""
 
     def __init__(
         self,

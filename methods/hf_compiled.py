@@ -23,10 +23,7 @@ WARM_TOKENS = 4  # the first comes of the prompt, uncompiled; the others of the 
 
 
 class HFCompiled(HFPeer):
-    """Compiled generate.
-
-    length: [tokens] slots of the cache, at most the model's context. compile: False is the static cache alone.
-    """
+    """The library's compiled ``generate``; conf/method/hf_compiled.yaml describes the parameters."""
 
     def __init__(self, length: int = 2048, compile: bool = True) -> None:
         require_count("length", length, low=WARM_TOKENS + 1)

@@ -250,13 +250,7 @@ class _Union(Drafter):
 
 @dataclass(eq=False)
 class Hybrid(Parameters, Method):
-    """Hybrid.
-
-    members: name -> method whose drafts are merged; each observes every forward as if it drafted alone. budget:
-    nodes of the merged tree. member_budget: nodes of each member's draft. threshold: least estimated chance of a
-    node to be accepted for being fed. prior: chance of a node of a member without scores before anything is known;
-    strength: [observations] the weight of this prior.
-    """
+    """Drafts of several methods in one tree; conf/method/hybrid.yaml describes the parameters."""
 
     learned = ("rates",)
 

@@ -48,12 +48,7 @@ class _Window(Drafter):
 
 @dataclass(eq=False)
 class Jacobi(Parameters, Method):
-    """Jacobi decoding.
-
-    window: guesses fed a step. padding: what a new place of the window holds. padding: pad (the tokenizer's pad
-    token, as the paper's initial guess; EOS where it has none) | prompt (a random token of the prompt) | repeat
-    (the window's last guess again).
-    """
+    """Jacobi decoding; conf/method/jacobi.yaml describes the parameters."""
 
     by_node = True
     sources = ("window",)

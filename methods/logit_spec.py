@@ -60,13 +60,7 @@ class _Speculator(Drafter):
 
 @dataclass(eq=False)
 class LogitSpec(Parameters, Method):
-    """LogitSpec.
-
-    max_ngram, the longest suffix looked up; num_draft, the tokens copied behind the next token. capacity: tokens
-    fed, root included. lengths, ranks: a branch of a token of rank r (0 = best) is cut to ``lengths[i]`` tokens, i
-    the first with r <= ``ranks[i]``, else to the last of ``lengths``. merge: branches share prefixes, and only new
-    nodes count.
-    """
+    """LogitSpec; conf/method/logit_spec.yaml describes the parameters."""
 
     by_node = True
     sources = ("next", "ranked", "behind_ranked")

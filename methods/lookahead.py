@@ -55,12 +55,7 @@ class _Lookahead(Drafter):
 
 @dataclass(eq=False)
 class Lookahead(Parameters, Method):
-    """Lookahead decoding.
-
-    ngram N: of a pooled n-gram, its key included. window W: columns. guesses G: n-grams kept and verified a key.
-    bonus: dropped (at most N-1 tokens a step) | kept (N). verification: chains (an n-gram each) | trie (shared
-    prefixes). pool_from_prompt: the n-grams of prompt and answer are pooled too.
-    """
+    """Lookahead decoding; conf/method/lookahead.yaml describes the parameters."""
 
     learned = ("pool",)
     by_node = True
@@ -100,7 +95,7 @@ class Lookahead(Parameters, Method):
 
     def query(self, token: int) -> list[Gram]:
         """What is verified behind ``token``, most recent first."""
-        return [gram[: self._verified] for gram in self.pool.get((token,))]
+        return [gram[: self._verified] for gram in self.pool.recent((token,))]
 
     def state_bytes(self) -> int:
         """Bytes of the pool."""

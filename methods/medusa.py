@@ -78,13 +78,7 @@ class _Heads(SharedDrafter):
 
 
 class Medusa(StackedHeads):
-    """Medusa-1.
-
-    head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all. tree:
-    child counts level by level, null = the published 63 nodes; levels beyond the heads are left out. safetensors:
-    false reads torch files. acceptance: exact | typical, at temperature > 0: a token passes above
-    min(typical_threshold, typical_alpha * exp(-entropy)).
-    """
+    """Medusa-1; conf/method/medusa.yaml describes the parameters."""
 
     format = FORMAT
     random_sizes = (1,)

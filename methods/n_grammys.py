@@ -236,13 +236,7 @@ class _Batch(Drafter):
 
 @dataclass(eq=False)
 class NGrammys(Parameters, Method):
-    """N-Grammys.
-
-    k: rows. w: tokens of a row. q: tokens looked up in the context. strategy: what fills the rows. verify: batch (k
-    rows over the shared prefix, the paper's) | trie (the same rows as a tree). ties: see ``RowIndex``. dedupe:
-    leave out a model row that the context gave already. bos: put it before the token whose successors are computed.
-    unigram: see ``unigram_ids``. cache: folder that keeps the model's tables between runs, null = none.
-    """
+    """N-Grammys; conf/method/n_grammys.yaml describes the parameters."""
 
     sources = ("context", "bigram", "unigram")
 

@@ -104,11 +104,7 @@ class _Lookup(Drafter):
 
 @dataclass(eq=False)
 class NgramMap(Parameters, Method):
-    """llama.cpp's ngram-map.
-
-    match: tokens looked up. num_draft: tokens drafted at most. counts: k4v, else k. min_hits: drafts asked for
-    behind an n-gram before there is one; k4v only, as in llama.cpp.
-    """
+    """llama.cpp's ngram-map; conf/method/ngram_map_k.yaml describes the parameters."""
 
     sources = ("context",)
 

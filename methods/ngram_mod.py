@@ -65,10 +65,7 @@ class _Lookup(Drafter):
 
 @dataclass(eq=False)
 class NgramMod(Parameters, Method):
-    """llama.cpp's ngram-mod.
-
-    match: tokens looked up. num_draft, min_draft: tokens drafted at most; a shorter draft is dropped.
-    """
+    """llama.cpp's ngram-mod; conf/method/ngram_mod.yaml describes the parameters."""
 
     sources = ("table",)
     learned = ("table",)

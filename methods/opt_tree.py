@@ -103,12 +103,7 @@ class _OptTree(Drafter):
 
 
 class OptTree(DraftModelMethod):
-    """OPT-Tree.
-
-    draft: hub id or folder of the draft model. nodes: of every tree. max_depth: layers, at most. threshold:
-    [tokens] a layer must raise the expected accepted tokens by more than this for another one to follow. dtype,
-    device: of the draft; default the target's.
-    """
+    """OPT-Tree; conf/method/opt_tree.yaml describes the parameters."""
 
     def __init__(
         self,

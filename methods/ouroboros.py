@@ -183,13 +183,7 @@ class _Ouroboros(Drafter):
 
 
 class Ouroboros(DraftModelMethod):
-    """Ouroboros.
-
-    draft: hub id or folder of the draft model. gamma: tokens drafted at least. endings K: phrases behind them.
-    window W: columns of the lookahead window, and phrases kept for a token. level: of the window; phrases have
-    ``level`` - 1 tokens. overshoot: what the last draft forward gives beyond gamma is drafted too (kept), or not
-    (cut). dtype, device: of the draft; default the target's.
-    """
+    """Ouroboros; conf/method/ouroboros.yaml describes the parameters."""
 
     learned = ("pool",)
 

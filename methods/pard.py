@@ -49,13 +49,7 @@ class _Chain(SharedDrafter):
 
 
 class Pard(DraftModelMethod):
-    """PARD.
-
-    draft: hub id or folder of the adapted draft model. length: tokens drafted, all in one forward. mask_token: id
-    of the mask token; None = the one that the draft's configuration names. choice at temperature > 0: drawn (ratio
-    test) | argmax (sample-and-match). dtype, device: of the draft; default the target's. draft_temperature: at
-    which the draft samples; None = as the request does.
-    """
+    """PARD; conf/method/pard.yaml describes the parameters."""
 
     def __init__(
         self,

@@ -151,12 +151,7 @@ class _Pearl(ParallelDrafter):
 
 
 class Pearl(ParallelDraft):
-    """PEARL.
-
-    draft: hub id or folder of the draft model. gamma: tokens drafted while the target runs, ceil(T_target/T_draft).
-    port: where the draft model runs, inline | thread | process. patience_s: [s] without an answer after which it
-    counts as lost. dtype, device: of the draft; default the target's.
-    """
+    """PEARL; conf/method/pearl.yaml describes the parameters."""
 
     kind = PearlActor
     draws = True

@@ -88,11 +88,7 @@ class _Counts(Drafter):
 
 @dataclass(eq=False)
 class PromptLookup(Parameters, Method):
-    """Prompt lookup decoding.
-
-    max_ngram, min_ngram: longest and shortest suffix looked up. num_draft: tokens drafted at most. rule: original |
-    hf | recent | ngram_simple | ngram_cache (llama.cpp's two).
-    """
+    """Prompt lookup decoding; conf/method/pld.yaml describes the parameters."""
 
     sources = ("context",)
 

@@ -60,7 +60,24 @@ class Datastore:
     def load(cls, path: Path, vocab: int, key: str) -> Datastore:
         """Map a file of ``save``. Raises InputError naming ``key`` if it is another file, or of another vocabulary."""
         read_built(path, vocab, key, "datastore")
-        arrays = _map(path, key)
+        with path.open("rb") as file:  # not read: pages come from disk when they are touched, and some ahead
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if hasattr(mmap, "MADV_WILLNEED"):
+            mapped.madvise(mmap.MADV_WILLNEED)
+        length = int.from_bytes(mapped[:8], "little")
+        header = json.loads(mapped[8 : 8 + length])
+        arrays = {}
+        for name, allowed in ALLOWED.items():
+            entry = header.get(name, {"dtype": "nothing", "data_offsets": [0, 0]})
+            if entry["dtype"] not in allowed:
+                raise InputError(f"{key}={path}: {name} is {entry['dtype']}; expected {' or '.join(allowed)}")
+            kind = np.dtype(TYPES[entry["dtype"]])
+            start, end = entry["data_offsets"]
+            arrays[name] = np.frombuffer(mapped, kind, (end - start) // kind.itemsize, 8 + length + start)
+        borders, count = arrays["borders"], len(arrays["tokens"])
+        whole = len(arrays["order"]) == count and len(borders) and (borders[0], borders[-1]) == (0, count)
+        if not whole or (np.diff(borders) <= 0).any():
+            raise InputError(f"{key}={path}: tokens, order and borders do not fit each other; build it anew")
         return cls(SuffixArray(arrays["tokens"], arrays["order"]), arrays["borders"])
 
 
@@ -71,29 +88,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def build(corpus: Corpus, given: argparse.Namespace) -> tuple[Datastore, str]:
     """The datastore that ``specbench build datastore`` writes, and no text: the corpus describes it."""
     return Datastore.build(corpus.documents, len(corpus.tokenizer)), ""
-
-
-def _map(path: Path, key: str) -> dict[str, np.ndarray]:
-    """The file's arrays, not read: pages come from disk when they are touched, and the system may read ahead."""
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if hasattr(mmap, "MADV_WILLNEED"):
-        mapped.madvise(mmap.MADV_WILLNEED)
-    length = int.from_bytes(mapped[:8], "little")
-    header = json.loads(mapped[8 : 8 + length])
-    arrays = {}
-    for name, allowed in ALLOWED.items():
-        entry = header.get(name, {"dtype": "nothing", "data_offsets": [0, 0]})
-        if entry["dtype"] not in allowed:
-            raise InputError(f"{key}={path}: {name} is {entry['dtype']}; expected {' or '.join(allowed)}")
-        kind = np.dtype(TYPES[entry["dtype"]])
-        start, end = entry["data_offsets"]
-        arrays[name] = np.frombuffer(mapped, kind, (end - start) // kind.itemsize, 8 + length + start)
-    borders, count = arrays["borders"], len(arrays["tokens"])
-    whole = len(arrays["order"]) == count and len(borders) and (borders[0], borders[-1]) == (0, count)
-    if not whole or (np.diff(borders) <= 0).any():
-        raise InputError(f"{key}={path}: tokens, order and borders do not fit each other; build it anew")
-    return arrays
 
 
 class _Retriever(Drafter):
@@ -116,13 +110,7 @@ class _Retriever(Drafter):
 
 @dataclass(eq=False)
 class Rest(Parameters, Method):
-    """REST.
-
-    datastore: file made by ``specbench build datastore``. longest, shortest: suffixes looked up [tokens]. depth:
-    tokens of a continuation. nodes: of the tree. max_matches: occurrences looked at. subset: which of them, uniform
-    (an even share from a seeded start) | first (in sorted order, as the code does). cut: paper (the most frequent
-    nodes) | reference (the code's smaller tree). cross_documents: continuations run into the next text.
-    """
+    """REST; conf/method/rest.yaml describes the parameters."""
 
     sources = ("datastore",)
 

@@ -267,13 +267,7 @@ class _Matcher(Drafter):
 
 @dataclass(eq=False)
 class SAM(Parameters, Method):
-    """SAM-Decoding.
-
-    n_predicts, the tokens of a draft, root included; children of a node and nodes of a level. alpha: without an
-    auxiliary, a match of L tokens drafts at most int(alpha * L). static: file of an automaton built by specbench
-    build automaton. len_bias: taken off its matches. auxiliary: token_recycling | none; it drafts where no match
-    has len_threshold tokens. tree, k: of Token Recycling.
-    """
+    """SAM-Decoding; conf/method/sam.yaml describes the parameters."""
 
     learned = ("matrix",)
     sources = ("dynamic", "static", "auxiliary")

@@ -107,12 +107,7 @@ class SearchedChain(DraftChain):
 
 
 class SelfSpeculation(ChainMethod):
-    """Self-speculation.
-
-    skip: layers left out, from 0 on; None = every second one between the first and the last. exit: layers that are
-    kept from the first on, in place of ``skip``. search: further sets of as many layers that are tried, 0 = none.
-    window: the first emitted tokens, by which sets are scored. The rest as ``ChainMethod``.
-    """
+    """Self-speculation; conf/method/self_speculation.yaml describes the parameters."""
 
     sources = ("self",)
     learned = ("found",)

@@ -12,16 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from methods.parts.fixed_tree import FixedTreeMethod
+from methods.parts.tree_shape import TreeShape
 from specbench.types import MOST, ROOT, InputError, require_count
 
 
 class Sequoia(FixedTreeMethod):
-    """Sequoia.
-
-    draft: hub id or folder of the draft model. nodes, depth: of the tree, at most. acceptance: at a node that was
-    reached, the chance that its first, second, ... child is the one accepted. dtype, device: of the draft; default
-    the target's. draft_temperature: at which the draft samples; None = as the request does.
-    """
+    """Sequoia's tree; conf/method/sequoia.yaml describes the parameters."""
 
     def __init__(
         self,
@@ -43,7 +39,7 @@ class Sequoia(FixedTreeMethod):
             )
         self.acceptance, self.nodes, self.depth = acceptance, nodes, depth
         parents, self.expected = find_best_shape(nodes, min(depth, nodes), acceptance)
-        self.plant(parents, f"nodes={nodes}")
+        self.plant(TreeShape.of(parents), f"nodes={nodes}")
 
 
 def find_best_shape(nodes: int, depth: int, acceptance: Sequence[float]) -> tuple[list[int], float]:

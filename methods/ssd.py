@@ -141,14 +141,7 @@ class _Reader(Drafter):
 
 @dataclass(eq=False)
 class Spacelike(Parameters, Method):
-    """Spacelike decoding.
-
-    query_length, min_query: suffixes looked up, longest first [tokens]. draft_length: tokens drafted. max_matches:
-    occurrences that vote, an even share of more. vote: whole (continuations as a whole, the source's) | prefix
-    (token by token). rebuild_every: finished requests between two builds of the suffix array. rebuild: inline (at
-    the request's end) | background (in a thread; taken into use when the next build is due). buffer_tokens: the
-    ring's size. unseen: none | random (tokens drafted where not even the last one was seen).
-    """
+    """Spacelike decoding; conf/method/ssd.yaml describes the parameters."""
 
     learned = ("ring",)
     sources = ("cache", "random")

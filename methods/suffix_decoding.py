@@ -292,14 +292,7 @@ class _Request(Drafter):
 
 @dataclass(eq=False)
 class SuffixDecoding(Parameters, Method):
-    """SuffixDecoding.
-
-    num_draft: most nodes of a draft. factor, offset: a match of m tokens drafts at most factor * m + offset.
-    min_prob: least estimated probability of a node given its match. depth: longest string counted [tokens]. shape:
-    path (the likeliest child each time) | tree (best first). global_tree: whether answers are remembered.
-    cached_requests: answers it holds; the oldest goes first. ties: of children with equal counts the one that
-    occurred last (recent), or the first of the reference's list of siblings.
-    """
+    """SuffixDecoding; conf/method/suffix_decoding.yaml describes the parameters."""
 
     learned = ("answers",)
     sources = ("local", "global")

@@ -84,13 +84,7 @@ class _Recycler(Drafter):
 
 @dataclass(eq=False)
 class TokenRecycling(Parameters, Method):
-    """Token Recycling.
-
-    nodes, depth: of the tree, the reference's brought to that size (``reference_tree``). k: candidates a token.
-    update: which of a repeated token's rows stays: last | first | merge (a stand-in for the unordered device write:
-    each rank from another occurrence). update_from_prefill: also learn from the prompt's own distributions
-    (SAM-Decoding's variant). tree: child counts level by level, in place of nodes and depth.
-    """
+    """Token Recycling; conf/method/token_recycling.yaml describes the parameters."""
 
     learned = ("matrix",)
 

@@ -111,31 +111,15 @@ ALWAYS = ("use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_las
 ONLY = {**dict.fromkeys(ALWAYS, (True,)), **dict.fromkeys(FLAGS, (True, False)), "parallel_draft_step": (0, 1)}
 AUX = "eagle_aux_hidden_state_layer_ids"  # the layers that are fused
 # Settled by the names and shapes of the tensors.
-SETTLED = (
-    "qkv_bias",
-    "bias",
-    "next_layer_regular",
-    "parallel_draft_heads_num_layers",
-    "num_aux_hidden_states",
-    AUX,
-    *MASK,
-)
-
-
-def read_flags(file: HeadFile, layout: str, also: Sequence[str] = ()) -> frozenset[str]:
-    """The flags that a configuration sets. Raises InputError for unknown settings, and for another kind of head.
-
-    layout: its ``speculators_model_type``, which may be left out. also: further settings, which say what every head of
-    the kind does.
-    """
-    named = require_known(file, (*SETTLED, *also), {**ONLY, "speculators_model_type": (layout,)}, EAGLE_CONFIG)
-    if {NORM_BEFORE_FC, FC_NORM} <= named:
-        raise InputError(f"{file.where}: config.json sets {NORM_BEFORE_FC} and {FC_NORM}; expected one of them")
-    return named & set(FLAGS)
+SETTLED = ("qkv_bias", "bias", "next_layer_regular", "parallel_draft_heads_num_layers", "num_aux_hidden_states", AUX,
+           *MASK)  # fmt: skip
 
 
 class ThirdHead(TreeHead):
-    """EAGLE-3: fused features enter once; norms before attention and before an output head of its own."""
+    """EAGLE-3: fused features enter once; norms before attention and before an output head of its own.
+
+    layout: its ``speculators_model_type``, which may be left out. also: settings that say what every such head does.
+    """
 
     format = HeadFormat("EAGLE-3")
     ignored = (EMBEDDING, "d2t", "t2d")
@@ -155,8 +139,12 @@ class ThirdHead(TreeHead):
 
     @classmethod
     def flags(cls, file: HeadFile) -> frozenset[str]:
-        """See ``read_flags``."""
-        return read_flags(file, cls.layout, cls.also)
+        """The flags that a configuration sets. Raises InputError for unknown settings, and for another kind of head."""
+        only = {**ONLY, "speculators_model_type": (cls.layout,)}
+        named = require_known(file, (*SETTLED, *cls.also), only, EAGLE_CONFIG)
+        if {NORM_BEFORE_FC, FC_NORM} <= named:
+            raise InputError(f"{file.where}: config.json sets {NORM_BEFORE_FC} and {FC_NORM}; expected one of them")
+        return named & set(FLAGS)
 
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
@@ -301,13 +289,7 @@ class EagleRun(HeadRun):
 
 
 class Eagle(TreeMethod):
-    """EAGLE-1 and -2. head: folder, hub id, ``bundled:NAME`` or ``random``.
-
-    tree: ``dynamic`` (EAGLE-2): top_k nodes expanded depth times, the best total_tokens - 1 kept (total_tokens counts
-    the root). ``static`` (EAGLE-1): a fixed tree, filled with the best tokens or, at temperature > 0 with
-    sampling=drawn, drawn without replacement; choices: its child counts level by level, null = the published one.
-    safetensors: false reads torch files. vocabulary: a file of the ids that are drafted (FR-Spec), null = all.
-    """
+    """EAGLE-1, a fixed tree, and EAGLE-2, a dynamic one; conf/method/eagle.yaml describes the parameters."""
 
     kind: type[TreeHead] = FirstHead
 

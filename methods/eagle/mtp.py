@@ -236,11 +236,7 @@ def _biased(file: HeadFile) -> bool:
 
 
 class Mtp(Eagle):
-    """MTP. head: None = the target's own checkpoint; or folder, hub id, ``random``. length: tokens of the chain.
-
-    choices: in its place a tree by child counts, level by level. sampling at temperature > 0: drawn (from the module's
-    distribution, for the ratio test) | top. modules: of several those that draft, None = all, 1 = the first alone.
-    """
+    """Native multi-token prediction; conf/method/mtp.yaml describes the parameters."""
 
     kind = MtpHead
 

@@ -161,14 +161,7 @@ class DraftChain(SharedDrafter):
 
 
 class ChainMethod(DraftModelMethod):
-    """A method whose draft model writes chains.
-
-    draft: hub id or folder of the draft model. length: tokens drafted at first, with ``confidence`` at most.
-    schedule: fixed | heuristic | confidence. threshold: with ``confidence``, the chain ends behind the first token
-    that the draft gives less than this probability. choice at temperature > 0: drawn (from the draft's
-    distribution, for the ratio test) | argmax (sample-and-match). dtype, device: of the draft; default the
-    target's. draft_temperature: at which the draft samples; None = as the request does.
-    """
+    """A method whose draft model writes chains; conf/method/speculative_sampling.yaml describes the parameters."""
 
     def __init__(
         self,

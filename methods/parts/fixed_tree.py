@@ -30,14 +30,11 @@ class FixedTreeMethod(DraftModelMethod):
     draws = True
     replace = False
 
-    def plant(self, parents: Sequence[int], setting: str) -> None:
-        """parents: of the nodes, level by level. setting: what the user would change to have fewer of them.
-
-        Raises InputError where there are none.
-        """
-        if not parents:
+    def plant(self, shape: TreeShape, setting: str) -> None:
+        """Take the tree's shape. setting: what the user would change to have fewer nodes. Raises InputError."""
+        if not len(shape):
             raise InputError(f"{setting}: makes a tree without a node, which never drafts; expected at least one")
-        self._setting, self.shape = setting, TreeShape.of(parents)
+        self._setting, self.shape = setting, shape
 
     def bind(self, target: Target) -> None:
         """Refuse a tree larger than a draft; load the draft's weights."""

@@ -97,10 +97,6 @@ class LruTable:
         self._table.move_to_end(leader)
         return reversed(followers)
 
-    def get(self, leader: Gram) -> list[Gram]:
-        """Followers, most recent first; the leader becomes most recent, its followers' order stays."""
-        return list(self.recent(leader))
-
     def clear(self) -> None:
         """Forget everything."""
         self._table.clear()

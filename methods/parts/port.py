@@ -180,7 +180,12 @@ class ProcessChannel(ThreadChannel):
         context = torch.multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._end = _Wire(self._connection)
-        _limit(self._connection, patience_s)
+        whole = int(patience_s)  # no single read or write takes longer: then it raises BlockingIOError
+        limit = struct.pack("@ll", whole, int((patience_s - whole) * 1e6))
+        with socket.socket(fileno=self._connection.fileno()) as end:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            end.detach()  # the connection's own, not to be closed here
         given = (theirs, torch.get_num_threads(), is_cudnn_attention_allowed(), build, arguments)
         self.worker = context.Process(target=_run, args=given, daemon=True, name="drafting")
         with _interrupts_ignored():
@@ -217,16 +222,6 @@ def _interrupts_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _limit(connection: Connection, seconds: float) -> None:
-    """No single read or write of this end takes longer: then it raises BlockingIOError."""
-    whole = int(seconds)
-    limit = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
-    with socket.socket(fileno=connection.fileno()) as end:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        end.detach()  # the connection's own, not to be closed here
 
 
 Backend = Literal["inline", "thread", "process"]

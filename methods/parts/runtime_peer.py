@@ -48,7 +48,12 @@ def convert(card: ModelCard, model: Any, runtime: str, write: Write) -> Path:
 
     runtime: name and version, the beginning of the folder's name. write: fills an empty folder.
     """
-    folder = find_cache() / f"{runtime}-{card.dtype}-{take_fingerprint(card, model)[:16]}"
+    settings = {name: value for name, value in model.config.to_dict().items() if name not in _UNRELATED}
+    digest = hashlib.sha256(json.dumps([card.context, settings], sort_keys=True, default=str).encode())
+    for name, weight in model.named_parameters():
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
+    folder = find_cache() / f"{runtime}-{card.dtype}-{digest.hexdigest()[:16]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     printed = io.StringIO()  # converters print what they do
     with FileLock(f"{folder}.lock"), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
@@ -60,16 +65,6 @@ def convert(card: ModelCard, model: Any, runtime: str, write: Write) -> Path:
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     return folder
-
-
-def take_fingerprint(card: ModelCard, model: Any) -> str:
-    """sha256 of the configuration, the context and every weight."""
-    settings = {name: value for name, value in model.config.to_dict().items() if name not in _UNRELATED}
-    digest = hashlib.sha256(json.dumps([card.context, settings], sort_keys=True, default=str).encode())
-    for name, weight in model.named_parameters():
-        digest.update(f"{name} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 @contextlib.contextmanager

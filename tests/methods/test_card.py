@@ -136,15 +136,12 @@ def filled() -> DraftCache:
     return cache
 
 
-def test_layers_hold_the_heaviest_paths():
+def test_layers_are_the_heaviest_paths_and_a_hit_keeps_what_follows():
     cache = filled()
     assert [layer.tokens.tolist() for layer in cache.layers] == [[1, 2], [3, 4], [5, 6]]
     assert np.exp(cache.layers[1].weights) == pytest.approx([0.42, 0.36])
     assert cache.query(99)[1] == [1, 3, 5]
     assert cache.query(2)[1] == [1, 3]
-
-
-def test_hit_keeps_what_follows_and_weighs_it_anew():
     cache = filled()
     chain, _ = cache.query(99)
     node = cache.find([], 2)  # the target rejects 1 and says 2
@@ -155,6 +152,16 @@ def test_hit_keeps_what_follows_and_weighs_it_anew():
     assert np.exp(cache.layers[0].weights) == pytest.approx([0.9])
     assert cache.query(99)[1] == [4, 6]
     assert cache.root == node
+    cache = filled()
+    assert cache.find([], 9) is None
+    assert cache.find(cache.query(99)[0], 1) is None  # behind the last layer nothing is known
+    with pytest.raises(ValueError, match="no path below root"):
+        cache.find([cache.query(99)[0][1]], 5)
+    old = cache.root
+    cache.restart()
+    assert cache.root > old
+    assert cache.unread
+    assert cache.query(99) == ([], [])
 
 
 def test_emptied_layer_is_filled_from_the_secondary_cache():
@@ -166,19 +173,6 @@ def test_emptied_layer_is_filled_from_the_secondary_cache():
     assert cache.layers[0].tokens.tolist() == [6, 5]  # but what follows from 2 is remembered
     assert np.exp(cache.layers[0].weights) == pytest.approx([0.4, 0.35])
     assert cache.unread
-
-
-def test_miss_and_wrong_ids():
-    cache = filled()
-    assert cache.find([], 9) is None
-    assert cache.find(cache.query(99)[0], 1) is None  # behind the last layer nothing is known
-    with pytest.raises(ValueError, match="no path below root"):
-        cache.find([cache.query(99)[0][1]], 5)
-    old = cache.root
-    cache.restart()
-    assert cache.root > old
-    assert cache.unread
-    assert cache.query(99) == ([], [])
 
 
 def test_nothing_follows_an_eos():
@@ -276,7 +270,7 @@ def test_a_draft_that_is_always_sure_and_right_gives_ratio_tokens_a_round(ratio)
     assert drafter.stats()["draft_forwards"] == 8 * ratio
 
 
-def test_forwards_stop_where_the_cache_is_full():
+def test_forwards_stop_where_the_cache_is_full_and_the_first_round_drafts_only_if_the_target_waits():
     model = build("llama", torch.float64)
     drafter = begin(fitted(Card("unused", nodes_per_layer=3, ratio=9, max_depth=4), model), PROMPT)
     assert len(drafter.propose(PROMPT, 64)) == 0
@@ -284,10 +278,6 @@ def test_forwards_stop_where_the_cache_is_full():
     drafter.join()
     session = inline_actor(drafter.port).sessions[drafter.number]
     assert len(session.store.layers) == 4
-
-
-def test_the_first_round_has_a_draft_only_if_the_target_waits():
-    model = build("llama", torch.float64)
     best = plain_greedy(model, PROMPT, 1)
     for wait in (False, True):
         drafter = begin(fitted(Card("unused", wait=wait), model), PROMPT)

@@ -14,17 +14,15 @@ from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov
 from methods.parts import tree_shape
 from methods.parts.tree_shape import TreeShape, race, without_earlier
 from methods.sequoia import Sequoia, find_best_shape
-from methods.specinfer import SpecInfer, parents_of_widths
+from methods.specinfer import SpecInfer
 from specbench.decode.sampling import Sampling
 from specbench.models.tree import compute_depths
 
 
 def test_expansion_configurations():
-    assert parents_of_widths([1, 1, 1]) == [-1, 0, 1]
-    assert parents_of_widths([3]) == [-1, -1, -1]
-    assert parents_of_widths([2, 1]) == [-1, -1, 0, 1]
-    assert parents_of_widths([1, 2, 2]) == [-1, 0, 0, 1, 1, 2, 2]
-    assert len(parents_of_widths([1, 1, 3, 1, 1, 1, 1, 1])) == 20
+    wanted = {(1, 1, 1): (-1, 0, 1), (3,): (-1, -1, -1), (2, 1): (-1, -1, 0, 1), (1, 2, 2): (-1, 0, 0, 1, 1, 2, 2)}
+    assert {widths: SpecInfer("x", [*widths]).shape.parents for widths in wanted} == wanted
+    assert len(SpecInfer("x", [1, 1, 3, 1, 1, 1, 1, 1]).shape) == 20
 
 
 def test_levels():
@@ -74,16 +72,10 @@ def test_best_shape_is_the_best_of_all_trees(data):
     assert expected == pytest.approx(max(worth(tree, acceptance) for tree in every_tree(nodes, depth, len(acceptance))))
 
 
-def test_a_zero_before_a_likely_child_is_only_a_step_to_it():
+def test_best_shapes_by_hand():
     assert find_best_shape(2, 3, [0.0, 0.9]) == ([-1, -1], pytest.approx(1.9))
-
-
-def test_a_chain_where_only_the_first_child_is_ever_right():
     assert find_best_shape(4, 9, [0.8])[0] == [-1, 0, 1, 2]
     assert find_best_shape(4, 2, [0.8])[0] == [-1, 0]
-
-
-def test_parents_come_level_by_level_and_siblings_together():
     parents, _ = find_best_shape(200, 12, [0.5, 0.2, 0.1, 0.05])
     assert parents == sorted(parents)
     assert len(parents) == 200

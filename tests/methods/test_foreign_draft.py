@@ -39,7 +39,7 @@ class Words:
         return found
 
 
-def test_shared_tokens_and_their_translation():
+def test_shared_tokens_their_translation_and_a_text_cut_anew():
     both = Vocabularies(Words("a", "b", "ab", "c"), Words("b", "x", "a"))
     assert both.shared == {0: 2, 1: 0}
     assert both.translate([1, 2, 0]) == [0, 2, 0, 2]  # ab is the draft's a and b
@@ -48,10 +48,6 @@ def test_shared_tokens_and_their_translation():
     signs.draft.encode = lambda text, add_special_tokens=True: [2] if text == " " else []
     signs.target.encode = lambda text, add_special_tokens=True: [0] if text == " " else []
     assert Vocabularies(signs.target, signs.draft).shared == {0: 2, 1: 0, 2: 1}
-
-
-def test_a_text_is_cut_anew_behind_its_context():
-    both = Vocabularies(Words("a", "b", "ab", "c"), Words("b", "x", "a"))
     assert both.recut([3], [2, 0]) == [2]  # c, a b -> c, ab
     assert both.recut([0], [0]) == [1]  # a, b would be ab together: then the text alone
 

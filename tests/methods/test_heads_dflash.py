@@ -242,20 +242,6 @@ def test_a_block_sees_itself_in_both_directions(model, tmp_path):
     )
 
 
-def test_trees_and_drawn_tokens(model, tmp_path):
-    module, ids, sampling = DFlashModule(), [*PROMPT, 9], Sampling(0.9, top_p=0.8)
-    folder = speculators(module, tmp_path)
-    method = bound(DFlash(folder), model, sampling)
-    features = features_of(model, method, ids[:-1])
-    levels = module.levels(model, features, 9, 6)[1:]
-    draft = begun(method, model, ids).propose(ids, 64)
-    assert method.draws
-    assert torch.allclose(draft.probs, sampling(levels).to(draft.probs.dtype), atol=1e-6)
-    method = bound(DFlash(folder, choices=[[2], [1, 1]]), model)
-    (a, b), (c, _) = module.levels(model, features, 9, 3)[1:].topk(2).indices.tolist()
-    assert paths_of(begun(method, model, ids).propose(ids, 64)) == [(a,), (b,), (a, c), (b, c)]
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -284,10 +270,21 @@ def test_what_is_missing_or_unknown_is_named(model, tmp_path, settings, said):
     assert said in str(caught.value)
 
 
-def test_a_draft_longer_than_the_block_is_refused(model, tmp_path):
+def test_trees_drawn_tokens_and_drafts_longer_than_the_block(model, tmp_path):
     folder = speculators(DFlashModule(), tmp_path)
     with pytest.raises(InputError, match=r"length or levels of choices=6: expected a whole number from 1 to 5"):
         DFlash(folder, length=6).check(card_of(model))
     with pytest.raises(InputError, match="length=0"):
         DFlash(folder, length=0)
     assert bound(DFlash("random"), model).inputs == ()
+    module, ids, sampling = DFlashModule(), [*PROMPT, 9], Sampling(0.9, top_p=0.8)
+    folder = speculators(module, tmp_path)
+    method = bound(DFlash(folder), model, sampling)
+    features = features_of(model, method, ids[:-1])
+    levels = module.levels(model, features, 9, 6)[1:]
+    draft = begun(method, model, ids).propose(ids, 64)
+    assert method.draws
+    assert torch.allclose(draft.probs, sampling(levels).to(draft.probs.dtype), atol=1e-6)
+    method = bound(DFlash(folder, choices=[[2], [1, 1]]), model)
+    (a, b), (c, _) = module.levels(model, features, 9, 3)[1:].topk(2).indices.tolist()
+    assert paths_of(begun(method, model, ids).propose(ids, 64)) == [(a,), (b,), (a, c), (b, c)]

@@ -198,7 +198,7 @@ def test_ids_are_the_targets_whatever_the_head(family, tree):
             assert run(model, method, PROMPT, 40).ids == truth
 
 
-def test_sampled_ids_of_a_chosen_tree_are_vanillas(small):
+def test_sampled_ids_are_vanillas_and_a_drawn_tree_states_its_distributions(small):
     from methods.vanilla import Vanilla
 
     sampling = Sampling(0.9, top_p=0.95)
@@ -207,9 +207,6 @@ def test_sampled_ids_of_a_chosen_tree_are_vanillas(small):
         assert (
             run(small, bound(Eagle("random", **options), small, sampling), PROMPT, 40, sampling, seed=4).ids == wanted
         )
-
-
-def test_drawn_tree_decodes_and_states_its_distributions(small):
     sampling = Sampling(0.9, top_p=0.8)
     method = bound(Eagle("random", tree="static", sampling="drawn"), small, sampling)
     assert method.draws
@@ -342,23 +339,17 @@ def test_fixed_tree_is_filled_by_rank(deep, tmp_path):
     assert len(drafter.propose(ids, 0)) == 0
 
 
-def test_budget_is_kept(small):
+def test_budget_and_memory_of_requests_that_are_alive_together(small):
     method = bound(Eagle("random"), small)
     drafter = begun(method, small, [*PROMPT, 9])
     for budget in (0, 1, 5, 30, 200):
         assert len(drafter.propose([*PROMPT, 9], budget)) == min(budget, 59)
-
-
-def test_two_requests_alive_at_once_do_not_share_memory(small):
     method = bound(Eagle("random"), small)
     ids, other = [*PROMPT, 9], [3, 2, 1]
     alone = begun(method, small, ids).propose(ids, 64).tokens.tolist()
     first, second = begun(method, small, ids), begun(method, small, other)
     second.propose(other, 64)
     assert first.propose(ids, 64).tokens.tolist() == alone
-
-
-def test_memory_grows_without_forgetting(small):
     method = bound(Eagle("random", top_k=3, depth=2, total_tokens=10), small)
     ids = torch.arange(3, 3 + 150).tolist() * 2
     whole = begun(method, small, ids).propose(ids, 64)

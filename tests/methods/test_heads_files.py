@@ -35,7 +35,7 @@ def refused(method, model) -> str:
     return str(caught.value)
 
 
-def test_missing_and_unexpected_names_are_told(model, tmp_path):
+def test_names_and_shapes_are_checked(model, tmp_path):
     folder = Eagle1().save(tmp_path, drop=("fc.bias", "layers.0.mlp.up_proj.weight"))
     message = refused(Eagle(folder), model)
     assert message.startswith(f"head={folder}: no EAGLE head for this target: ")
@@ -44,18 +44,18 @@ def test_missing_and_unexpected_names_are_told(model, tmp_path):
     save_file({**state, "fc.bias": torch.zeros(64), "fc2.bias": torch.zeros(1)}, tmp_path / "model.safetensors")
     message = refused(Eagle(folder), model)
     assert "lacks layers.0.mlp.up_proj.weight; holds unexpected fc2.bias" in message
-
-
-def test_shapes_are_held_to(model, tmp_path):
     folder = Eagle1().save(tmp_path, intermediate_size=100)
     message = refused(Eagle(folder), model)
     assert "layers.0.mlp.gate_proj.weight [96, 64] (expected [100, 64])" in message
     other = Eagle1(vocab_size=32000).save(tmp_path / "y")
     assert "made for a vocabulary of 32000; expected the target's 199" in refused(Eagle(other), model)
     assert "made for a hidden size of 32" in refused(Eagle(Eagle1(hidden_size=32).save(tmp_path / "x")), model)
+    folder = Eagle3Module().save(tmp_path)
+    assert "unexpected" in refused(Eagle(folder), model)
+    assert "midlayer.hidden_norm.weight" in refused(Eagle(folder), model)
 
 
-def test_embedding_and_old_buffers_may_be_there(model, tmp_path):
+def test_what_may_be_there_is_ignored_and_torch_files_are_read_only_when_asked_for(model, tmp_path):
     folder = Eagle1().save(tmp_path)
     plain = drafted(bound(Eagle(folder), model), model)
     state = load_file(tmp_path / "model.safetensors")
@@ -63,9 +63,6 @@ def test_embedding_and_old_buffers_may_be_there(model, tmp_path):
     state["layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
     save_file(state, tmp_path / "model.safetensors")
     assert drafted(bound(Eagle(folder), model), model) == plain
-
-
-def test_torch_files_only_when_asked_for(model, tmp_path):
     folder = Eagle1().save(tmp_path)
     plain = drafted(bound(Eagle(folder), model), model)
     torch.save(load_file(tmp_path / "model.safetensors"), tmp_path / "pytorch_model.bin")
@@ -74,7 +71,7 @@ def test_torch_files_only_when_asked_for(model, tmp_path):
     assert drafted(bound(Eagle(folder, safetensors=False), model), model) == plain
 
 
-def test_a_pickle_with_code_is_not_run(model, tmp_path):
+def test_a_pickle_with_code_is_not_run_and_a_broken_file_is_named(model, tmp_path):
     class Bomb:
         def __reduce__(self):
             return open, (str(tmp_path / "written"), "w")
@@ -84,9 +81,6 @@ def test_a_pickle_with_code_is_not_run(model, tmp_path):
     torch.save({"fc.weight": Bomb()}, tmp_path / "pytorch_model.bin")
     assert "cannot be read as a state dict" in refused(Eagle(folder, safetensors=False), model)
     assert not (tmp_path / "written").exists()
-
-
-def test_a_broken_file_is_told(model, tmp_path):
     folder = Eagle1().save(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
     assert "model.safetensors cannot be read" in refused(Eagle(folder), model)
@@ -164,12 +158,6 @@ def test_flags_of_other_programs_are_taken(model, tmp_path):
     assert drafted(bound(Eagle3(other), model), model) == drafted(plain, model)
     ignored = module.save(tmp_path / "ignored", **layers, norm_output=False)
     assert drafted(bound(Eagle3(ignored), model), model) != drafted(plain, model)
-
-
-def test_an_eagle3_head_is_no_eagle_head(model, tmp_path):
-    folder = Eagle3Module().save(tmp_path)
-    assert "unexpected" in refused(Eagle(folder), model)
-    assert "midlayer.hidden_norm.weight" in refused(Eagle(folder), model)
 
 
 def fused(layers, **config):

@@ -75,9 +75,6 @@ def test_a_request_beyond_the_cache_names_the_setting():
     assert len(decode_by(method, [5, 6, 7, 8])) == 20
     with pytest.raises(CaseError, match=r"24 slots.*raise method\.hf_compiled\.length"):
         decode_by(method, [5, 6, 7, 8, 9])
-
-
-def test_the_cache_is_no_longer_than_the_context():
     assert bound(build("llama"), context=30, length=2048, compile=False)._slots == 30
 
 

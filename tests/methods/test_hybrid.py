@@ -51,16 +51,13 @@ def merged(*drafts: Draft, prior: float = 0.5) -> MergedTree:
     return MergedTree(drafts, AcceptanceRates(len(drafts), prior, 8))
 
 
-def test_equal_paths_are_one_and_their_chances_add_up():
+def test_equal_paths_are_one_and_the_likeliest_win():
     """5-6 of one and 5-7 of the other share the 5, which is then 1 - 0.5 * 0.5 likely; 6 and 7 stay at 0.5."""
     tree = merged(Draft([5, 6], [-1, 0]), Draft([5, 7, 8], [-1, 0, -1]))
     assert (tree.tokens.tolist(), tree.parents.tolist()) == ([5, 6, 7, 8], [-1, 0, 0, -1])
     assert tree.chances.tolist() == [0.75, 0.5, 0.5, 0.5]
     assert tree.members.tolist() == [0, 0, 1, 1]
-
-
-def test_the_likeliest_paths_win_and_parents_stay_in():
-    """Paths: 5 at 0.75, 8 at 0.5, 5-6 and 5-7 at 0.375."""
+    # Paths: 5 at 0.75, 8 at 0.5, 5-6 and 5-7 at 0.375.
     tree = merged(Draft([5, 6], [-1, 0]), Draft([5, 7, 8], [-1, 0, -1]))
     assert list(tree.best(2, 0).tokens) == [5, 8]
     assert list(tree.best(3, 0).tokens) == [5, 6, 8]
@@ -68,9 +65,6 @@ def test_the_likeliest_paths_win_and_parents_stay_in():
     assert (whole.tokens, whole.parents, whole.source) == ([5, 6, 7, 8], [-1, 0, 0, -1], [0, 0, 1, 1])
     assert list(tree.best(9, 0.4).tokens) == [5, 8]
     assert list(tree.best(9, 0.9).tokens) == []
-
-
-def test_a_drafters_score_is_its_nodes_beginning():
     draft = Draft([5, 6], [-1, -1], score=[0.05, 0.95])
     assert list(merged(draft).best(1, 0).tokens) == [6]
     assert list(merged(Draft([5, 6], [-1, -1])).best(1, 0).tokens) == [5]

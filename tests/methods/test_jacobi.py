@@ -44,13 +44,10 @@ def trace(method, model, context, steps, seed=0, budget=64):
     return out
 
 
-def test_a_model_of_the_last_token_alone_is_never_accelerated():
+def test_a_model_of_the_last_token_is_never_accelerated_and_one_of_the_position_every_other_step():
     windows, emitted = zip(*trace(Jacobi(3), markov, [1], 5), strict=True)
     assert windows == ([0, 0, 0], [1, 1, 1], [4, 4, 4], [2, 2, 2], [7, 7, 7])
     assert emitted == ([4], [2], [7], [0], [1])
-
-
-def test_a_model_of_the_position_alone_is_right_every_other_step():
     windows, emitted = zip(*trace(Jacobi(3), clock, [5], 4), strict=True)
     assert windows == ([0, 0, 0], [11, 12, 13], [0, 0, 0], [16, 17, 18])
     assert emitted == ([10], [11, 12, 13, 14], [15], [16, 17, 18, 19])

@@ -52,7 +52,7 @@ def trace(method, model, context, steps, level=None, seed=0, budget=256):
         fed = torch.tensor([context[-1], *draft.tokens])
         drafter.observe(Step(context[-1], tuple(emitted), tuple(path), False, fed, TopK(ids, ids.float())))
         context += emitted
-        pool = {key: grams[::-1] for key in range(11) if (grams := method.pool.get((key,)))}  # oldest first
+        pool = {key: grams[::-1] for key in range(11) if (grams := list(method.pool.recent((key,))))}  # oldest first
         out.append((draft, emitted, pool))
     return out
 
@@ -205,16 +205,13 @@ def test_the_engine_shows_each_cell_what_it_may_see(family):
     assert max(out.accept) > 1
 
 
-def test_parents_of_a_window():
+def test_parents_of_a_window_and_of_branches():
     assert window_parents([4]) == [-1, 0, 1, 2]
     assert window_parents([2, 3]) == [-1, 0, -1, 0, 1]
     assert window_parents([2, 3, 3]) == [-1, 0, -1, 0, 1, 2, 3, 4]
     assert window_parents([0, 1, 1]) == [-1, 0]
     assert window_parents([6, 7, 7, 7])[6:13] == [-1, 0, 1, 2, 3, 4, 5]
     assert len(window_parents([6, 7, 7, 7])) == largest_window(5, 7) == 27
-
-
-def test_branches():
     grams = [(1, 2, 3), (1, 2, 4), (1, 2, 3), (5, 2, 3)]
     assert branch_of(grams[:2], False, 99) == ([1, 2, 3, 1, 2, 4], [-1, 0, 1, -1, 3, 4])
     assert branch_of(grams, False, 8) == ([1, 2, 3, 1, 2, 4], [-1, 0, 1, -1, 3, 4])

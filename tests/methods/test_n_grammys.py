@@ -61,14 +61,8 @@ def test_integer_example():
     assert rows_of(draft) == [(2, 3), (5, 6), (2, 4), (2, 3), (7, 8)]
     assert draft.parents == [-1, 0, -1, 2, -1, 4, -1, 6, -1, 8]
     assert draft.source == [0] * 6 + [1] * 4
-
-
-def test_integer_example_without_doubles():
     draft = drafter(EXAMPLE, dedupe=True).propose(EXAMPLE, 64)
     assert rows_of(draft) == [(2, 3), (5, 6), (2, 4), (7, 8), (9, 1)]
-
-
-def test_integer_example_as_a_trie():
     draft = drafter(EXAMPLE, verify="trie").propose(EXAMPLE, 64)
     assert (draft.tokens, draft.parents) == ([2, 3, 5, 6, 4, 7, 8], [-1, 0, -1, 2, 0, -1, 5])
     assert draft.source == [0, 0, 0, 0, 0, 1, 1]
@@ -340,12 +334,9 @@ def test_budget_is_kept(verify, budget):
     assert bool(len(draft)) == (budget >= 2)
 
 
-def test_a_batch_that_the_engine_cannot_hold_is_refused():
+def test_a_batch_that_the_engine_cannot_hold_and_a_missing_bos_are_named():
     with pytest.raises(InputError, match=r"25, w=14: a draft has up to 350 nodes.*engine.max_nodes=256"):
         NGrammys(k=25, w=14).bind(_Spoken())
     NGrammys(k=25, w=14, strategy="bigram").bind(_Spoken())
-
-
-def test_bos_that_the_tokenizer_lacks_is_named():
     with pytest.raises(InputError, match="bos=true"):
         NGrammys(bos=True).check(target_of(build("llama"), bos=None).card)

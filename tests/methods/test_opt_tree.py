@@ -72,7 +72,7 @@ def test_feeding_only_what_is_among_the_best_changes_nothing(monkeypatch):
     assert [paths_of(drafted(table, nodes, 5)) for nodes in (3, 8, 20)] == sparse
 
 
-def test_a_certain_draft_is_a_chain_and_every_parent_is_there():
+def test_a_certain_draft_is_a_chain_and_the_threshold_ends_the_growth():
     """Children of probability 1 weigh what their parents weigh; the parent must be chosen first."""
     table = torch.full((4, 4), -1e4, dtype=torch.float64)
     for token in range(4):
@@ -80,10 +80,7 @@ def test_a_certain_draft_is_a_chain_and_every_parent_is_there():
     draft = drafted(table, 6, 6)
     assert paths_of(draft)[-1] == (1, 2, 3, 0, 1, 2)
     assert list(draft.parents) == [-1, 0, 1, 2, 3, 4]
-
-
-def test_threshold_ends_the_growth():
-    """Children of 0.7 and 0.3, three nodes: 1, then 0.7 + 0.49 + 0.3, then 0.7 + 0.49 + 0.343, then no more."""
+    # Children of 0.7 and 0.3, three nodes: 1, then 0.7 + 0.49 + 0.3, then 0.7 + 0.49 + 0.343, then no more.
     lm = MarkovLM(torch.tensor([[0.7, 0.3], [0.7, 0.3]], dtype=torch.float64).log())
     for threshold, layers, forwards in ((0.0, 4, 4), (0.1, 3, 3), (0.5, 2, 2)):
         method = fitted(OptTree("unused", 3, threshold, 9), lm, vocab=2)

@@ -53,16 +53,12 @@ def test_the_draft_models_lookahead_says_what_plain_decoding_says():
     assert drafter.stats()["mean_forwards"] < drafter.stats()["mean_draft_length"]
 
 
-def test_without_endings_it_is_the_drafts_chain():
+def test_chains_without_endings_beyond_gamma_and_at_an_eos():
     model = build("llama", torch.float64)
     draft = begin(method_with(model, endings=0), [5, 6, 7]).propose([5, 6, 7], 64)
     assert list(draft.parents) == list(range(-1, len(draft) - 1))
     assert list(draft.tokens) == plain_greedy(model, [5, 6, 7], len(draft))
-
-
-def test_tokens_beyond_gamma_are_kept_or_cut():
-    """A phrase of the pool that the draft model says too: its forward gives four tokens at once, gamma is two."""
-    model = build("llama", torch.float64)
+    # A phrase of the pool that the draft model says too: its forward gives four tokens at once, gamma is two.
     said = plain_greedy(model, [5, 6, 7], 40)
     longest = {}
     for overshoot in ("kept", "cut"):
@@ -77,6 +73,9 @@ def test_tokens_beyond_gamma_are_kept_or_cut():
         longest[overshoot] = max(lengths)
         assert min(lengths) >= 2
     assert longest["kept"] > longest["cut"] == 2
+    truth = plain_greedy(model, [5, 6, 7], 3)
+    method = fitted(Ouroboros("unused", **SMALL), model, eos=frozenset([truth[1]]))
+    assert list(begin(method, [5, 6, 7]).propose([5, 6, 7], 64).tokens) == truth[:2]
 
 
 def test_endings_hang_from_the_last_drafted_token():
@@ -110,7 +109,7 @@ def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected(
     assert method.pool.newest(truth[1], 9) == [(truth[2], *said[3:5]), right]
 
 
-def test_rejected_tokens_teach_phrases():
+def test_rejected_tokens_teach_phrases_and_a_correction_takes_the_place_of_its_phrase():
     """The rejected tokens and what the target said after them, as the reference's loop over positions gives them."""
     pool = PhrasePool(3)
     pool.learn([7, 1, 5, 4], [1, 2, 9, 9], 2)
@@ -118,6 +117,16 @@ def test_rejected_tokens_teach_phrases():
     assert [pool.newest(key, 9) for key in (1, 5, 4)] == [[], [], []]
     pool.learn([7, 1, 2], [1, 2, 3], 2)
     assert (pool.newest(7, 9), pool.newest(1, 9)) == ([(1, 2)], [(2, 3)])
+    pool = PhrasePool(4)
+    for phrase in ((1, 1), (2, 2), (3, 3)):
+        pool.add(0, phrase)
+    pool.replace(0, (2, 2), (9, 9))
+    assert pool.newest(0, 9) == [(1, 1), (9, 9), (3, 3)]
+    pool.replace(0, (3, 3), (1, 1))  # held already: once only, in the corrected one's place
+    assert pool.newest(0, 9) == [(9, 9), (1, 1)]
+    pool.replace(0, (7, 7), (8, 8))
+    pool.replace(5, (7, 7), (8, 8))
+    assert (pool.newest(0, 9), pool.newest(5, 9), pool.newest(0, 0)) == ([(9, 9), (1, 1)], [], [])
 
 
 def learnt_by_position(drafted, said, length):
@@ -169,19 +178,6 @@ def test_the_pool_is_the_references_lists(data):
     assert pool.nbytes() == 0
 
 
-def test_a_correction_takes_the_place_of_its_phrase():
-    pool = PhrasePool(4)
-    for phrase in ((1, 1), (2, 2), (3, 3)):
-        pool.add(0, phrase)
-    pool.replace(0, (2, 2), (9, 9))
-    assert pool.newest(0, 9) == [(1, 1), (9, 9), (3, 3)]
-    pool.replace(0, (3, 3), (1, 1))  # held already: once only, in the corrected one's place
-    assert pool.newest(0, 9) == [(9, 9), (1, 1)]
-    pool.replace(0, (7, 7), (8, 8))
-    pool.replace(5, (7, 7), (8, 8))
-    assert (pool.newest(0, 9), pool.newest(5, 9), pool.newest(0, 0)) == ([(9, 9), (1, 1)], [], [])
-
-
 def test_a_warm_pool_needs_fewer_steps():
     model = build("llama", torch.float64)
     method = method_with(noisy(model, 0.02), endings=3)
@@ -191,10 +187,3 @@ def test_a_warm_pool_needs_fewer_steps():
     method.reset()
     assert method.state_bytes() == 0
     assert run(model, method, limit=60).accept == cold.accept
-
-
-def test_eos_ends_the_draft():
-    model = build("llama", torch.float64)
-    truth = plain_greedy(model, [5, 6, 7], 3)
-    method = fitted(Ouroboros("unused", **SMALL), model, eos=frozenset([truth[1]]))
-    assert list(begin(method, [5, 6, 7]).propose([5, 6, 7], 64).tokens) == truth[:2]

@@ -66,15 +66,12 @@ def test_the_most_frequent_nodes_ties_by_depth_then_first_seen(nodes):
     assert paths(draft(method_on(depth=3), [2, 3], budget=nodes)) == EXAMPLE[:nodes]
 
 
-def test_cut_of_the_code_is_smaller():
+def test_cut_of_the_code_is_smaller_and_counts_a_repeated_token_once():
     """Paths cost their distinct tokens: (4), (5), (4 1) are 1 + 1 + 2 of 3, so (4 1) goes."""
     assert paths(draft(method_on(depth=3, nodes=2, cut="reference"), [2, 3])) == [(4,), (5,)]
     assert paths(draft(method_on(depth=3, nodes=3, cut="reference"), [2, 3])) == [(4,), (5,)]
     assert paths(draft(method_on(depth=3, nodes=3, cut="paper"), [2, 3])) == [(4,), (5,), (4, 1)]
     assert paths(draft(method_on(depth=3, nodes=7, cut="reference"), [2, 3])) == [(4,), (5,), (4, 1), (4, 2)]
-
-
-def test_cut_counts_a_repeated_token_once():
     chain = [1, 2, 8, 8, 8, 8]
     assert paths(draft(method_on([chain], depth=4, nodes=4, cut="reference"), [1, 2])) == [
         (8,) * n for n in (1, 2, 3, 4)
@@ -83,16 +80,13 @@ def test_cut_counts_a_repeated_token_once():
     assert paths(draft(method_on([distinct], depth=4, nodes=4, cut="reference"), [1, 2])) == [(5,), (5, 6)]
 
 
-def test_the_longest_suffix_is_taken_and_one_token_is_none():
+def test_the_longest_suffix_is_taken_and_continuations_may_stop_at_the_border():
     assert paths(draft(method_on(depth=1), [1, 2, 3])) == [(4,)]
     assert paths(draft(method_on(depth=1), [2, 3])) == [(4,), (5,)]
     assert paths(draft(method_on(depth=1, longest=2), [1, 2, 3])) == [(4,), (5,)]
     assert len(draft(method_on(depth=1), [7, 3])) == 0
     assert paths(draft(method_on(depth=1, shortest=1), [7, 3])) == [(4,), (5,)]
     assert len(draft(method_on(), [3])) == 0
-
-
-def test_continuations_may_stop_at_the_border():
     assert paths(draft(method_on(depth=3, cross_documents=False), [2, 3])) == [(4,), (5,), (5, 6)]
     assert paths(draft(method_on(depth=3, cross_documents=True), [3, 4])) == [
         (1,),
@@ -105,14 +99,11 @@ def test_continuations_may_stop_at_the_border():
     assert len(draft(method_on(depth=3, cross_documents=False), [3, 4])) == 0
 
 
-def test_the_first_matches_are_not_a_fair_subset():
+def test_a_subset_is_fair_and_the_seeds():
     """The code's first 5000 in sorted order are those followed by small ids."""
     documents = [[1, 2, 3]] * 10 + [[1, 2, 9]] * 90
     assert paths(draft(method_on(documents, depth=1, nodes=1, max_matches=10), [1, 2])) == [(9,)]
     assert paths(draft(method_on(documents, depth=1, nodes=1, max_matches=10, subset="first"), [1, 2])) == [(3,)]
-
-
-def test_the_same_seed_draws_the_same_subset():
     random = np.random.default_rng(0)
     documents = [[1, 2, *random.integers(3, 10, 3)] for _ in range(500)]
     method = method_on(documents, max_matches=20)

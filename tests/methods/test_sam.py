@@ -62,10 +62,14 @@ def test_chain_of_the_reference(root, match, chain):
     assert list(found.parents) == [-1, 0, 1, 2, 3]
 
 
-def test_no_match_is_the_auxiliarys():
+def test_short_matches_are_the_auxiliarys():
     found = aided([*TEXT, 9])
     assert found.source == [AUXILIARY] * 5
     assert not draft([*TEXT, 9], n_predicts=6)
+    for matched, threshold, source in ((5, 5, DYNAMIC), (5, 6, AUXILIARY), (4, 5, AUXILIARY)):
+        text = list(range(1, 13))
+        found = aided([*text, *text[:matched]], threshold=threshold)
+        assert set(found.source) == {source}
 
 
 CLIMBING = [2, 5, 6, 7, 8, 9, 4, 1, 2, 5, 3, 1]
@@ -80,33 +84,20 @@ def test_a_shorter_match_is_taken_for_a_longer_copy():
     assert draft([*CLIMBING, 2], n_predicts=6).tokens == [5, 3, 1]  # alone it never climbs
 
 
-def test_first_occurrence_is_copied():
+def test_the_first_occurrence_is_copied_as_far_as_the_match_allows():
     text = [1, 2, 3, 9, 1, 2, 4, 8, 1]
     assert draft([*text, 2]).tokens == [3, 9, 1, 2, 4, 8, 1]
     assert brute_match(text, 2) == (2, 2)
     assert brute_match(text, 2, latest=True) == (2, 6)  # the wrong variant, which the search below tells apart
-
-
-def test_length_of_a_chain_alone():
-    """1 + int(alpha L) tokens with the root, n_predicts at most; so the nodes are int(alpha L)."""
+    # 1 + int(alpha L) tokens with the root, n_predicts at most; so the nodes are int(alpha L).
     text = list(range(1, 40))
     for alpha, matched, nodes in ((4.0, 1, 4), (4.0, 2, 8), (1.5, 1, 1), (1.5, 3, 4), (0.5, 1, 0)):
         assert len(draft([*text, *text[:matched]], alpha=alpha)) == nodes
     assert len(draft([*text, 1, 2, 3], n_predicts=9)) == 8
     assert len(draft([*text, 1, 2, 3], budget=5)) == 5
-
-
-def test_the_root_is_not_copied():
-    """It is not in the reference's automaton yet when it is looked up."""
+    # It is not in the reference's automaton yet when it is looked up.
     assert draft([1, 2, 1, 2]).tokens == [1]  # with it: [1, 2]
     assert not draft([7, 7, 7, 7])
-
-
-def test_threshold_and_what_counts():
-    for matched, threshold, source in ((5, 5, DYNAMIC), (5, 6, AUXILIARY), (4, 5, AUXILIARY)):
-        text = list(range(1, 13))
-        found = aided([*text, *text[:matched]], threshold=threshold)
-        assert set(found.source) == {source}
 
 
 def brute_match(text, token, latest=False):

@@ -115,19 +115,6 @@ def test_the_search_finds_the_layers_that_add_nothing_while_it_decodes():
     assert run(model, bound(model, length=4)).accept[-4:-1] != [5, 5, 5]
 
 
-def test_sets_are_scored_by_the_tokens_that_follow(monkeypatch):
-    model = idle(deep("llama"), 1, 2)
-    run(model, method := bound(model, **SEARCH))
-    scores = []
-    monkeypatch.setattr(LayerSearch, "enter", lambda self, agreed: scores.append(agreed))
-    ids = [5, 6, 7, *plain_greedy(model, [5, 6, 7], 61)]
-    for number, kept in enumerate(method.sets):
-        method.found = LayerSearch(tried=number)
-        method.try_next(ids, 3)
-        wanted = [int(by_hand(model, ids[:end], kept).argmax()) == ids[end] for end in range(3, 19)]
-        assert scores.pop() == sum(wanted) / 16
-
-
 @pytest.mark.parametrize("reset", [True, False])
 def test_what_was_found_lasts_until_the_reset_and_is_each_states_own(reset):
     model = idle(deep("llama"), 1, 2)
@@ -144,10 +131,19 @@ def test_what_was_found_lasts_until_the_reset_and_is_each_states_own(reset):
     assert (again.accept[0] == 5) is not reset
 
 
-def test_a_short_request_tries_nothing():
+def test_sets_are_scored_by_the_tokens_that_follow_and_a_short_request_scores_none(monkeypatch):
     model = idle(deep("llama"), 1, 2)
     run(model, method := bound(model, **SEARCH), limit=16)
     assert method.found == LayerSearch()
+    run(model, method := bound(model, **SEARCH))
+    scores = []
+    monkeypatch.setattr(LayerSearch, "enter", lambda self, agreed: scores.append(agreed))
+    ids = [5, 6, 7, *plain_greedy(model, [5, 6, 7], 61)]
+    for number, kept in enumerate(method.sets):
+        method.found = LayerSearch(tried=number)
+        method.try_next(ids, 3)
+        wanted = [int(by_hand(model, ids[:end], kept).argmax()) == ids[end] for end in range(3, 19)]
+        assert scores.pop() == sum(wanted) / 16
 
 
 @pytest.mark.parametrize(

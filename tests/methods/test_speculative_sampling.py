@@ -29,7 +29,7 @@ def test_output_is_the_targets_whatever_the_draft(schedule, epsilon):
         assert run(model, method).ids == truth
 
 
-def test_acceptance_falls_with_the_drafts_quality():
+def test_acceptance_falls_with_the_drafts_quality_and_an_eos_ends_the_chain():
     model = build("llama", torch.float64)
     mat = []
     for epsilon in (0.0, 0.03, 1.0):
@@ -37,6 +37,9 @@ def test_acceptance_falls_with_the_drafts_quality():
         mat.append(sum(out.accept) / len(out.accept))
     assert mat[0] == 6.0  # the target as its own draft: all five, and the bonus token
     assert mat[0] > mat[1] > mat[2]
+    truth = plain_greedy(model, [5, 6, 7], 3)
+    method = fitted(SpeculativeSampling("unused", length=8), model, eos=frozenset([truth[2]]))
+    assert list(begin(method, [5, 6, 7]).propose([5, 6, 7], 64).tokens) == truth
 
 
 def test_heuristic_grows_by_two_and_shrinks_by_one():
@@ -66,35 +69,21 @@ def test_confidence_ends_the_chain_behind_the_first_unsure_token():
     assert draft.score == pytest.approx([float(row[token]) for row, token in drawn_from])
 
 
-def test_the_target_as_its_own_draft_is_always_accepted_when_sampling():
+def test_drawn_and_chosen_drafts_when_sampling():
     """The ratio test accepts 1 - TV(p, q); the argmax choice at most p's largest probability."""
     model, sampling = build("llama", torch.float64), Sampling(1.0)
     drawn = run(model, method_with(model, sampling, length=5, schedule="fixed"), sampling=sampling)
     argmax = run(model, method_with(model, sampling, length=5, schedule="fixed", choice="argmax"), sampling=sampling)
     assert set(drawn.accept) == {6}
     assert sum(argmax.accept) / len(argmax.accept) < 5
-
-
-def test_argmax_choice_emits_vanillas_ids_and_draws_nothing():
     model, sampling = build("llama", torch.float64), Sampling(0.8)
     method = method_with(noisy(model, 0.02), sampling, choice="argmax")
     assert not method.draws
     vanilla = run(model, method_with(model, sampling, choice="argmax"), sampling=sampling, max_nodes=0)
     assert run(model, method, sampling=sampling).ids == vanilla.ids
-
-
-def test_the_drafts_numbers_are_the_seeds_and_nobody_elses():
-    model, sampling = build("llama", torch.float64), Sampling(1.0)
     method = method_with(model, sampling)
     first, again, other = (begin(method, [5, 6, 7], seed).propose([5, 6, 7], 64) for seed in (1, 1, 2))
     assert list(first.tokens) == list(again.tokens) != list(other.tokens)
     state = torch.random.get_rng_state()
     begin(method, [5, 6, 7]).propose([5, 6, 7], 64)
     assert torch.equal(state, torch.random.get_rng_state())
-
-
-def test_eos_ends_the_chain():
-    model = build("llama", torch.float64)
-    truth = plain_greedy(model, [5, 6, 7], 3)
-    method = fitted(SpeculativeSampling("unused", length=8), model, eos=frozenset([truth[2]]))
-    assert list(begin(method, [5, 6, 7]).propose([5, 6, 7], 64).tokens) == truth

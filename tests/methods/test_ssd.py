@@ -48,13 +48,10 @@ def test_integer_examples(context, wanted, matched):
     assert drafter.stats().get("query_tokens", 0) == matched
 
 
-def test_ties_to_the_first_hit_would_differ():
+def test_ties_go_to_the_latest_and_a_vote_on_prefixes_is_not_split():
     method = serve(Spacelike(draft_length=2), [[1, 2, 3, 4], [1, 2, 3, 5]])
     assert list(draft(method, [1, 2, 3]).tokens) == [5]
     assert list(draft(serve(Spacelike(draft_length=2), [[1, 2, 3, 5], [1, 2, 3, 4]]), [1, 2, 3]).tokens) == [4]
-
-
-def test_a_vote_on_prefixes_is_not_split_by_late_differences():
     requests = [[1, 2, 5, 6], [1, 2, 5, 7], [1, 2, 9, 9], [1, 2, 9, 9], [1, 2, 5, 8]]
     assert list(draft(serve(Spacelike(draft_length=2), requests), [1, 2]).tokens) == [9, 9]
     prefix = draft(serve(Spacelike(draft_length=2, vote="prefix"), requests), [1, 2])
@@ -62,15 +59,12 @@ def test_a_vote_on_prefixes_is_not_split_by_late_differences():
     assert prefix.score == pytest.approx([3 / 5, 1 / 3])
 
 
-def test_longest_query_wins_and_its_length_is_a_limit():
+def test_longest_query_wins_and_drafts_stop_at_the_end_of_a_request_and_at_the_budget():
     requests = [[1, 2, 3, 4], [9, 2, 3, 5], [9, 2, 3, 5]]
     assert list(draft(serve(Spacelike()), [1, 2, 3], 1).tokens) == [5]
     assert list(draft(serve(Spacelike(), requests), [1, 2, 3]).tokens) == [4]
     assert list(draft(serve(Spacelike(query_length=2), requests), [1, 2, 3]).tokens) == [5]
     assert list(draft(serve(Spacelike(min_query=2), requests), [7, 3]).tokens) == []
-
-
-def test_drafts_stop_at_the_end_of_a_request_and_at_the_budget():
     method = serve(Spacelike(), [[1, 2, 3], [4, 5, 6, 7]])
     assert list(draft(method, [1]).tokens) == [2, 3]
     assert list(draft(method, [3]).tokens) == []

@@ -85,14 +85,11 @@ def test_a_sized_tree_has_its_size_and_is_a_tree(nodes, depth, width):
     assert all(path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths for path in paths)  # ranks without a gap
 
 
-def test_breadth_family_is_nested_and_passes_through_the_reference():
+def test_families_of_trees_pass_through_the_reference():
     family = [set(paths_of(reference_tree(nodes, 6, 8))) for nodes in (20, 40, 60, 80, 100, 120)]
     assert all(small < large for small, large in itertools.pairwise(family))
     assert family[3] == set(paths_of(TreeShape.from_counts(REFERENCE, 8)))
     assert (0,) * 6 in family[0]
-
-
-def test_depth_family_keeps_what_it_can_of_the_reference():
     sizes = {depth: sizes_of(reference_tree(80, depth, 8)) for depth in (3, 5, 7, 10)}
     assert sizes[3] == [8, 32, 40]
     assert sizes[5] == [8, 21, 25, 16, 10]
@@ -100,10 +97,7 @@ def test_depth_family_keeps_what_it_can_of_the_reference():
     assert sizes[10] == [8, 20, 23, 14, 8, 3, 1, 1, 1, 1]
     reference = set(paths_of(reference_tree(80, 6, 8)))
     assert reference - set(paths_of(reference_tree(80, 7, 8))) == {(2, 2)}  # the least worth, for one more level
-
-
-def test_worth_alone_would_not_give_the_reference():
-    """The wrong variant: without the reference's nodes first, ten of its eighty are others."""
+    # The wrong variant: without the reference's nodes first, ten of its eighty are others.
     every = [path for level in range(1, 7) for path in itertools.product(range(8), repeat=level)]
     by_worth = sorted(
         every,
@@ -121,10 +115,11 @@ def test_fill_breadth_first():
     assert method.shape.parents == (-1, -1, 0, 0, 1)
     assert list(method.matrix.draft(5).tokens) != [6, 1, 2, 7, 4]  # what tree order the example tells apart
     assert DEPTH_FIRST.parents != method.shape.parents
-
-
-def test_cold_matrix_drafts_token_zero():
     assert list(bound().matrix.draft(9).tokens) == [0, 0, 0, 0, 0]
+    matrix = RecyclingMatrix(DEPTH_FIRST, 3, "last", 16, torch.device("cpu"))
+    matrix.rows[5], matrix.rows[6] = torch.tensor([6, 7, 8]), torch.tensor([1, 2, 3])
+    matrix.rows[7] = torch.tensor([4, 9, 0])
+    assert list(matrix.draft(5).tokens) != [6, 7, 1, 2, 4]
 
 
 ROWS = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
@@ -162,13 +157,6 @@ def test_prompt_row_i_is_what_follows_prompt_token_i():
     assert method.matrix.rows[11].tolist() == [4, 5, 6]
     assert method.matrix.rows[10].tolist() == [7, 8, 9]
     assert method.needs.prompt_topk == 3
-
-
-def test_a_depth_first_fill_would_fail_the_example():
-    matrix = RecyclingMatrix(DEPTH_FIRST, 3, "last", 16, torch.device("cpu"))
-    matrix.rows[5], matrix.rows[6] = torch.tensor([6, 7, 8]), torch.tensor([1, 2, 3])
-    matrix.rows[7] = torch.tensor([4, 9, 0])
-    assert list(matrix.draft(5).tokens) != [6, 7, 1, 2, 4]
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.sampled_from(["last", "first", "merge"]), st.data())
