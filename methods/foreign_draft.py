@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from methods.parts.draft_lm import DraftCall, DraftLM, DraftRequest, choose_token, read_draft_card
-from methods.parts.draft_method import ChainMethod, Schedule, TargetTraits
+from methods.parts.draft_method import ChainMethod, TargetTraits
 from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.models.facade import ModelCard, Target
 from specbench.types import EMPTY, Draft, InputError, Prefill
@@ -131,28 +131,20 @@ class _Text(SharedDrafter):
         return Draft.chain(method.vocabularies.recut(context, tokens)[:budget], 0)
 
 
+@dataclass(eq=False)
 class ForeignDraft(ChainMethod):
     """A draft model of another vocabulary; conf/method/foreign_draft.yaml describes the parameters."""
 
-    def __init__(
-        self,
-        draft: str | None,
-        match: Literal["token", "string"] = "token",
-        length: int = 5,
-        schedule: Schedule = "heuristic",
-        threshold: float = 0.4,
-        choice: Literal["drawn", "argmax"] = "drawn",
-        draft_temperature: float | None = None,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, length, schedule, threshold, choice, draft_temperature, dtype, device)
-        self.match, self._drawn, self.draft_eos = match, self.draws, -1
-        self.draws = self.draws and match == "token"
+    match: Literal["token", "string"] = "token"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._drawn, self.draft_eos = self.draws, -1
+        self.draws = self.draws and self.match == "token"
 
     def check(self, model: ModelCard) -> None:
         """The two vocabularies must share a token."""
-        self._card = read_draft_card(self.draft, model, self._dtype, self._device, same=False)
+        self._card = read_draft_card(self.draft, model, self.dtype, self.device, same=False)
         self.vocabularies = Vocabularies(model.tokenizer, self._card.tokenizer)
         eos = self._card.tokenizer.eos_token_id
         self.draft_eos = -1 if eos is None else eos

@@ -7,15 +7,17 @@ expected to bring. It grows a layer a draft forward, as long as that raises the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from methods.parts.draft_method import DraftModelMethod
+from methods.parts.parameters import count
 from specbench.method import Drafter
 from specbench.models.facade import Target
 from specbench.models.transfer import upload
-from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step, require_count, require_nodes
+from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step, require_nodes
 
 
 class _Growth:
@@ -102,24 +104,18 @@ class _OptTree(Drafter):
         return {"mean_layers": sum(self._depths) / len(self._depths)} if self._depths else {}
 
 
+@dataclass(eq=False)
 class OptTree(DraftModelMethod):
     """OPT-Tree; conf/method/opt_tree.yaml describes the parameters."""
 
-    def __init__(
-        self,
-        draft: str | None,
-        nodes: int = 50,
-        threshold: float = 0.5,
-        max_depth: int = 10,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, dtype, device, None)
-        require_count("nodes", nodes, high=MOST)
-        require_count("max_depth", max_depth, high=MOST)
-        if not 0 <= threshold < 1:
-            raise InputError(f"threshold={threshold}: expected a number of tokens from 0 to below 1, a layer's most")
-        self.nodes, self.threshold, self.max_depth = nodes, threshold, max_depth
+    nodes: int = count(50, high=MOST)
+    threshold: float = 0.5
+    max_depth: int = count(10, high=MOST)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.threshold < 1:
+            raise InputError(f"threshold={self.threshold}: expected tokens from 0 to below 1, a layer's most")
 
     def bind(self, target: Target) -> None:
         """Refuse a tree larger than a draft; load the draft's weights."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from methods.parts.draft_lm import TreeRequest
 from methods.parts.draft_method import DraftModelMethod
 from methods.parts.lookahead_window import Window, branch_of, hang_below
+from methods.parts.parameters import count
 from specbench.decode.walk import Walk
 from specbench.method import Drafter
 from specbench.models.facade import Target
-from specbench.types import EMPTY, MOST, ROOT, Draft, Needs, Prefill, Step, require_count, require_nodes
+from specbench.types import EMPTY, MOST, ROOT, Draft, Needs, Prefill, Step, require_nodes
 
 Phrase = tuple[int, ...]
 LINK_BYTES = 200  # what a key takes in the dict, list included, at the usual fill
@@ -182,33 +184,23 @@ class _Ouroboros(Drafter):
         return {"mean_draft_length": sum(self._lengths) / steps, "mean_forwards": self._lookahead.forwards / steps}
 
 
+@dataclass(eq=False)
 class Ouroboros(DraftModelMethod):
     """Ouroboros; conf/method/ouroboros.yaml describes the parameters."""
 
     learned = ("pool",)
-
     by_node = True
-    sources = ("draft model", "phrases")
+    sources = ("draft model", "phrases")  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        draft: str | None,
-        gamma: int = 12,
-        window: int = 20,
-        level: int = 7,
-        endings: int = 3,
-        dtype: str | None = None,
-        device: str | None = None,
-        overshoot: Literal["kept", "cut"] = "kept",
-    ) -> None:
-        super().__init__(draft, dtype, device, None)
-        require_count("gamma", gamma, high=MOST)
-        require_count("window", window, high=MOST)
-        require_count("level", level, low=3, high=MOST)
-        require_count("endings", endings, low=0, high=MOST)
-        self.gamma, self.window, self.level, self.endings = gamma, window, level, endings
-        self.overshoot = overshoot
-        self.pool = PhrasePool(window)
+    gamma: int = count(12, high=MOST)
+    window: int = count(20, high=MOST)
+    level: int = count(7, low=3, high=MOST)
+    endings: int = count(3, low=0, high=MOST)
+    overshoot: Literal["kept", "cut"] = "kept"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pool = PhrasePool(self.window)
 
     @property
     def needs(self) -> Needs:

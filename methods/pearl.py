@@ -87,7 +87,7 @@ class PearlActor(DraftActor):
 class _Pearl(ParallelDrafter):
     def __init__(self, method: Pearl, seed: int) -> None:
         super().__init__(method, seed)
-        self._gamma, self._device = method.gamma, method.device
+        self._gamma, self._device = method.gamma, method.target_device
         self._pending: list[int] = []
         self._probs: Tensor | None = None  # (pending, V)
         self._keep, self._tail = 0, list[int]()

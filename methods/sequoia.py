@@ -8,38 +8,34 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from methods.parts.fixed_tree import FixedTreeMethod
+from methods.parts.parameters import count
 from methods.parts.tree_shape import TreeShape
-from specbench.types import MOST, ROOT, InputError, require_count
+from specbench.types import MOST, ROOT, InputError
 
 
+@dataclass(eq=False)
 class Sequoia(FixedTreeMethod):
     """Sequoia's tree; conf/method/sequoia.yaml describes the parameters."""
 
-    def __init__(
-        self,
-        draft: str | None,
-        acceptance: list[float],
-        nodes: int = 64,
-        depth: int = 8,
-        draft_temperature: float | None = None,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, dtype, device, draft_temperature)
-        require_count("nodes", nodes, high=MOST)
-        require_count("depth", depth, high=MOST)
+    acceptance: list[float]
+    nodes: int = count(64, high=MOST)
+    depth: int = count(8, high=MOST)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        acceptance = self.acceptance
         if not acceptance or min(acceptance) < 0 or not 0 < sum(acceptance) <= 1.001:
             raise InputError(
                 f"acceptance={acceptance}: expected chances of a node's first, second, ... child, at least 0 each,"
                 " together more than 0 and at most 1"
             )
-        self.acceptance, self.nodes, self.depth = acceptance, nodes, depth
-        parents, self.expected = find_best_shape(nodes, min(depth, nodes), acceptance)
-        self.plant(TreeShape.of(parents), f"nodes={nodes}")
+        parents, _ = find_best_shape(self.nodes, min(self.depth, self.nodes), acceptance)
+        self.plant(TreeShape.of(parents), f"nodes={self.nodes}")
 
 
 def find_best_shape(nodes: int, depth: int, acceptance: Sequence[float]) -> tuple[list[int], float]:

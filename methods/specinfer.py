@@ -6,6 +6,7 @@ of them by that distribution (multi-step speculative sampling). At temperature 0
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
@@ -14,25 +15,21 @@ from methods.parts.tree_shape import TreeShape
 from specbench.types import MOST, InputError
 
 
+@dataclass(eq=False)
 class SpecInfer(FixedTreeMethod):
     """SpecInfer's tree; conf/method/specinfer.yaml describes the parameters."""
 
     replace = True
 
-    def __init__(
-        self,
-        draft: str | None,
-        expansion: list[int],
-        draft_temperature: float | None = None,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, dtype, device, draft_temperature)
+    expansion: list[int]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expansion = self.expansion
         if not expansion or min(expansion) < 1:
             raise InputError(f"expansion={expansion}: expected a list of whole numbers of at least 1, one a depth")
         if sum(accumulate(expansion, mul)) > MOST:
             raise InputError(f"expansion={expansion}: makes more than {MOST} nodes; expected a smaller tree")
-        self.expansion = expansion
         counts = [
             [width] * above for width, above in zip(expansion, accumulate(expansion, mul, initial=1), strict=False)
         ]

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from methods.parts.draft_lm import DraftLM, draw_one
-from methods.parts.draft_method import DraftModelMethod, TargetTraits
+from methods.parts.draft_method import DrawingMethod, TargetTraits
 from methods.parts.tree_shape import Level, ShapePlan, TreeShape, draw_children
 from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.models.facade import Target
 from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step, require_nodes
 
 
-class FixedTreeMethod(DraftModelMethod):
-    """A draft-model method whose tree has the same shape at every step. Its constructor calls ``plant``.
+class FixedTreeMethod(DrawingMethod):
+    """A draft-model method whose tree has the same shape at every step. Subclasses call ``plant``.
 
     replace: siblings are drawn with replacement, and may repeat.
     """

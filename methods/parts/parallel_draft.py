@@ -165,7 +165,7 @@ class ParallelDrafter(Drafter):
     def __init__(self, method: ParallelDraft, seed: int) -> None:
         method.port.open()  # a partner that was lost is replaced
         method.begun += 1
-        self.number, self.port, self.times = method.begun, method.port, RoundTimes(method.device)
+        self.number, self.port, self.times = method.begun, method.port, RoundTimes(method.target_device)
         method.alive[self.number] = self
         self._method, self._seed = method, seed
         self._opened = False
@@ -211,7 +211,7 @@ class ParallelDraft(DraftModelMethod):
     def __init__(
         self, draft: str | None, port: Backend, patience_s: float, dtype: str | None, device: str | None
     ) -> None:
-        super().__init__(draft, dtype, device, None)
+        super().__init__(draft, dtype=dtype, device=device)
         if not 1e-3 <= patience_s <= 86_400:
             raise InputError(f"patience_s={patience_s}: expected seconds, from 0.001 to 86400")
         self.backend, self.patience_s = port, patience_s
@@ -242,7 +242,12 @@ class ParallelDraft(DraftModelMethod):
 
     def connect(self, build: Callable[..., DraftActor], first: tuple[Any, ...], traits: TargetTraits) -> None:
         """Open the port to an actor; ``first``: what ``build`` takes before the target's traits."""
-        self.device, self.sampling, self.vocab, self.eos = traits.device, traits.sampling, traits.vocab, traits.eos
+        self.target_device, self.sampling, self.vocab, self.eos = (
+            traits.device,
+            traits.sampling,
+            traits.vocab,
+            traits.eos,
+        )
         arguments = (*first, traits, self.options())
         try:
             self.port = Port(self.backend, build, arguments, self.patience_s)

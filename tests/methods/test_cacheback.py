@@ -211,15 +211,13 @@ def test_frozen_build_against_counting(documents, lead, follow):
         assert table.get(leader) == ranked
 
 
-def test_missing_table_says_how_to_build_one(tmp_path):
+def test_a_missing_table_and_one_of_other_lengths_are_refused_and_a_pattern_finds_the_right_one(tmp_path):
     class Card:
         name = "m"
 
     with pytest.raises(InputError, match=r"specbench build frozen_table"):
         Cacheback().check(Card())
 
-
-def test_a_table_of_other_lengths_is_refused_and_a_pattern_finds_the_right_one(tmp_path):
     class Card:
         name = "m"
         tokenizer = range(10)

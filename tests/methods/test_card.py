@@ -164,7 +164,7 @@ def test_layers_are_the_heaviest_paths_and_a_hit_keeps_what_follows():
     assert cache.query(99) == ([], [])
 
 
-def test_emptied_layer_is_filled_from_the_secondary_cache():
+def test_emptied_layers_and_an_eos():
     cache = DraftCache(2, 3, frozenset())
     cache.grow(np.array([[1, 2, 3]]), np.log([[0.6, 0.3, 0.1]]))
     cache.grow(np.array([[4, 5, 6], [6, 5, 4]]), np.log([[0.5, 0.4, 0.1], [0.4, 0.35, 0.25]]))
@@ -173,9 +173,6 @@ def test_emptied_layer_is_filled_from_the_secondary_cache():
     assert cache.layers[0].tokens.tolist() == [6, 5]  # but what follows from 2 is remembered
     assert np.exp(cache.layers[0].weights) == pytest.approx([0.4, 0.35])
     assert cache.unread
-
-
-def test_nothing_follows_an_eos():
     cache = DraftCache(2, 2, frozenset([1]))
     cache.grow(np.array([[1, 2]]), np.log([[0.9, 0.1]]))
     cache.grow(np.array([[5, 6], [3, 4]]), np.log([[0.5, 0.5], [0.5, 0.5]]))
@@ -233,15 +230,11 @@ def figures(model, draft, **options):
     return sum(sum(out.accept) for out in outs) / sum(len(out.accept) for out in outs), hits / (hits + misses)
 
 
-def test_more_nodes_a_layer_hit_more_and_give_more_tokens():
+def test_more_nodes_correcting_and_waiting_pay():
     model = build("llama", torch.float64)
     found = [figures(model, noisy(model, 0.02), nodes_per_layer=nodes, ratio=4) for nodes in (1, 5, 40)]
     assert found[0][0] < found[1][0] < found[2][0]
     assert found[0][1] < found[1][1] < found[2][1]
-
-
-def test_correcting_and_waiting_pay():
-    model = build("llama", torch.float64)
     plain, queries, waits = (
         figures(model, noisy(model, 0.02), nodes_per_layer=8, ratio=4, **options)
         for options in ({}, {"correct": False}, {"wait": True})

@@ -35,18 +35,12 @@ def test_shapes_archives_and_errors(tmp_path):
         list(read_documents([tmp_path / "bad.jsonl"]))
 
 
-def test_tokenize_keeps_order_across_batches():
+def test_order_across_batches_and_documents_that_share_thirteen_words():
     def tokenizer(texts, verbose):
         return {"input_ids": [[len(text)] for text in texts]}
 
     texts = ["x" * n for n in range(1, 8)]
     assert [ids.tolist() for ids in tokenize(iter(texts), tokenizer, batch=3)] == [[n] for n in range(1, 8)]
-
-
-LINE = "the quick brown fox jumps over the lazy dog while nobody looks at it"  # fourteen words
-
-
-def test_documents_that_share_thirteen_words_are_kept_out():
     copied = "He wrote: The quick brown fox, jumps over the LAZY dog\nwhile nobody looks at ... and left."
     shorter = "the quick brown fox jumps over the lazy dog while nobody sleeps at all in there"
     kept, dropped = drop_overlapping([copied, shorter, "another text", ""], [LINE])
@@ -54,3 +48,6 @@ def test_documents_that_share_thirteen_words_are_kept_out():
     assert drop_overlapping([copied], []) == ([copied], 0)
     assert drop_overlapping([shorter], [LINE], words=11) == ([], 1)
     assert drop_overlapping([LINE], ["the quick brown fox"]) == ([LINE], 0)  # too short to be told from chance
+
+
+LINE = "the quick brown fox jumps over the lazy dog while nobody looks at it"  # fourteen words

@@ -303,7 +303,7 @@ def test_capacity_widths_and_masks():
     assert not torch.allclose(tree.expand([9], [1])[0], right, atol=1e-3)
 
 
-def test_nodes_that_do_not_hang_together_are_refused():
+def test_nodes_that_do_not_hang_together_and_chains_against_trees():
     tree = request_of("llama")
     tree.feed([5, 6], 0)
     with pytest.raises(ValueError, match="parent of node 0 is 3"):
@@ -315,10 +315,7 @@ def test_nodes_that_do_not_hang_together_are_refused():
         with pytest.raises(ValueError, match="no path"):
             tree.commit(path, [0] * len(path), kept)
     tree.commit([0], [1], [1])
-
-
-def test_chain_and_tree_requests_share_what_they_feed():
-    """A chain of steps gives the same rows either way; what a step held is compared with the next context."""
+    # A chain of steps gives the same rows either way; what a step held is compared with the next context.
     lm = DraftLM(model_of("llama"), 512)
     chain, tree = DraftRequest(lm, VOCAB), request_of("llama")
     for request in (chain, tree):

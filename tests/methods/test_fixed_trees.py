@@ -19,14 +19,11 @@ from specbench.decode.sampling import Sampling
 from specbench.models.tree import compute_depths
 
 
-def test_expansion_configurations():
+def test_shapes_by_hand():
     wanted = {(1, 1, 1): (-1, 0, 1), (3,): (-1, -1, -1), (2, 1): (-1, -1, 0, 1), (1, 2, 2): (-1, 0, 0, 1, 1, 2, 2)}
     assert {widths: SpecInfer("x", [*widths]).shape.parents for widths in wanted} == wanted
     assert len(SpecInfer("x", [1, 1, 3, 1, 1, 1, 1, 1]).shape) == 20
-
-
-def test_levels():
-    """Root -> 0, 1; 0 -> 2; 1 has no child; 2 -> 3, 4."""
+    # Root -> 0, 1; 0 -> 2; 1 has no child; 2 -> 3, 4.
     shape = TreeShape.of([-1, -1, 0, 2, 2])
     assert [level.start for level in shape.levels] == [0, 2, 3]
     assert [level.rows for level in shape.levels] == [(0, 0), (0,), (0, 0)]
@@ -35,6 +32,12 @@ def test_levels():
     assert [level.above for level in shape.levels] == [(-1,), (0,), ()]
     assert shape.inner == {0: 0, 2: 1}
     assert len(TreeShape.of([])) == 0
+    assert find_best_shape(2, 3, [0.0, 0.9]) == ([-1, -1], pytest.approx(1.9))
+    assert find_best_shape(4, 9, [0.8])[0] == [-1, 0, 1, 2]
+    assert find_best_shape(4, 2, [0.8])[0] == [-1, 0]
+    parents, _ = find_best_shape(200, 12, [0.5, 0.2, 0.1, 0.05])
+    assert parents == sorted(parents)
+    assert len(parents) == 200
 
 
 def worth(parents, acceptance) -> float:
@@ -70,15 +73,6 @@ def test_best_shape_is_the_best_of_all_trees(data):
     assert max(compute_depths(parents), default=0) <= depth  # a single node that is never right is left out
     assert worth(parents, acceptance) == pytest.approx(expected)
     assert expected == pytest.approx(max(worth(tree, acceptance) for tree in every_tree(nodes, depth, len(acceptance))))
-
-
-def test_best_shapes_by_hand():
-    assert find_best_shape(2, 3, [0.0, 0.9]) == ([-1, -1], pytest.approx(1.9))
-    assert find_best_shape(4, 9, [0.8])[0] == [-1, 0, 1, 2]
-    assert find_best_shape(4, 2, [0.8])[0] == [-1, 0]
-    parents, _ = find_best_shape(200, 12, [0.5, 0.2, 0.1, 0.05])
-    assert parents == sorted(parents)
-    assert len(parents) == 200
 
 
 RATES = [0.6, 0.2, 0.1]
@@ -118,7 +112,7 @@ def test_the_target_as_its_own_draft_is_always_accepted_when_sampling(method):
 def test_every_node_goes_with_the_distribution_it_was_drawn_from(method, temperature):
     """At the request's temperature, or at the draft's own."""
     model, sampling = build("llama", torch.float64), Sampling(1.5)
-    method.temperature = temperature
+    method.draft_temperature = temperature
     draft = begin(fitted(method, model, sampling), [5, 6, 7], seed=4).propose([5, 6, 7], 64)
     tokens, paths, earlier = draft.tokens.tolist(), [], {}
     for node, parent in enumerate(draft.parents):
@@ -133,7 +127,7 @@ def test_every_node_goes_with_the_distribution_it_was_drawn_from(method, tempera
         assert draft.probs[node, tokens[node]] > 0
 
 
-def test_a_distribution_of_fewer_tokens_than_children_leaves_the_others_out():
+def test_a_race_draws_as_one_draw_after_the_other_and_leaves_out_what_has_no_probability():
     """After 0 only 1 and 2 can follow, after 1 and 2 only 0: of 3 x 3 x 3 children 2 x 1 x 2 live."""
     table = torch.tensor([[-9.0, 5, 5, -9], [9, -9, -9, -9], [9, -9, -9, -9], [9, 9, 9, 9]], dtype=torch.float64)
     method = Sequoia("unused", [0.4, 0.3, 0.3], nodes=39, depth=3)
@@ -142,9 +136,6 @@ def test_a_distribution_of_fewer_tokens_than_children_leaves_the_others_out():
     assert list(draft.parents) == [-1, -1, 0, 1, 2, 2, 3, 3]
     assert set(draft.tokens[:2].tolist()) == {1, 2}
     assert torch.allclose(draft.probs.sum(-1), torch.ones(8))
-
-
-def test_race_draws_as_one_draw_after_the_other():
     probs = torch.tensor([0.5, 0.3, 0.2, 0.0])
     pairs = race(probs.expand(20000, -1), 4, torch.Generator().manual_seed(0))
     assert pairs[1].tolist() == [[True, True, True, False]] * 20000

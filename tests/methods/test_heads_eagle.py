@@ -186,18 +186,6 @@ def test_an_oracle_is_accepted_to_full_depth(deep, monkeypatch, kind, options, d
     assert len(out.accept) > 4
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2"])
-@pytest.mark.parametrize("tree", ["static", "dynamic"])
-def test_ids_are_the_targets_whatever_the_head(family, tree):
-    model = build(family, torch.float64)
-    truth = plain_greedy(model, PROMPT, 40)
-    for kind in (Eagle, Eagle3):
-        method = bound(kind("random", tree=tree, top_k=4, total_tokens=24), model)
-        for _ in range(2):  # the second request reuses the first one's buffers
-            assert run(model, method, PROMPT, 40).ids == truth
-
-
 def test_sampled_ids_are_vanillas_and_a_drawn_tree_states_its_distributions(small):
     from methods.vanilla import Vanilla
 
@@ -271,13 +259,17 @@ def test_drawn_siblings_follow_their_distributions():
     assert not torch.allclose(given_[:, 1], given_[:, 0], atol=1e-2)  # wrong by tests/decode/test_drawn.py
 
 
-def test_where_nothing_is_left_to_draw_the_distribution_is_certain():
+def test_certain_distributions():
     logits = torch.tensor([0.0, -torch.inf, -torch.inf, -torch.inf])
     choose = DrawnChoice(Fixed(logits), Sampling(1.0), torch.Generator().manual_seed(0))
     tokens = choose(logits[None], torch.zeros(3, dtype=torch.long), torch.arange(3), 3)
     assert tokens[0] == 0
     assert len(set(tokens.tolist())) == 3
     assert choose.probs[0].gather(1, tokens[:, None]).tolist() == [[1.0]] * 3
+    certain = torch.full((8,), -torch.inf)
+    certain[3] = 0.0  # every path of threes has score 0
+    draft = complete(grow(Fixed(certain), 2, 3, 3))
+    assert paths_of(draft) == [(3,), (3, 3), (3, 3, 3)]
 
 
 @given(st.integers(1, 6), st.integers(0, 4), st.integers(1, 60), st.booleans(), st.integers(0, 99))
@@ -295,14 +287,7 @@ def test_no_node_stands_without_its_parent(top_k, depth, nodes, flat, seed):
     assert len(draft.score) == len(draft)
 
 
-def test_with_equal_scores_shallower_nodes_come_first():
-    certain = torch.full((8,), -torch.inf)
-    certain[3] = 0.0  # every path of threes has score 0
-    draft = complete(grow(Fixed(certain), 2, 3, 3))
-    assert paths_of(draft) == [(3,), (3, 3), (3, 3, 3)]
-
-
-def test_published_trees():
+def test_published_trees_and_their_first_parts():
     tree = TreeShape.from_counts(EAGLE_TREE, WIDEST)
     assert [len(level.ranks) for level in tree.levels] == [4, 8, 8, 3, 2]
     paths = ranks_of(tree)
@@ -312,6 +297,11 @@ def test_published_trees():
     paths = ranks_of(tree)
     assert {(1, 6), (2, 2), (9, 0), (0, 1, 2), (0, 0, 9), (0, 7, 0), (1, 0, 1), (2, 0, 0), (0, 0, 0, 1)} <= paths
     assert TreeShape.from_counts([[2], [1, 0]], WIDEST).parents == (-1, -1, 0)
+    shape = TreeShape.from_counts(EAGLE_TREE, WIDEST)
+    for nodes in range(1, len(shape) + 1):
+        plan = ShapePlan(shape.cut(nodes), torch.device("cpu"))
+        tokens, _ = complete(fill(Fixed(torch.arange(8.0)), plan, BestChoice(Fixed(torch.arange(8.0)))))
+        assert len(tokens) == nodes
 
 
 def ranks_of(tree):
@@ -386,14 +376,6 @@ def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
     assert spread.shape == (2, VOCAB)
     assert spread.isfinite().sum().item() == 180
     assert (spread[:, 100:] == -torch.inf).all()
-
-
-def test_a_plan_of_any_first_part_of_a_tree_is_a_tree():
-    shape = TreeShape.from_counts(EAGLE_TREE, WIDEST)
-    for nodes in range(1, len(shape) + 1):
-        plan = ShapePlan(shape.cut(nodes), torch.device("cpu"))
-        tokens, _ = complete(fill(Fixed(torch.arange(8.0)), plan, BestChoice(Fixed(torch.arange(8.0)))))
-        assert len(tokens) == nodes
 
 
 @pytest.mark.parametrize(

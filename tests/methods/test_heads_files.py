@@ -176,10 +176,16 @@ def test_which_layers_are_fused():
         fused(4, eagle_aux_hidden_state_layer_ids=[1, 2, 9])
 
 
-def test_random_heads_differ_from_nothing_read(model):
+def test_random_heads_are_seeded_and_every_bundled_head_fits_its_target(model):
     first, second = (bound(Eagle("random"), model) for _ in range(2))
     assert drafted(first, model) == drafted(second, model)
     assert first.inputs == ()
+    from builders.runs import job_for
+
+    job = job_for("method=[eagle,eagle2,eagle3,p_eagle,medusa,hydra_heads]")  # checks each head against the card
+    assert {entry.name for entry in job.entries} >= {"eagle", "eagle2", "eagle3", "medusa", "hydra_heads"}
+    assert any("tiny_p_eagle" in path for entry in job.entries for path in entry.method.inputs)
+    assert card_of(build("llama")).vocab_size == 199
 
 
 def test_medusa_names_are_told(model, tmp_path):
@@ -194,12 +200,3 @@ def test_medusa_names_are_told(model, tmp_path):
     torch.save(state, tmp_path / "a" / "medusa_lm_head.pt")
     (tmp_path / "a" / "medusa_lm_head.safetensors").unlink()
     assert bound(Medusa(str(tmp_path / "a"), safetensors=False), model).inputs == (str(tmp_path / "a"),)
-
-
-def test_every_bundled_head_fits_its_target():
-    from builders.runs import job_for
-
-    job = job_for("method=[eagle,eagle2,eagle3,p_eagle,medusa,hydra_heads]")  # checks each head against the card
-    assert {entry.name for entry in job.entries} >= {"eagle", "eagle2", "eagle3", "medusa", "hydra_heads"}
-    assert any("tiny_p_eagle" in path for entry in job.entries for path in entry.method.inputs)
-    assert card_of(build("llama")).vocab_size == 199

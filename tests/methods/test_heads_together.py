@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from builders.models import VOCAB, build
-from head_models import begun, bound
+from builders.models import VOCAB, build, plain_greedy
+from head_models import begun, bound, run
 from methods.dflash import DFlash
 from methods.eagle.eagle import Eagle, Eagle3, PEagle
 from methods.hydra_heads import HydraTree
@@ -31,6 +31,17 @@ KINDS = {
 @pytest.fixture(scope="module")
 def model():
     return build("llama", torch.float64)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2"])
+@pytest.mark.parametrize("kind", [*KINDS, "eagle3 static"])
+def test_ids_are_the_targets_whatever_the_head(family, kind):
+    model = build(family, torch.float64)
+    method = bound(KINDS[kind][0]() if kind in KINDS else Eagle3("random", tree="static"), model)
+    truth = plain_greedy(model, [5, 6, 7, 8], 40)
+    for _ in range(2):  # the second request reuses the first one's buffers
+        assert run(model, method, limit=40).ids == truth
 
 
 @pytest.mark.parametrize("kind", KINDS)

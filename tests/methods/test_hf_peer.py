@@ -86,9 +86,3 @@ def test_without_a_compiler_the_way_out_is_named(monkeypatch, tmp_path):
     with pytest.raises(InputError, match=r"compile=true: torch\.compile failed .*expected a working compiler"):
         bound(build("llama"), length=28)
     torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("length", [0, 4, -1])
-def test_a_length_that_holds_no_request_is_refused(length):
-    with pytest.raises(InputError, match=f"length={length}: expected a whole number of at least 5"):
-        HFCompiled(length=length)

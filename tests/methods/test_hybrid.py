@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from builders.runs import job_for
 from head_models import paths_of
 from methods.hybrid import AcceptanceRates, Hybrid, MergedTree, class_of
-from methods.pld import PromptLookup
 from specbench.method import Drafter, Method
 from specbench.types import Draft, InputError, Needs, Prefill, Step
 
@@ -106,7 +105,7 @@ def test_only_nodes_whose_parent_was_emitted_are_judged(draft, emitted):
     assert rates.seen.sum() == sum(judged)
 
 
-def test_rates_move_from_the_beginning_to_what_was_seen():
+def test_rates_move_to_what_was_seen_and_classes_do_not_overlap():
     rates = AcceptanceRates(1, 0.5, 8)
     number = class_of(0, 2, 0, 0, float("nan"))
     for token in [5] * 8 + [6] * 8:
@@ -116,9 +115,6 @@ def test_rates_move_from_the_beginning_to_what_was_seen():
     assert rates.rates[class_of(0, 2, 2, 0, float("nan"))] == 0.5
     rates.clear()
     assert rates.rates[number] == 0.5
-
-
-def test_classes_do_not_overlap():
     kinds = [
         (m, z, d, r, s)
         for m in range(2)
@@ -150,20 +146,6 @@ def test_members_see_their_own_path_and_every_row():
     assert drafter.stats() == {"one.asked": 1.0, "two.asked": 1.0}
     hybrid.reset()
     assert one.resets == two.resets == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"budget": 0}, "budget=0"),
-        ({"threshold": 1.5}, "threshold=1.5"),
-        ({"strength": 0.0}, "strength=0.0"),
-        ({"members": {}}, "members: none"),
-    ],
-)
-def test_bad_settings_are_named(options, words):
-    with pytest.raises(InputError, match=words):
-        Hybrid(**{"members": {"pld": PromptLookup()}, **options})
 
 
 @pytest.mark.parametrize(

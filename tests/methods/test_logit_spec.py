@@ -53,7 +53,7 @@ def test_branches_of_the_reference():
     assert branches(started().propose([*TEXT, 3], 2)) == [[4, 1]]
 
 
-def test_merged_branches_share_prefixes_and_reach_further():
+def test_merged_branches_and_the_ranking_of_the_last_accepted_node():
     ranked, text = [9, 4, 2, 5, 1], [*TEXT, 9, 4, 1, 2, 7]
     options = {"max_ngram": 2, "num_draft": 3, "capacity": 12}
     merged, plain = (
@@ -64,9 +64,6 @@ def test_merged_branches_share_prefixes_and_reach_further():
     assert branches(merged) == [[4, 1, 2, 7], [2, 9, 4, 1], [5], [1, 2]]
     assert list(merged.source) == [0, 0, 0, 2, 1, 2, 2, 2, 1, 1, 2]
     assert len(merged) == len(plain) == 11
-
-
-def test_the_ranking_of_the_last_accepted_node_counts():
     drafter = started()
     drafter.propose([*TEXT, 3], 64)
     rows = [[8, 8, 8, 8]] * 12

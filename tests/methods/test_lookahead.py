@@ -79,7 +79,7 @@ def test_integer_example_of_the_reference(bonus, third):
         assert steps[3][2][0] == [(0, 1), (1, 4)]  # the first is off by one: the window was not moved to the new root
 
 
-def test_what_is_drafted_is_the_pools_and_the_window_never_is():
+def test_the_window_is_never_drafted_and_hung_as_one_chain_it_would_fail(monkeypatch):
     for draft, _, _ in trace(Lookahead(4, 5, 3), mixed, [3, 1, 4, 1, 5], 20):
         assert list(draft.source) == [int(rides) for rides in draft.passenger]
         assert all(
@@ -87,6 +87,13 @@ def test_what_is_drafted_is_the_pools_and_the_window_never_is():
             for node, parent in enumerate(draft.parents)
             if parent != ROOT
         )
+
+    def emitted():
+        return [(emitted, pool) for _, emitted, pool in trace(Lookahead(4, 4, 3), mixed, [3, 1, 4, 1, 5], 25)]
+
+    right = emitted()
+    monkeypatch.setattr(lookahead_window, "window_parents", lambda widths: list(range(-1, sum(widths) - 1)))
+    assert emitted() != right
 
 
 class ByTheCell:
@@ -165,15 +172,6 @@ def test_every_step_equals_the_cells(data):
         assert pool == oracle.pool
         assert len(parts(draft)[0]) <= largest_window(n, w)
         assert len(draft.tokens) <= largest_window(n, w) + g * (n - 1 if keep else n - 2)
-
-
-def test_a_window_hung_as_one_chain_would_fail(monkeypatch):
-    def emitted():
-        return [(emitted, pool) for _, emitted, pool in trace(Lookahead(4, 4, 3), mixed, [3, 1, 4, 1, 5], 25)]
-
-    right = emitted()
-    monkeypatch.setattr(lookahead_window, "window_parents", lambda widths: list(range(-1, sum(widths) - 1)))
-    assert emitted() != right
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral-window"])

@@ -247,7 +247,7 @@ def test_a_broken_file_is_built_again_and_said(tmp_path, caplog, content):
     assert file.read_bytes() == whole
 
 
-def test_ids_beyond_the_vocabulary_are_not_read(tmp_path, caplog):
+def test_ids_beyond_the_vocabulary_and_a_folder_that_cannot_be_written(tmp_path, caplog):
     model = build("llama")
     bound(model, tmp_path)
     (file,) = tmp_path.iterdir()
@@ -255,9 +255,6 @@ def test_ids_beyond_the_vocabulary_are_not_read(tmp_path, caplog):
     file.write_bytes(whole[:-4] + b"\xff\xff\xff\x7f")
     bound(model, tmp_path)
     assert "expected 0 to 198" in caplog.text
-
-
-def test_a_folder_that_cannot_be_written_is_done_without(tmp_path, caplog):
     place = tmp_path / "file"
     place.write_text("")
     assert bound(build("llama"), place / "cache")[0].state_bytes() > 0

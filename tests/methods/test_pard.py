@@ -74,14 +74,11 @@ def test_a_policy_of_lengths_is_told_the_rows_probabilities(sampling):
         torch.testing.assert_close(level.law.double(), rows[level.depth - 1].double(), atol=1e-6, rtol=1e-5)
 
 
-def test_a_budget_cuts_masks_and_none_drafts_nothing():
+def test_a_budget_cuts_masks_and_tokens_are_drawn_from_the_rows_own_distributions():
     model = build("llama", torch.float64)
     drafter = begin(method_with(model), [5, 6, 7])
     assert len(drafter.propose([5, 6, 7], 0)) == 0
     assert drafter.propose([5, 6, 7], 2).tokens == plain_rows(model, [5, 6, 7], count=2).argmax(-1).tolist()
-
-
-def test_tokens_are_drawn_from_the_rows_own_distributions():
     model, sampling = build("llama", torch.float64), Sampling(0.7, top_k=4)
     draft = begin(method_with(model, sampling), [5, 6, 7]).propose([5, 6, 7], 64)
     torch.testing.assert_close(draft.probs, sampling(plain_rows(model, [5, 6, 7])), atol=1e-6, rtol=1e-6)

@@ -49,7 +49,7 @@ def paths(proposal) -> list[tuple]:
 EXAMPLE = [(4,), (5,), (4, 1), (4, 2), (5, 6), (4, 1, 2), (4, 2, 3)]
 
 
-def test_continuations_and_counts():
+def test_continuations_counts_and_stats():
     method = method_on(depth=3)
     assert method.store.array.continuations([2, 3], 3) == [[4, 1, 2], [4, 2, 3], [5, 6]]
     tree = method.retrieve([2, 3], 256, 0)
@@ -58,6 +58,11 @@ def test_continuations_and_counts():
     assert paths(proposal) == EXAMPLE
     assert proposal.source == [0] * 7
     assert proposal.score == pytest.approx([2 / 3, 1 / 3, 1 / 2, 1 / 2, 1, 1, 1])
+    drafter = method_on(depth=3).begin([], Prefill(0), 0)
+    assert drafter.stats() == {"matched_steps": 0.0}
+    for context in ([2, 3], [1, 2, 3], [9, 9]):
+        drafter.propose(context, 64)
+    assert drafter.stats() == {"matched_steps": pytest.approx(2 / 3), "query_tokens": 2.5, "matches": 2.5}
 
 
 @pytest.mark.parametrize("nodes", range(1, 8))
@@ -111,14 +116,6 @@ def test_a_subset_is_fair_and_the_seeds():
     assert paths(first) == paths(second) != paths(other)
 
 
-def test_stats_say_how_long_the_matches_were():
-    drafter = method_on(depth=3).begin([], Prefill(0), 0)
-    assert drafter.stats() == {"matched_steps": 0.0}
-    for context in ([2, 3], [1, 2, 3], [9, 9]):
-        drafter.propose(context, 64)
-    assert drafter.stats() == {"matched_steps": pytest.approx(2 / 3), "query_tokens": 2.5, "matches": 2.5}
-
-
 def test_a_file_is_mapped_as_it_was_built(tmp_path):
     path = tmp_path / "d.safetensors"
     for vocab, width in ((10, 2), (70_000, 4)):
@@ -168,9 +165,14 @@ def test_what_is_no_datastore_is_refused(tmp_path):
         Datastore.load(path, 10, "key")
 
 
-def test_no_datastore_says_how_to_build_one():
+def test_the_bundled_datastore_fits_and_a_missing_one_says_how_to_build_it():
     with pytest.raises(InputError, match=r"^datastore: not set and model=m .*specbench build datastore"):
         Rest().check(Card())
+    method = Rest("bundled:tiny/datastore.safetensors")
+    method.check(Card(tokenizer=range(2048)))
+    tokens = method.store.array.tokens
+    assert Path(method.inputs[0]).stat().st_size <= 2**20
+    assert draft(method, tokens[1000:1016].tolist()).tokens[0] == tokens[1016]
 
 
 def build(*arguments: object) -> Done:
@@ -190,11 +192,3 @@ def test_the_script_builds_one_from_a_corpus(tmp_path):
     assert "is a --field misspelt?" in misspelt.stderr
     missing = build("--out", out, tmp_path / "none.jsonl")
     assert (missing.returncode, "no such file" in missing.stderr) == (2, True)
-
-
-def test_the_bundled_datastore_fits_the_bundled_model():
-    method = Rest("bundled:tiny/datastore.safetensors")
-    method.check(Card(tokenizer=range(2048)))
-    tokens = method.store.array.tokens
-    assert Path(method.inputs[0]).stat().st_size <= 2**20
-    assert draft(method, tokens[1000:1016].tolist()).tokens[0] == tokens[1016]

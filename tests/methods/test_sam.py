@@ -128,18 +128,12 @@ def test_matches_equal_a_search(tokens, data):
     assert automaton.arrays.meta[EDGES] <= 3 * len(tokens)
 
 
-def test_static_chain_of_the_reference():
+def test_static_examples_of_the_reference():
     static = static_of([[1, 2, 3, 4], [1, 2, 5, 6]])
     found = aided([8, 1, 2], static=static, len_bias=1)
     assert found.tokens == [3, 4, 0, 1, 2]
     assert found.source == [STATIC] * 5
     assert set(aided([8, 1, 2], static=static, len_bias=2).source) == {AUXILIARY}  # a match of 2, less 2
-
-
-STATIC_TREE = [[1, 2, 3], [1, 2, 3], [1, 2, 4]]
-
-
-def test_static_tree_of_the_reference():
     static = static_of(STATIC_TREE)
     found = draft([7, 1, 2], static=static)  # 1 + 4 * 2 nodes with the root
     assert found.tokens == [3, 0, 1, 2, 4, 3, 4, 0]
@@ -147,13 +141,17 @@ def test_static_tree_of_the_reference():
     narrow = draft([7, 1, 2], static=static, children=1)
     assert narrow.tokens == [3, 0, 1, 2, 3, 0, 1, 2]  # one node a level
     assert narrow.parents == [-1, 0, 1, 2, 3, 4, 5, 6]
-
-
-def test_dynamic_wins_ties():
     static = static_of([[1, 2, 9, 9]])
     assert set(draft([1, 2, 5, 1, 2], static=static).source) == {DYNAMIC}  # both match 2 tokens
     assert set(draft([8, 2, 5, 1, 2], static=static).source) == {STATIC}  # 1 and 2 tokens
     assert set(draft([8, 2, 5, 1, 2], static=static, len_bias=1).source) == {DYNAMIC}
+    static = static_of([[1, 2]], eos=0, ids=5)
+    assert static.arrays.text.tolist() == [1, 2, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0]
+    assert static_of([[1, 0], [2]], eos=0).arrays.text.tolist() == [1, 0, 2, 0]
+    assert static_of([[1], [2]], eos=None).arrays.text.tolist() == [1, 2]
+
+
+STATIC_TREE = [[1, 2, 3], [1, 2, 3], [1, 2, 4]]
 
 
 def brute_tree(text, string, nodes, children):
@@ -207,13 +205,6 @@ def test_static_equals_a_search(documents, query, ranked, nodes):
         assert static.following(state, 5) == text[end : end + 5]
         for children in range(1, ranked + 1):
             assert static.tree(state, nodes, children) == brute_tree(text, string, nodes, children)
-
-
-def test_every_id_is_a_match():
-    static = static_of([[1, 2]], eos=0, ids=5)
-    assert static.arrays.text.tolist() == [1, 2, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0]
-    assert static_of([[1, 0], [2]], eos=0).arrays.text.tolist() == [1, 0, 2, 0]
-    assert static_of([[1], [2]], eos=None).arrays.text.tolist() == [1, 2]
 
 
 def test_auxiliary_learns_from_prompt_and_every_forward():

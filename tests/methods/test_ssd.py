@@ -73,14 +73,11 @@ def test_longest_query_wins_and_drafts_stop_at_the_end_of_a_request_and_at_the_b
     assert list(draft(ended, [1]).tokens) == [4]  # two equal continuations, both cut by their request's end
 
 
-def test_the_first_matches_are_not_a_fair_subset():
+def test_a_fair_share_votes_and_unseen_draws_random_tokens_only_if_asked():
     """Of a thousand matches ten vote: the first ten in sorted order would all say 3."""
     method = serve(Spacelike(max_matches=10), [[1, 3]] * 100 + [[1, 8]] * 900)
     assert list(draft(method, [1]).tokens) == [8]
     assert method.array.continuations([1], 1)[:10] == [[3]] * 10
-
-
-def test_unseen_draws_random_tokens_only_if_asked():
     method = serve(Spacelike(unseen="random", draft_length=4))
     method.vocab = 50
     first, second, other = (draft(method, [7], seed=seed) for seed in (1, 1, 2))
@@ -118,7 +115,7 @@ def stats(method) -> dict[str, float]:
     return method.begin([1], Prefill(2), 0).stats()
 
 
-def test_inline_is_fresh_and_rebuilt_every_so_many_requests():
+def test_inline_is_rebuilt_every_so_many_requests_and_a_request_keeps_its_array():
     method = Spacelike(rebuild_every=2)
     seen = []
     for context in REQUESTS:
@@ -127,9 +124,6 @@ def test_inline_is_fresh_and_rebuilt_every_so_many_requests():
         seen.append((figures["cached_tokens"], figures["indexed_tokens"], figures["stale_requests"]))
     assert seen == [(5, 0, 1), (10, 10, 0), (15, 10, 1)]
     assert method.state_bytes() == 4 * 15 + 8 * 10
-
-
-def test_a_request_keeps_the_array_it_began_with():
     method = serve(Spacelike(), [[1, 2, 3]])
     running = method.begin([1], Prefill(2), 0)
     serve(method, [[1, 2, 9]] * 2)

@@ -269,12 +269,22 @@ def test_draft_equals_the_references_loops(depth, happened, before, shape, facto
         assert probs(found) == wanted[2]
 
 
-def test_memory_does_not_grow_with_the_depth():
+def test_memory_budget_and_length():
     tokens = np.random.default_rng(0).integers(0, 50, 3000).tolist()
     for depth in (2, 64):
         tree = tree_of([tokens], depth)
         assert tree._arrays.meta[STATES] <= 2 * len(tokens)
         assert tree._arrays.meta[EDGES] <= 3 * len(tokens)
+    prompt = [*range(1, 40), *range(1, 30)]
+
+    def count(budget=64, **options):
+        return len(begin(bound(**options), prompt, 30).propose([*prompt, 30], budget))
+
+    assert count() == 16
+    assert count(num_draft=4) == 4
+    assert count(budget=3) == 3
+    assert count(factor=0.1) == 3  # of the 30 tokens matched
+    assert count(depth=4, offset=1.0) == 2  # 2 tokens matched and 2 drafted are a string of 4
 
 
 def begin(method, prompt, first):
@@ -303,12 +313,25 @@ def test_equal_scores_are_equal(prompt, routes):
     assert set(found) == routes
 
 
-def test_local_tree_counts_the_context_itself():
+def test_the_local_tree_counts_the_context_itself_and_wins_ties():
     """The match that is the context's own end counts too, as in the reference: 3 has 1 of 2."""
     draft = begin(bound(), [1, 2, 3, 1], 2).propose([1, 2, 3, 1, 2], 64)
     assert list(draft.tokens) == [3, 1]
     assert draft.source == [LOCAL, LOCAL]
     assert draft.score == [0.5, 1.0]
+    method = bound()
+    begin(method, [0], 1).finish([0, 1, 5])
+    begin(method, [0], 1).finish([0, 1, 6])
+    local = begin(method, [1, 3, 8], 1).propose([1, 3, 8, 1], 64)
+    assert (list(local.tokens), local.source) == (
+        [3],
+        [LOCAL],
+    )  # 1 of 2 here; 1 of 3 in all answers, of which this is one
+    method = bound()
+    begin(method, [0], 1).finish([0, 1, 5])
+    tied = begin(method, [1, 3, 8], 1).propose([1, 3, 8, 1], 64)
+    assert (list(tied.tokens), tied.source) == ([3], [LOCAL])  # both 1 of 2
+    assert list(tied.tokens) != [5]  # what a tie to the global tree would give
 
 
 def test_the_global_tree_has_ended_and_live_answers_and_no_prompt():
@@ -329,22 +352,6 @@ def test_the_global_tree_has_ended_and_live_answers_and_no_prompt():
     begin(method, [5], 1).finish([5, 1, 2, 3])
     assert not begin(method, [9, 1], 2).propose([9, 1, 2], 64)
     assert method.state_bytes() == 0
-
-
-def test_local_wins_ties():
-    method = bound()
-    begin(method, [0], 1).finish([0, 1, 5])
-    begin(method, [0], 1).finish([0, 1, 6])
-    local = begin(method, [1, 3, 8], 1).propose([1, 3, 8, 1], 64)
-    assert (list(local.tokens), local.source) == (
-        [3],
-        [LOCAL],
-    )  # 1 of 2 here; 1 of 3 in all answers, of which this is one
-    method = bound()
-    begin(method, [0], 1).finish([0, 1, 5])
-    tied = begin(method, [1, 3, 8], 1).propose([1, 3, 8, 1], 64)
-    assert (list(tied.tokens), tied.source) == ([3], [LOCAL])  # both 1 of 2
-    assert list(tied.tokens) != [5]  # what a tie to the global tree would give
 
 
 def test_the_oldest_answer_goes_first_and_leaves_nothing_behind():
@@ -372,16 +379,3 @@ def test_the_oldest_answer_goes_first_and_leaves_nothing_behind():
     for token in (1, 1, 3):
         begin(method, [9], 2).finish([9, 2, token])
     assert list(begin(method, [9], 2).propose([9, 2], 64).tokens) == [3]
-
-
-def test_budget_and_length():
-    prompt = [*range(1, 40), *range(1, 30)]
-
-    def count(budget=64, **options):
-        return len(begin(bound(**options), prompt, 30).propose([*prompt, 30], budget))
-
-    assert count() == 16
-    assert count(num_draft=4) == 4
-    assert count(budget=3) == 3
-    assert count(factor=0.1) == 3  # of the 30 tokens matched
-    assert count(depth=4, offset=1.0) == 2  # 2 tokens matched and 2 drafted are a string of 4

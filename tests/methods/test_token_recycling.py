@@ -136,7 +136,7 @@ def test_update_of_a_repeated_token(update, five):
     assert method.matrix.rows.abs().sum() == sum(five) + 15
 
 
-def test_a_request_learns_from_every_forward_and_drafts_from_its_last_token():
+def test_a_request_learns_from_prompt_and_forwards_until_a_reset():
     method = bound()
     ids = torch.tensor([[6, 7, 8]])
     drafter = method.begin([3, 4], Prefill(5, topk=TopK(ids, ids.float())), 0)
@@ -148,15 +148,17 @@ def test_a_request_learns_from_every_forward_and_drafts_from_its_last_token():
     assert method.matrix.rows[5].tolist() == rows[0].tolist()
     assert len(draft) == 5
     assert drafter.propose([3, 4, 5, 4], 64).tokens[:2] == [6, 7]
-
-
-def test_prompt_row_i_is_what_follows_prompt_token_i():
     method = bound(update_from_prefill=True)
     rows = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
     method.begin([10, 11, 10], Prefill(5, topk=TopK(rows, rows.float())), 0)
     assert method.matrix.rows[11].tolist() == [4, 5, 6]
     assert method.matrix.rows[10].tolist() == [7, 8, 9]
     assert method.needs.prompt_topk == 3
+    method = bound()
+    method.matrix.learn(torch.tensor([5]), TopK(ROWS[:1], ROWS[:1].float()))
+    method.reset()
+    assert not method.matrix.rows.any()
+    assert method.state_bytes() == 16 * 3 * 8
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.sampled_from(["last", "first", "merge"]), st.data())
@@ -197,14 +199,6 @@ def test_a_step_on_a_device_waits_for_nothing(update, most):
     assert not learning.syncs
     assert drafting.ops["rest"] == 2 * 6 + 2  # besides: the root, the joining
     assert learning.ops["rest"] <= most
-
-
-def test_reset_forgets():
-    method = bound()
-    method.matrix.learn(torch.tensor([5]), TopK(ROWS[:1], ROWS[:1].float()))
-    method.reset()
-    assert not method.matrix.rows.any()
-    assert method.state_bytes() == 16 * 3 * 8
 
 
 @pytest.mark.parametrize("update", ["last", "merge"])
