@@ -84,7 +84,7 @@ def build_frozen_table(
     rate: float = 1.0,
     seed: int = 0,
 ) -> FrozenTable:
-    """The most frequent leaders, and for each the most frequent n-grams behind it (section 3.3).
+    """The most frequent leaders, and for each the most frequent n-grams after it (section 3.3).
 
     documents: token ids of each. rate: share of the windows sampled, separately for leaders and followers, as the
     authors' builder does. Ties are broken by token ids, so the same corpus gives the same table.
@@ -138,7 +138,7 @@ class ChainedTree(Branches):
     def grow(self, query: Query, room: int, reserve: int) -> int:
         """Attach followers level by level; returns the room [tokens] that is left.
 
-        A second call goes on from every node of the first: the frozen table after the dynamic one.
+        A second call continues from every node of the first: the frozen table after the dynamic one.
         """
         left = room - reserve
         frontier = list(self._ends)

@@ -83,7 +83,7 @@ class DraftCache:
 
     @property
     def ahead(self) -> int:
-        """Layers behind the root."""
+        """Layers after the root."""
         return len(self.layers) - self._head
 
     @property
@@ -197,7 +197,7 @@ class CardSession:
         self.tree = TreeRequest(actor.lm, actor.vocab)
         self.store = DraftCache(options["nodes"], min(options["children"], actor.vocab), actor.eos)
         self._nodes: dict[int, int] = {}  # id in the store -> node in the draft model's tree
-        self._trail: list[int] = []  # verified ids behind the tree's root, where nothing is pruned
+        self._trail: list[int] = []  # verified ids after the tree's root, where nothing is pruned
         self._due: tuple[list[int], int] | None = None  # (ids, their first place in the context) to be committed
 
     def grow(self) -> float:
@@ -276,7 +276,7 @@ class CardActor(DraftActor):
     """The draft model that fills caches."""
 
     def session(self, context: list[int], seed: int) -> CardSession:
-        """Behind ``context``; nothing is drawn, so the seed is not used."""
+        """A session after ``context``; nothing is drawn, so the seed is not used."""
         return CardSession(self, context)
 
     def first_answer(self, session: CardSession) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """DFlash and DSpark (2026, arXiv 2602.06036; 2607.05147): a small model fills a block of mask tokens in one forward.
 
 Every layer reads the target's fused hidden states as keys and values of the committed tokens; the block, the root and
-mask tokens behind it, attends to these and to itself in both directions. Nothing of a block is stored, so the cost of a
+mask tokens after it, attends to these and to itself in both directions. Nothing of a block is stored, so the cost of a
 forward does not grow with its length. DSpark adds a bias of low rank by the previous token, so that tokens of a block
 know each other, and the probability to be accepted. Names and shapes of tensors are those of z-lab, DeepSpec and the
 speculators library; the formulas of DSpark's heads are those of the speculators library and of SGLang.
@@ -269,7 +269,7 @@ class _Block(LevelsRun):
         return self._biased(ids, (yield from super().expand(ids, rows)), rows)
 
     def _biased(self, ids: Tensor, logits: Tensor, rows: Tensor) -> Tensor:
-        """(w, Vd) a level's logits, behind the tokens (w,) before it."""
+        """(w, Vd) a level's logits, after the tokens (w,) before it."""
         if not self.head.markov:
             return logits
         hidden = self._states[self._level].expand(len(ids), -1)

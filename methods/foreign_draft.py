@@ -44,7 +44,7 @@ class Vocabularies:
         return found
 
     def recut(self, context: Sequence[int], drafted: Sequence[int]) -> list[int]:
-        """The draft's tokens as the target's, behind ``context``."""
+        """The draft's tokens as the target's, after ``context``."""
         text, tail = self.draft.decode(list(drafted), skip_special_tokens=True), list(context[-TAIL:])
         whole = self.target.encode(self.target.decode(tail) + text, add_special_tokens=False)
         if whole[: len(tail)] == tail:
@@ -53,13 +53,13 @@ class Vocabularies:
 
 
 def _space(tokenizer: Any) -> str:
-    """The sign with which tokens of a vocabulary begin that stand behind a space; empty without one."""
+    """The sign with which tokens of a vocabulary begin that stand after a space; empty without one."""
     found = tokenizer.convert_ids_to_tokens(tokenizer.encode(" ", add_special_tokens=False))
     return str(found[0][0]) if found else ""
 
 
 def _marked(tokenizer: Any, sign: str) -> dict[str, int]:
-    """Token -> id, with ``sign`` in place of the tokenizer's own sign of a space."""
+    """Token -> id, with ``sign`` instead of the tokenizer's own sign of a space."""
     own, vocabulary = _space(tokenizer), tokenizer.get_vocab()
     if not own or not sign or own == sign:
         return dict(vocabulary)

@@ -19,7 +19,7 @@ from specbench.method import Emit
 from specbench.models.facade import Target
 from specbench.types import CaseError, InputError, require_count
 
-WARM_TOKENS = 4  # the first comes of the prompt, uncompiled; the others of the compiled forward
+WARM_TOKENS = 4  # the first results from the prompt, uncompiled; the others from the compiled forward
 
 
 class HFCompiled(HFPeer):

@@ -115,7 +115,7 @@ class HydraTree(StackedHeads):
         return Needs(hidden=self._layers, prompt_hidden=True)
 
     def check_kind(self, file: HeadFile) -> None:
-        """Grounded heads behind a prefix layer, of the last state."""
+        """The heads must be grounded, follow a prefix layer and read the last state."""
         kind = file.config.get("hydra_head_arch", ARCHITECTURE)
         if kind != ARCHITECTURE or not file.config.get("grounded_heads", True):
             raise InputError(

@@ -1,7 +1,7 @@
-"""LogitSpec (Liu et al. 2025, arXiv 2507.01449): the last logits also rank the token after next; retrieve behind each.
+"""LogitSpec (Liu et al. 2025, arXiv 2507.01449): the last logits also rank the token after next; retrieve after each.
 
 The first branch copies what followed the context's longest suffix before. Every further one starts with a token that
-the logits behind the last token ranked high, and goes on with what followed it in the context (section 3).
+the logits after the last token ranked high, and continues with what followed it in the context (section 3).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class LogitSpec(Parameters, Method):
         self._ranked = min(self.capacity, target.vocab_size)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """The ranking behind the prompt's last token comes with the prefill."""
+        """The ranking after the prompt's last token comes with the prefill."""
         if prefill.topk is None:
             raise RuntimeError("LogitSpec begins with the prefill's top-k; the engine gave none")
         return _Speculator(self, prefill.topk.ids[-1])

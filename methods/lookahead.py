@@ -1,8 +1,8 @@
 """Lookahead decoding (Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding").
 
-Beside the drafts, each forward carries a window of N-1 levels of Jacobi guesses, W columns wide. A column read through
-the levels is an n-gram the target itself has made; n-grams are pooled by the token before them and verified as drafts
-when that token is emitted again.
+In addition to the drafts, each forward carries a window of N-1 levels of Jacobi guesses, W columns wide. A column read
+through the levels is an n-gram the target itself has made; n-grams are pooled by the token before them and verified as
+drafts when that token is emitted again.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Lookahead(Parameters, Method):
         return _Lookahead(self, prompt, prefill.token, seed)
 
     def query(self, token: int) -> list[Gram]:
-        """What is verified behind ``token``, most recent first."""
+        """What is verified after ``token``, most recent first."""
         return [gram[: self._verified] for gram in self.pool.recent((token,))]
 
     def state_bytes(self) -> int:

@@ -1,8 +1,8 @@
 """Medusa (Cai et al. 2024): further output heads on the target's last state, each for one token further ahead.
 
-All heads read the same state, so a fixed tree is filled at once: the child of rank r at depth d is head d - 1's r-th
-best token, whatever stands above it. Acceptance is exact at every temperature, unless the paper's typical acceptance
-is asked for (section 3.3.2), which is lossy.
+All heads read the same state, so a fixed tree is filled in one step: the child of rank r at depth d is head d - 1's
+r-th best token, whatever stands above it. Acceptance is exact at every temperature, unless the paper's typical
+acceptance is requested (section 3.3.2), which is lossy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MedusaHeads:
         self._out = stacked(f"{blocks}.weight").transpose(1, 2)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """(n, D) last states -> (n, heads, V) logits: row d for the token d + 2 places behind that state's."""
+        """(n, D) last states -> (n, heads, V) logits: row d for the token d + 2 places after that state's."""
         state = hidden.expand(len(self._out), -1, -1)
         for weight, bias in self._blocks:
             state = state + functional.silu(torch.baddbmm(bias, state, weight))

@@ -1,8 +1,9 @@
 """N-Grammys (Stewart et al. 2024): a batch of k rows of w tokens, from n-grams of the context and of the model itself.
 
-The next token is seldom a cheap n-gram's first guess but often among its first k, so k guesses are verified at once.
-Rows from the context come first; the model's own n-grams fill the rest: what it predicts after one token, followed
-greedily, or its nearest output embeddings (section 4.1, appendix B.1). Of these only the best token ids are stored.
+The next token is seldom a cheap n-gram's first guess but often among its first k, so k guesses are verified in one
+forward. Rows from the context come first; the model's own n-grams fill the rest: what it predicts after one token,
+followed greedily, or its nearest output embeddings (section 4.1, appendix B.1). Of these only the best token ids are
+stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""llama.cpp's ``ngram-map-k`` and ``ngram-map-k4v``: copy what stood behind the last n tokens, while it fits.
+"""llama.cpp's ``ngram-map-k`` and ``ngram-map-k4v``: copy what stood after the last n tokens, while it fits.
 
 Of each n-gram one place is kept, and how many tokens of its last draft were accepted: the next draft is no longer.
 ``k4v`` counts the m-grams that followed, and drafts only where one of them is frequent enough
@@ -16,13 +16,13 @@ from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, Prefill, Step
 
-SLOTS = 4  # m-grams that are counted behind an n-gram
+SLOTS = 4  # m-grams that are counted after an n-gram
 RATIO = 2  # so many times as often as the others together must the most frequent one have followed
 
 
 @dataclass(slots=True)
 class _Key:
-    """What is known of an n-gram. hits: drafts asked for behind it. accepted: of the last draft, for each slot.
+    """What is known of an n-gram. hits: drafts requested after it. accepted: of the last draft, for each slot.
 
     counted: the place up to which ``followers``, (m-gram, count), are counted.
     """
@@ -65,9 +65,9 @@ class _Lookup(Drafter):
             key.accepted[slot] = len(step.path)
 
     def _take(self, context: Sequence[int], count: int) -> None:
-        """Keep places of n-grams that a whole draft stands behind: the prompt's from its end, then the answer's so.
+        """Keep places of n-grams that a whole draft stands after: the prompt's from its end, then the answer's so.
 
-        Places at the end of the prompt, with fewer tokens of it behind them, are never kept.
+        Places at the end of the prompt, with fewer tokens of it after them, are never kept.
         """
         n = self._method.match
         behind = n + self._method.num_draft + 1
@@ -80,7 +80,7 @@ class _Lookup(Drafter):
     def _frequent(self, context: Sequence[int], gram: Gram, key: _Key, place: int) -> int | None:
         """The slot of the m-gram that most often followed up to ``place``; None if others did too often.
 
-        Counting starts again at the place where it ended, so what stands behind ``place`` counts at every draft.
+        Counting starts again at the place where it ended, so what stands after ``place`` counts at every draft.
         """
         if key.hits < self._method.min_hits:
             return None

@@ -21,7 +21,7 @@ from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step,
 
 
 class _Growth:
-    """The candidates of one step, layer by layer: tokens, parents, weights; chances: probability behind the parent."""
+    """The candidates of one step, layer by layer: tokens, parents, weights; chances: probability after the parent."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -33,7 +33,7 @@ class _Growth:
         self.expected = 0.0  # their weights' sum
 
     def add_layer(self, above: Sequence[int], rows: Tensor) -> list[int]:
-        """The heaviest children of the nodes ``above``; rows: (m, V) logits behind each. Those among the best so far.
+        """The heaviest children of the nodes ``above``; rows: (m, V) logits after each. Those among the best so far.
 
         A node that is not among the best now never will be, nor any below it, so nothing else needs to be fed.
         """

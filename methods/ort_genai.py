@@ -27,7 +27,7 @@ COUNTED = ("rounds", "draft_tokens_proposed", "draft_tokens_accepted", "target_f
 
 
 class OrtGenai(RuntimePeer):
-    """See ``RuntimePeer``; an n-gram of the runtime is the suffix that is looked up and the token behind it."""
+    """See ``RuntimePeer``; an n-gram of the runtime is the suffix that is looked up and the token after it."""
 
     module, package, extra = "onnxruntime_genai", "onnxruntime-genai", "ort_genai"
     speculations = (NONE, LOOKUP, DRAFT)

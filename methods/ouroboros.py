@@ -1,6 +1,6 @@
 """Ouroboros (Zhao et al. 2024): the draft model drafts phrase by phrase, and the draft is lengthened by phrases.
 
-The draft model runs lookahead decoding on a pool of phrases; the pool's newest phrases behind the last drafted token
+The draft model runs lookahead decoding on a pool of phrases; the pool's newest phrases after the last drafted token
 are verified as alternative endings; and what the target predicts after rejected tokens and endings becomes phrases
 again. This is the algorithm of the paper (EMNLP 2024), not the variant that its authors put into Spec-Bench.
 """
@@ -57,7 +57,7 @@ class PhrasePool:
     def learn(self, drafted: Sequence[int], predicted: Sequence[int], length: int) -> None:
         """Learn from what a model predicts after rejected tokens: predicted[i] follows drafted[i].
 
-        A phrase is a run of predictions behind a drafted token, each the token that was drafted there but the last;
+        A phrase is a run of predictions after a drafted token, each the token that was drafted there but the last;
         only those of ``length`` tokens are kept. ``learn([7, 1, 5], [1, 2, 9], 2)`` adds 7 -> (1, 2), since 1 was
         drafted after 7.
         """
@@ -92,14 +92,14 @@ class _Lookahead:
         self.forwards = 0
 
     def read(self, context: Sequence[int]) -> None:
-        """Go back to what ``context`` has in common with what was drafted; a long text is read at once."""
+        """Go back to what ``context`` has in common with what was drafted; a long text is read in one forward."""
         cached = self.request.rewind(context, self._settled)
         if not cached and len(context) > 1:
             self.request.feed(context[:-1], 0)
         self._settled = len(context) - 1
 
     def draft(self, context: Sequence[int], least: int, eos: frozenset[int]) -> list[int]:
-        """At least ``least`` tokens behind ``context``, or up to an EOS."""
+        """At least ``least`` tokens after ``context``, or up to an EOS."""
         fresh = context[self.request.cached :]
         drafted: list[int] = []
         while len(drafted) < least:
@@ -112,14 +112,14 @@ class _Lookahead:
         return drafted
 
     def _forward(self, fresh: Sequence[int]) -> list[int]:
-        """One forward over ``fresh``, the tokens not read yet, with the window and the root's phrases behind it.
+        """One forward over ``fresh``, the tokens not read yet, with the window and the root's phrases after it.
 
         fresh: the root last. The tokens that follow the root, one at least; all but the last have been read.
         """
         self.forwards += 1
         window, root = self._window, len(fresh) - 1
         phrases = self._pool.newest(fresh[root], self._guesses) if window.full else []
-        # A phrase is fed without its last token: the draft's own prediction stands in its place.
+        # A phrase is fed without its last token: the draft's own prediction replaces it.
         branch, below = branch_of([phrase[:-1] for phrase in phrases], False, sys.maxsize)
         cells = window.tokens()
         first, behind = len(fresh), len(fresh) + len(cells)  # nodes: fresh, cells, branch

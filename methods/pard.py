@@ -80,7 +80,7 @@ class Pard(DrawingMethod):
             raise InputError(f"mask_token={self.mask}: expected an id of the draft, from 0 to {config.vocab_size - 1}")
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
-        """As ``DraftModelMethod.adopt``; a draft's forward is recorded behind any number of accepted tokens."""
+        """As ``DraftModelMethod.adopt``; a draft's forward is recorded after any number of accepted tokens."""
         super().adopt(lm, traits)
         lm.prepare([(rows, rows, self.length) for rows in range(self.length, 2 * self.length + 1)])
 

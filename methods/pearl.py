@@ -2,7 +2,7 @@
 
 Tokens that were drafted and not verified yet (pending) are the target's draft; meanwhile the draft model writes the
 next ``gamma``. The first of those is verified by the same forward: with nothing pending this is the paper's pre-verify,
-behind an accepted chain its post-verify. So the run of drafted tokens goes on until one is rejected: its length adapts
+after an accepted chain its post-verify. So the run of drafted tokens continues until one is rejected: its length adapts
 itself.
 """
 
@@ -34,7 +34,7 @@ class _Session:
         self._reads = actor.lm.device.type == "cpu"  # each token as it is drafted; a GPU would wait for each
 
     def extend(self, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
-        """Go on behind the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS."""
+        """Continue after the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS."""
         del self._tokens[keep:]
         self._settled = min(self._settled, keep)
         self._tokens += tail
@@ -43,7 +43,7 @@ class _Session:
         drafted: list[Any] = []
         drawn_from: list[Tensor] = []
         marks: list[tuple[Mark, Mark]] = []
-        states: list[Tensor] = []  # of the random numbers, behind each token
+        states: list[Tensor] = []  # of the random numbers, after each token
         while len(drafted) < count and not ended:
             before = mark(device)
             row = self._request.step(drafted[-1]) if drafted else self._request.feed(self._tokens, self._settled)
@@ -61,7 +61,7 @@ class _Session:
         return {"tokens": kept, "probs": probs, "seconds": [seconds_between(*pair) for pair in marks]}
 
     def _read(self, drafted: list[Tensor], start: int, states: list[Tensor]) -> list[int]:
-        """What was drafted on the device, in one read-back, up to an EOS: what lies behind it was drafted in vain."""
+        """What was drafted on the device, in one read-back, up to an EOS: what follows it was drafted in vain."""
         tokens = torch.stack(drafted).tolist()
         self._request.name(start, tokens)
         ends = [place for place, token in enumerate(tokens) if token in self._actor.eos]
@@ -76,7 +76,7 @@ class PearlActor(DraftActor):
     """Draws at temperature > 0, takes the argmax at 0."""
 
     def session(self, context: list[int], seed: int) -> _Session:
-        """Behind ``context``, with random numbers of its own."""
+        """A session after ``context``, with its own random numbers."""
         return _Session(self, context, seed)
 
     def extend(self, number: int, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:

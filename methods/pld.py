@@ -1,6 +1,6 @@
 """Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding): copy what followed before.
 
-The longest suffix of the context, of at most ``max_ngram`` tokens, that occurred before; draft the tokens behind it.
+The longest suffix of the context, of at most ``max_ngram`` tokens, that occurred before; draft the tokens after it.
 The rules differ in which occurrence is taken and what happens near the end (see docs/methods/pld.md); that of
 llama.cpp's n-gram cache drafts token by token, what most often followed.
 """
@@ -42,7 +42,7 @@ class _Lookup(Drafter):
     def _allows(self, n: int, start: int, end: int) -> bool:
         """Whether the tokens of a match of ``n`` from ``start`` on are copied.
 
-        The original drops a match with too short a tail and goes on to a shorter n-gram; its earliest match is the only
+        The original drops a match with too short a tail and tries a shorter n-gram; its earliest match is the only
         one to look at, since later ones have shorter tails still. llama.cpp's latest match needs a tail of n tokens,
         and does not look at the context's first token, nor at a context with no room for a whole draft.
         """

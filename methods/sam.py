@@ -45,7 +45,7 @@ class Packed(NamedTuple):
 class StaticAutomaton:
     """The automaton of a corpus, packed and read-only.
 
-    arrays: the packed automaton. ranked: how many edges of a state stand in order of frequency.
+    arrays: the packed automaton. ranked: how many edges of a state are in order of frequency.
     """
 
     def __init__(self, arrays: Packed, ranked: int) -> None:

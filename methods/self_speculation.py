@@ -197,7 +197,7 @@ class SelfSpeculation(ChainMethod):
 
     @torch.inference_mode()
     def try_next(self, context: Sequence[int], start: int) -> None:
-        """Score the next set by the first emitted tokens, if these are there and the search goes on.
+        """Score the next set by the first emitted tokens, if these are there and the search continues.
 
         context: (T,). start: [tokens] of the prompt.
         """

@@ -66,7 +66,7 @@ def find_best_shape(nodes: int, depth: int, acceptance: Sequence[float]) -> tupl
 
 
 def _unfold(depth: int, size: int, wide: np.ndarray, split: np.ndarray) -> list[int]:
-    """The tree behind the tables, level by level."""
+    """The parents of the tree that the tables describe, level by level."""
     parents: list[int] = []
     waiting = deque([(ROOT, depth, size)])
     while waiting:

@@ -1,10 +1,10 @@
 """EAGLE (Li et al. 2024; 2025): a layer trained to continue the target's hidden features drafts a tree of tokens.
 
-A draft position takes a feature and the embedding of the token behind it, which settles what features alone leave open;
-drafted positions take the head's own output in place of the feature. EAGLE-1 fills a fixed tree, EAGLE-2 and -3 let the
+A draft position takes a feature and the embedding of the token after it, which settles what features alone leave open;
+drafted positions take the head's own output instead of the feature. EAGLE-1 fills a fixed tree, EAGLE-2 and -3 let the
 head's confidence shape it. EAGLE-1 and -2 continue the target's last feature and use its output head; EAGLE-3 and
 -3.1 fuse three of the target's layers and have an output head of their own, often over a part of the vocabulary.
-P-EAGLE (2026, arXiv 2602.01469) is an EAGLE-3 head that drafts all levels in one forward: in place of drafted tokens
+P-EAGLE (2026, arXiv 2602.01469) is an EAGLE-3 head that drafts all levels in one forward: instead of drafted tokens
 and its own states it reads a mask token and one learned state, one row a level.
 
 Names and shapes of tensors are those of the published checkpoints; flags of a configuration are those of the authors,
@@ -103,7 +103,7 @@ class FirstHead(TreeHead):
 NORM_BEFORE_RESIDUAL = "norm_before_residual"  # the residual is the normed state
 NORM_BEFORE_FC = "norm_before_fc"  # one norm over the layers that are fused, input_norm (gpt-oss)
 FC_NORM = "fc_norm"  # a norm for each of them, fc_norm.N (EAGLE-3.1)
-NORM_OUTPUT = "norm_output"  # the states that are continued are behind the last norm (EAGLE-3.1)
+NORM_OUTPUT = "norm_output"  # the states that are continued are after the last norm (EAGLE-3.1)
 OWN_EMBEDDING = "embed_requires_grad"  # the embedding was trained with the head
 FLAGS = (NORM_BEFORE_RESIDUAL, NORM_BEFORE_FC, FC_NORM, NORM_OUTPUT, OWN_EMBEDDING)
 # Of NVIDIA's eagle_config: what every EAGLE-3 head does.
@@ -414,5 +414,5 @@ class PEagle(LevelsMethod):
     kind, runs = ParallelHead, _Run
 
     def new_memory(self) -> LayerMemory:
-        """Committed tokens only: mask rows stand behind them and are written over."""
+        """Committed tokens only: mask rows stand after them and are written over."""
         return LayerMemory(self.bound.layers, 0, 1)

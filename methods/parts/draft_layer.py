@@ -208,7 +208,7 @@ class DraftLayers:
 
         inputs: (w, width), what attention of the first layer reads.
         residual: (w, D), the nodes' own.
-        depths: of the nodes, one for all or one each; 0 is the place behind the last committed token.
+        depths: of the nodes, one for all or one each; 0 is the place after the last committed token.
         seen: (w, nodes), 0 at the slots of nodes that a node sees, -inf at the others.
         """
         at = slice(memory.length + depths.start, memory.length + depths.stop)

@@ -131,7 +131,7 @@ class HeadFile:
             placed = json.loads(file.read_text(encoding="utf-8"))["weight_map"].items()
             names = sorted({part for name, part in placed if name.startswith(self.prefix) and Path(part).name == part})
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise InputError(f"{self.where}: {file.name} is no index of weights ({error!r})") from error
+            raise InputError(f"{self.where}: {file.name} is not an index of weights ({error!r})") from error
         if self.weights is not None:
             return [file.parent / name for name in names]
         return [part for name in names if (part := _from_hub(self.path, name)) is not None]

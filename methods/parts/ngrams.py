@@ -18,7 +18,7 @@ class NgramIndex:
     """End positions of the n-grams (min_ngram <= n <= max_ngram) of a sequence, without those that end it.
 
     keep_first: remember each n-gram's earliest occurrence, else its latest. tail: of the latter only those that at
-    least ``tail`` tokens follow; while there is none, the earliest.
+    least ``tail`` tokens follow; if none has, the earliest.
     """
 
     def __init__(self, max_ngram: int, keep_first: bool, tail: int = 1, min_ngram: int = 1) -> None:

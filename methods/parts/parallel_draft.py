@@ -134,7 +134,7 @@ class DraftActor(ABC):
 
     @abstractmethod
     def session(self, context: list[int], seed: int) -> Any:
-        """A new session behind ``context``."""
+        """A new session after ``context``."""
 
     def first_answer(self, session: Any) -> Any:
         """What ``open`` answers."""
@@ -206,7 +206,7 @@ class ParallelDraft(DraftModelMethod):
 
     kind: type[DraftActor]
     port: Port
-    one_device = True  # draft model and target share a device, so nothing is gained by working at once
+    one_device = True  # draft model and target share a device, so nothing is gained by working concurrently
 
     def __init__(
         self, draft: str | None, port: Backend, patience_s: float, dtype: str | None, device: str | None

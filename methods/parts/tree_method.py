@@ -106,7 +106,7 @@ class TreeHead(DraftVocabulary, ABC):
         return names
 
     def normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """(rows, D) behind a norm of this weight."""
+        """(rows, D) after a norm with this weight."""
         return functional.rms_norm(hidden, weight.shape, weight, self.eps)
 
     @abstractmethod
@@ -127,7 +127,7 @@ class TreeHead(DraftVocabulary, ABC):
 
     @cached_property
     def output(self) -> RowFunction:
-        """``logits`` of several requests at once."""
+        """``logits`` of several requests in one call."""
         return RowFunction(self.logits)
 
 

@@ -91,10 +91,10 @@ def report_from_counters(before: Mapping[str, float], after: Mapping[str, float]
 
 
 def reconcile(count: int, sizes: Sequence[int] | None, reports: Sequence[DraftReport]) -> Account:
-    """The steps behind the first chunk, from the account that the emitted tokens bear out.
+    """The steps after the first chunk, from the account that the emitted tokens bear out.
 
-    count: tokens behind the first chunk. sizes: of these chunks, None where a chunk is not a step. reports: the
-    request's own first. An account may count tokens behind the answer's end, of its last step: fewer than one draft.
+    count: tokens after the first chunk. sizes: of these chunks, None where a chunk is not a step. reports: the
+    request's own first. An account may count tokens after the answer's end, of its last step: fewer than one draft.
     """
     complaints = list(_differences(reports))
     if sizes is None:
@@ -109,7 +109,7 @@ def reconcile(count: int, sizes: Sequence[int] | None, reports: Sequence[DraftRe
     extra = count - len(sizes)
     for each in reports:
         beyond = max(each.longest, *sizes, 1) if sizes else each.longest
-        behind = each.accepted + (each.drafts or 0) - count  # tokens behind the answer's end
+        behind = each.accepted + (each.drafts or 0) - count  # tokens after the answer's end
         joined = (each.drafts or 0) > len(sizes) + 1 and 0 <= behind <= each.longest
         if each.accepted < extra or joined:
             complaints.append(f"{_name(each)}, by chunks {extra}: a chunk holds several steps")

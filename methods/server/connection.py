@@ -1,6 +1,6 @@
 """HTTP to one server: JSON, text, and streams of events, each failure a ``CaseError`` with the server's own message.
 
-Nothing is tried twice. The key is read from the environment and stands in no message.
+Nothing is tried twice. The key is read from the environment and is in no message.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _event(where: str, text: bytes) -> dict[str, Any]:
         found = from_json(text)
     except ValueError as error:
         shown = text[:SHOWN].decode(errors="replace")
-        raise CaseError(f"{where}: an event is no JSON: {shown}; expected one") from error
+        raise CaseError(f"{where}: an event is not JSON: {shown}; expected one") from error
     if not isinstance(found, dict) or found.get("error"):
         message = found.get("error") if isinstance(found, dict) else found
         raise CaseError(f"{where}: the server's error: {str(message)[:SHOWN]}")

@@ -1,4 +1,4 @@
-"""A serving engine behind a URL as a peer: it decodes, the harness counts, cuts and times.
+"""A serving engine at a URL as a peer: it decodes, the harness counts, cuts and times.
 
 The clock starts when the request is sent and stops with its last event. Requests before and after it, which empty the
 prefix cache and read the server's counters, are not timed.
@@ -47,7 +47,7 @@ from specbench.types import CaseError, InputError
 class StreamedAnswer:
     """A streamed answer as it arrives.
 
-    url: of its server. limit: [tokens] that were asked for. reports: the request's own account first. account: the
+    url: of its server. limit: [tokens] that were requested. reports: the request's own account first. account: the
     steps that are kept.
     """
 
@@ -225,7 +225,7 @@ class ServerPeer(Remote):
         return Beginning(answer.ids, self._tokenizer.decode(answer.ids) if answer.ids else answer.text)
 
     async def _draw(self, role: int) -> list[list[Beginning]]:
-        """Drawn answers behind each text. role: of the server, for seeds of its own."""
+        """Drawn answers after each text. role: of the server, for seeds of its own."""
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def ask(text: str, number: int) -> Beginning:
@@ -276,7 +276,7 @@ class ServerPeer(Remote):
         return texts[1]
 
     def gap(self, context: Sequence[int], chosen: int, other: int) -> float | None:
-        """By one more request behind the block, where the server gives log-probabilities by id."""
+        """By one more request after the block, where the server gives log-probabilities by id."""
         if not self._by_ids:
             return None
         scores = self.run(self._dialect.score(self._connection, self._name, context))

@@ -123,7 +123,7 @@ def test_accounts_that_disagree_are_a_warning_and_the_one_that_holds_is_kept(dia
         ("html", "text/html: <html>Bad gateway"),
         ("no_stream", "application/json: .*all at once.*; expected a stream of events"),
         ("error_500", "status 500: .*CUDA out of memory"),
-        ("not_json", "no JSON: <html>"),
+        ("not_json", "not JSON: <html>"),
         ("endless", "does not end in 0.3 s"),
         ("no_finish", "without a reason"),
         ("too_many", "more than the 24 tokens"),
