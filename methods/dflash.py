@@ -297,7 +297,7 @@ class _Block(LevelsRun):
 
 
 class DFlash(LevelsMethod):
-    """DFlash, DSpark, with the parameters of ``LevelsMethod``. length: null = the head's block."""
+    """DFlash, DSpark; conf/method/dflash.yaml describes the parameters."""
 
     kind, runs = DFlashHead, _Block
 

@@ -94,6 +94,5 @@ class LogitSpec(Parameters, Method):
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The ranking after the prompt's last token comes with the prefill."""
-        if prefill.topk is None:
-            raise RuntimeError("LogitSpec begins with the prefill's top-k; the engine gave none")
+        assert prefill.topk is not None  # by ``needs``
         return _Speculator(self, prefill.topk.ids[-1])

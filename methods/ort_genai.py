@@ -36,7 +36,6 @@ class OrtGenai(RuntimePeer):
     def __init__(
         self, speculation: str = NONE, draft: str | None = None, num_draft: int = 8, max_ngram: int = 3
     ) -> None:
-        """See ``RuntimePeer``."""
         super().__init__(speculation, draft, num_draft, max_ngram)
         require_count("num_draft", num_draft, high=MOST)
         require_count("max_ngram", max_ngram, high=MOST - 1)

@@ -157,8 +157,7 @@ class Rest(Parameters, Method):
 
     def retrieve(self, context: Sequence[int], budget: int, draw: int) -> Tree:
         """The draft tree for ``context``. draw: which of too many matches are looked at, below 2**31."""
-        if self.store is None:
-            raise RuntimeError("no datastore yet: check() reads it")
+        assert self.store is not None  # ``check`` reads it
         room = min(budget, self.nodes)
         tree = self.store.array.tree(
             context[-self.longest :],

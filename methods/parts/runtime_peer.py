@@ -107,10 +107,6 @@ class RuntimePeer(Peer):
     def __init__(
         self, speculation: str = NONE, draft: str | None = None, num_draft: int = 8, max_ngram: int = 3
     ) -> None:
-        """speculation: none | lookup (n-grams of the context) | draft (a draft model, of hub id or folder ``draft``).
-
-        num_draft: [tokens] a draft. max_ngram: longest suffix looked up.
-        """
         require_count("num_draft", num_draft)
         require_count("max_ngram", max_ngram)
         if speculation not in self.speculations:

@@ -461,12 +461,7 @@ class TreeMethod(HeadMethod):
 
 
 class LevelsMethod(TreeMethod):
-    """A head that drafts all levels in one forward: folder, hub id, ``bundled:NAME`` or ``random``.
-
-    length: tokens of the chain, null = ``usual``. choices: in its place a tree by child counts, level by level.
-    sampling at temperature > 0: drawn (from each level's distribution, for the ratio test) | top. safetensors: false
-    reads torch files.
-    """
+    """A head that drafts all levels in one forward; conf/method/p_eagle.yaml describes the parameters."""
 
     runs: type[LevelsRun]
     usual = 7

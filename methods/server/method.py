@@ -118,7 +118,7 @@ def _ignore(ids: Sequence[int], proposed: int = 0) -> bool:
 
 
 class ServerPeer(Remote):
-    """One engine as it was started; its speculation is its own."""
+    """One engine as it was started, with its own speculation; conf/method/server.yaml describes the parameters."""
 
     def __init__(
         self,
@@ -128,10 +128,6 @@ class ServerPeer(Remote):
         timeout_s: float = 60.0,
         longest_s: float = 900.0,
     ) -> None:
-        """url: http://HOST:PORT. dialect: auto | openai | vllm | sglang | llama_cpp | tensorrt_llm | lmdeploy.
-
-        model: as the server names it, null = its first. timeout_s: between two events. longest_s: of a whole answer.
-        """
         for name, value in (("timeout_s", timeout_s), ("longest_s", longest_s)):
             if value <= 0:
                 raise InputError(f"{name}={value}: expected more than 0")

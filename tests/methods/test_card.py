@@ -230,8 +230,7 @@ def figures(model, draft, **options):
     return sum(sum(out.accept) for out in outs) / sum(len(out.accept) for out in outs), hits / (hits + misses)
 
 
-def test_more_nodes_correcting_and_waiting_pay():
-    model = build("llama", torch.float64)
+def test_more_nodes_correcting_and_waiting_pay(model):
     found = [figures(model, noisy(model, 0.02), nodes_per_layer=nodes, ratio=4) for nodes in (1, 5, 40)]
     assert found[0][0] < found[1][0] < found[2][0]
     assert found[0][1] < found[1][1] < found[2][1]
@@ -263,8 +262,7 @@ def test_a_draft_that_is_always_sure_and_right_gives_ratio_tokens_a_round(ratio)
     assert drafter.stats()["draft_forwards"] == 8 * ratio
 
 
-def test_forwards_stop_where_the_cache_is_full_and_the_first_round_drafts_only_if_the_target_waits():
-    model = build("llama", torch.float64)
+def test_forwards_stop_where_the_cache_is_full_and_the_first_round_drafts_only_if_the_target_waits(model):
     drafter = begin(fitted(Card("unused", nodes_per_layer=3, ratio=9, max_depth=4), model), PROMPT)
     assert len(drafter.propose(PROMPT, 64)) == 0
     drafter.launch()
@@ -277,8 +275,7 @@ def test_forwards_stop_where_the_cache_is_full_and_the_first_round_drafts_only_i
         assert list(drafter.propose(PROMPT, 64).tokens) == (best if wait else [])
 
 
-def test_ratio_is_measured_where_it_is_not_given(monkeypatch):
-    model = build("llama", torch.float64)
+def test_ratio_is_measured_where_it_is_not_given(model, monkeypatch):
     method = Card("unused", nodes_per_layer=4, ratio=None)
     fitted(method, model)
 

@@ -95,8 +95,7 @@ def test_sampled_strings_keep_the_targets_distribution(method, sampling, wrong, 
 
 
 @pytest.mark.parametrize("prompt", [[5], [5, 6], list(range(3, 90))])
-def test_prompts_of_any_length_limits_within_a_path_and_eos(make, prompt):
-    model = build("llama", torch.float64)
+def test_prompts_of_any_length_limits_within_a_path_and_eos(model, make, prompt):
     method, truth = fitted(make(), noisy(model, 0.01)), plain_greedy(model, prompt, 24)
     for limit in (1, 2, 3, 24):
         assert run(model, method, prompt, limit).ids == truth[:limit]
@@ -106,8 +105,7 @@ def test_prompts_of_any_length_limits_within_a_path_and_eos(make, prompt):
         assert out.ids == truth[: truth.index(truth[place]) + 1]
 
 
-def test_two_requests_alive_at_once_do_not_share_a_cache(make):
-    model = build("llama", torch.float64)
+def test_two_requests_alive_at_once_do_not_share_a_cache(model, make):
     alone = [list(begin(fitted(make(), model), context).propose(context, 64).tokens) for context in ([5, 6], [9, 8])]
     method = fitted(make(), model)
     first, second = begin(method, [5, 6]), begin(method, [9, 8])
@@ -117,9 +115,8 @@ def test_two_requests_alive_at_once_do_not_share_a_cache(make):
 
 
 @pytest.mark.parametrize("width", [VOCAB - 50, VOCAB + 64])
-def test_models_padded_to_other_widths_go_together(make, width):
+def test_models_padded_to_other_widths_go_together(model, make, width):
     """A draft whose logits are narrower or wider than the target's: same ids, distributions of the target's width."""
-    model = build("llama", torch.float64)
     draft = noisy(model, 0.0)
     draft.resize_token_embeddings(width)
     assert run(model, fitted(make(), draft), limit=30).ids == plain_greedy(model, [5, 6, 7], 30)

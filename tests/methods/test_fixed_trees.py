@@ -87,8 +87,7 @@ def method(request):
     return MAKE[request.param]()
 
 
-def test_the_tree_holds_the_drafts_best_tokens_by_depth():
-    model = build("llama", torch.float64)
+def test_the_tree_holds_the_drafts_best_tokens_by_depth(model):
     draft = begin(fitted(SpecInfer("unused", [2, 1]), model), [5, 6, 7]).propose([5, 6, 7], 64)
     first = plain_logits(model, [5, 6, 7]).topk(2).indices.tolist()
     second = [int(plain_logits(model, [5, 6, 7, token]).argmax()) for token in first]
@@ -146,8 +145,7 @@ def test_a_race_draws_as_one_draw_after_the_other_and_leaves_out_what_has_no_pro
     assert torch.allclose(left, torch.tensor([[0.5, 0.0, 0.2, 0.0]]) / 0.7)
 
 
-def test_stats_measure_what_the_shape_is_made_from():
-    model = build("llama", torch.float64)
+def test_stats_measure_what_the_shape_is_made_from(model):
     own = run(model, fitted(Sequoia("unused", RATES, nodes=9, depth=3), model))
     assert own.stats == {"accepted_child_1": 1.0, "accepted_child_2": 0.0, "accepted_child_3": 0.0}
     rates = run(model, fitted(Sequoia("unused", RATES, nodes=9, depth=3), noisy(model, 0.1))).stats
@@ -155,9 +153,8 @@ def test_stats_measure_what_the_shape_is_made_from():
     assert rates["accepted_child_2"] > 0
 
 
-def test_the_cache_holds_the_accepted_path():
+def test_the_cache_holds_the_accepted_path(model):
     """What was drafted and accepted is not read again: the next step feeds what is new, and no more."""
-    model = build("llama", torch.float64)
     method = fitted(SpecInfer("unused", [2, 2]), model)
     drafter = begin(method, [5, 6, 7])
     fed = []

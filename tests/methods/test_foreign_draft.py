@@ -65,7 +65,7 @@ def method_with(draft, sampling=None, both=None, **options) -> ForeignDraft:
     return fitted(method, draft, sampling)
 
 
-def test_a_chain_is_the_drafts_best_shared_tokens_and_the_output_the_targets():
+def test_a_chain_is_the_drafts_best_shared_tokens_and_the_output_the_targets(model):
     model, both = build("llama", torch.float64), permuted(20)
     ids = [30 + place * 7 % 90 for place in range(30)]
     drafter = begin(method_with(model, both=both), ids[:20])
@@ -80,7 +80,6 @@ def test_a_chain_is_the_drafts_best_shared_tokens_and_the_output_the_targets():
             assert token == max(allowed, key=allowed.__getitem__)
             text.append(both.shared[token])
         assert every != chain  # the wrong variant: ids that are not translated
-    model = build("llama", torch.float64)
     for match in ("token", "string"):
         assert run(model, method_with(noisy(model, 0.1), match=match)).ids == plain_greedy(model, [5, 6, 7], 61)
         out = run(model, method_with(model, both=permuted(0, seed=1), match=match), limit=20)

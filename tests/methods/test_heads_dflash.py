@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 
-from builders.models import VOCAB, build, plain_greedy
+from builders.models import VOCAB, plain_greedy
 from head_models import DFlash as DFlashModule
-from head_models import begun, bound, card_of, paths_of, run, states, watched
+from head_models import begun, bound, card_of, features_of, paths_of, run, states, watched
 from methods.dflash import DFlash
 from specbench.decode.lengths import Confidence
 from specbench.decode.sampling import Sampling
@@ -20,11 +20,6 @@ SMALLER = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90]
 SPARK = {"speculators_model_type": "dspark", "markov_rank": 8, "enable_confidence_head": True,
          "confidence_head_with_markov": True}  # fmt: skip
 OURS = {"block_size": 6, "mask_token_id": 3, "aux_hidden_state_layer_ids": [0, 1, 2]}  # speculators
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build("llama", torch.float64)
 
 
 def z_lab(module, folder, **settings):
@@ -42,11 +37,6 @@ def speculators(module, folder, **settings):
     config |= {"transformer_layer_config": module.raw, "draft_vocab_size": drafted, "target_hidden_size": None}
     (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
-
-
-def features_of(model, method, ids):
-    hidden = states(model, ids)
-    return [hidden[layer] for layer in method.needs.hidden]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import methods.eagle.eagle as eagle_module
+from builders.drafts import root_paths
 from builders.models import VOCAB, build, plain_greedy
 from draft_models import markov_tables
-from head_models import Eagle1, begun, bound, card_of, paths_of, run, states, target_of, watched
+from head_models import Eagle1, begun, bound, card_of, features_of, paths_of, run, states, target_of, watched
 from head_models import Eagle3 as Eagle3Module
 from methods.eagle.eagle import Eagle, Eagle3, EagleRun, read_frequent
 from methods.parts.draft_layer import LayerMemory
@@ -42,11 +43,6 @@ def deep():
 @pytest.fixture(scope="module")
 def small():
     return build("llama", torch.float64)
-
-
-def features_of(model, method, ids):
-    hidden = states(model, ids)
-    return [hidden[layer] for layer in method.needs.hidden]
 
 
 def naive_dynamic(model, head, features, ids, top_k, depth, nodes):
@@ -290,11 +286,11 @@ def test_no_node_stands_without_its_parent(top_k, depth, nodes, flat, seed):
 def test_published_trees_and_their_first_parts():
     tree = TreeShape.from_counts(EAGLE_TREE, WIDEST)
     assert [len(level.ranks) for level in tree.levels] == [4, 8, 8, 3, 2]
-    paths = ranks_of(tree)
+    paths = set(root_paths(tree.ranks, tree.parents))
     assert {(3, 0), (2, 1), (1, 0, 0), (0, 2, 1), (0, 0, 0, 2), (0, 0, 0, 0, 1)} <= paths
     tree = TreeShape.from_counts(MEDUSA_TREE, WIDEST)
     assert [len(level.ranks) for level in tree.levels] == [10, 28, 23, 2]
-    paths = ranks_of(tree)
+    paths = set(root_paths(tree.ranks, tree.parents))
     assert {(1, 6), (2, 2), (9, 0), (0, 1, 2), (0, 0, 9), (0, 7, 0), (1, 0, 1), (2, 0, 0), (0, 0, 0, 1)} <= paths
     assert TreeShape.from_counts([[2], [1, 0]], WIDEST).parents == (-1, -1, 0)
     shape = TreeShape.from_counts(EAGLE_TREE, WIDEST)
@@ -302,13 +298,6 @@ def test_published_trees_and_their_first_parts():
         plan = ShapePlan(shape.cut(nodes), torch.device("cpu"))
         tokens, _ = complete(fill(Fixed(torch.arange(8.0)), plan, BestChoice(Fixed(torch.arange(8.0)))))
         assert len(tokens) == nodes
-
-
-def ranks_of(tree):
-    found = []
-    for parent, rank in zip(tree.parents, tree.ranks, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), rank))
-    return set(found)
 
 
 def test_fixed_tree_is_filled_by_rank(deep, tmp_path):

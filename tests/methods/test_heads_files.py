@@ -20,11 +20,6 @@ from specbench.types import InputError
 IDS = [5, 6, 7, 8, 9]
 
 
-@pytest.fixture(scope="module")
-def model():
-    return build("llama", torch.float64)
-
-
 def drafted(method, model):
     return begun(method, model, IDS).propose(IDS, 64).tokens.tolist()
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from builders.models import VOCAB, build
+from builders.models import VOCAB
 from head_models import HOSTILE, DFlash, Eagle1, begun, bound, run
 from head_models import Eagle3 as Eagle3Module
 from head_models import PEagle as PEagleModule
@@ -32,11 +32,6 @@ KINDS = {
 }
 LAYER = {"rope_parameters": None, "rope_scaling": None, "head_dim": None, "hidden_act": "silu", "layer_types": None,
          "transformer_layer_config": None, "draft_vocab_size": None, "attention_bias": False}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build("llama", torch.float64)
 
 
 def saved(kind, folder, **config):

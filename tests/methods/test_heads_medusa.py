@@ -22,11 +22,6 @@ PROMPT = [5, 6, 7, 8]
 TREE = [[3], [2, 1, 0], [1, 0, 1]]
 
 
-@pytest.fixture(scope="module")
-def model():
-    return build("llama", torch.float64)
-
-
 def saved(module, folder, name="medusa_lm_head.safetensors", drop=()):
     folder.mkdir(parents=True, exist_ok=True)
     save_file({key: weight.clone() for key, weight in module.state_dict().items() if key not in drop}, folder / name)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from builders.models import VOCAB, build, plain_greedy
+from builders.models import VOCAB, plain_greedy
 from head_models import Eagle3 as Eagle3Module
 from head_models import PEagle as PEagleModule
 from head_models import begun, bound, card_of, paths_of, run, states, watched
@@ -19,11 +19,6 @@ from specbench.types import InputError
 PROMPT = [5, 6, 7, 8]
 LAYERS = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
 SMALLER = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90].sort().values
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build("llama", torch.float64)
 
 
 def nested(module, folder):

@@ -28,11 +28,6 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def model():
-    return build("llama", torch.float64)
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2"])
 @pytest.mark.parametrize("kind", [*KINDS, "eagle3 static"])

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.drafts import root_paths
 from builders.models import VOCAB, build, plain_greedy
 from methods.n_grammys import NGrammys, RowIndex, bigram_ids, fingerprint, greedy_rows, unigram_ids
 from methods.parts.branches import Branches
@@ -133,10 +134,8 @@ def test_trie_holds_each_prefix_once_and_names_its_first_row(rows):
     tree = Branches(merge=True)
     tree.add_rows(-1, rows, range(len(rows)), 99)
     tokens, parents, owners = tree.tokens, tree.parents, tree.source
-    paths = []
-    for node, parent in enumerate(parents):
-        assert parent < node
-        paths.append((*(() if parent == -1 else paths[parent]), tokens[node]))
+    assert all(parent < node for node, parent in enumerate(parents))
+    paths = root_paths(tokens, parents)
     prefixes = {tuple(row[:end]): 0 for row in rows for end in range(1, len(row) + 1)}
     assert paths == list(prefixes)
     for path, owner in zip(paths, owners, strict=True):
@@ -157,9 +156,8 @@ def target_of(model, bos=1) -> Target:
 
 @pytest.mark.parametrize("first", [None, 1])
 @torch.inference_mode()
-def test_bigram_is_what_the_model_says_after_one_token(first, monkeypatch):
+def test_bigram_is_what_the_model_says_after_one_token(model, first, monkeypatch):
     monkeypatch.setattr("methods.n_grammys.BATCH_LOGITS", 7 * VOCAB)  # a last batch that is not full
-    model = build("llama", torch.float64)
     table = bigram_ids(target_of(model), 6, first)
     assert table.shape == (VOCAB, 6)
     for token in (0, 5, 6, 7, 198):
@@ -169,8 +167,7 @@ def test_bigram_is_what_the_model_says_after_one_token(first, monkeypatch):
 
 
 @torch.inference_mode()
-def test_unigram_is_the_papers_formula_and_the_code_is_not():
-    model = build("llama", torch.float64)
+def test_unigram_is_the_papers_formula_and_the_code_is_not(model):
     inputs, outputs = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     apart = outputs - outputs.mean(0)
     distance = [float(sum((row @ vector) ** 2 for vector in inputs)) ** 0.5 for row in apart]
@@ -181,8 +178,7 @@ def test_unigram_is_the_papers_formula_and_the_code_is_not():
     assert unigram_ids(target_of(model), 9, "inner_product").tolist() != order[:9]
 
 
-def test_unigram_rows_are_the_same_after_every_token():
-    model = build("llama", torch.float64)
+def test_unigram_rows_are_the_same_after_every_token(model):
     method = NGrammys(k=4, strategy="unigram")
     method.bind(target_of(model))
     ranked = [(token,) for token in unigram_ids(target_of(model), 4, "distance").tolist()]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.models import build, plain_greedy
+from builders.models import plain_greedy
 from draft_models import MarkovLM, begin, fitted
 from head_models import paths_of
 from methods import opt_tree
@@ -92,8 +92,7 @@ def test_a_certain_draft_is_a_chain_and_the_threshold_ends_the_growth():
         assert paths_of(draft)[-1] == ((0, 0, 0) if layers > 2 else (0, 0))
 
 
-def test_the_cache_holds_the_accepted_path():
-    model = build("llama", torch.float64)
+def test_the_cache_holds_the_accepted_path(model):
     method = fitted(OptTree("unused", nodes=4, threshold=0.0, max_depth=2), model)
     drafter, context = begin(method, [5, 6, 7]), [5, 6, 7]
     for _ in range(3):

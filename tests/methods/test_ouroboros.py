@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.models import build, plain_greedy
+from builders.models import plain_greedy
 from draft_models import begin, fitted, noisy, run
 from methods.ouroboros import Ouroboros, PhrasePool
 from specbench.types import Step, TopK
@@ -34,9 +34,8 @@ def truthful(model, context, draft):
     return Step(context[-1], (*tokens, said[place + 1]), tuple(path), False, None, TopK(ids, ids.double())), said
 
 
-def test_the_draft_models_lookahead_says_what_plain_decoding_says():
+def test_the_draft_models_lookahead_says_what_plain_decoding_says(model):
     """Whatever is in the window, the pool and the cache, the drafted chain is the draft's own greedy text."""
-    model = build("llama", torch.float64)
     target = noisy(model, 0.05)
     drafter, context = begin(method_with(model), [5, 6, 7, 5, 6, 8]), [5, 6, 7, 5, 6, 8]
     most = 0
@@ -53,8 +52,7 @@ def test_the_draft_models_lookahead_says_what_plain_decoding_says():
     assert drafter.stats()["mean_forwards"] < drafter.stats()["mean_draft_length"]
 
 
-def test_chains_without_endings_beyond_gamma_and_at_an_eos():
-    model = build("llama", torch.float64)
+def test_chains_without_endings_beyond_gamma_and_at_an_eos(model):
     draft = begin(method_with(model, endings=0), [5, 6, 7]).propose([5, 6, 7], 64)
     assert list(draft.parents) == list(range(-1, len(draft) - 1))
     assert list(draft.tokens) == plain_greedy(model, [5, 6, 7], len(draft))
@@ -78,9 +76,8 @@ def test_chains_without_endings_beyond_gamma_and_at_an_eos():
     assert list(begin(method, [5, 6, 7]).propose([5, 6, 7], 64).tokens) == truth[:2]
 
 
-def test_endings_hang_from_the_last_drafted_token():
+def test_endings_hang_from_the_last_drafted_token(model):
     """Two forwards only fill the window, so what is in the pool is what was put there."""
-    model = build("llama", torch.float64)
     last = plain_greedy(model, [5, 6, 7], 2)[-1]
     method = method_with(model, gamma=2)
     for phrase in ((1, 2, 3), (4, 5, 6), (7, 8, 9)):
@@ -93,8 +90,7 @@ def test_endings_hang_from_the_last_drafted_token():
     assert narrow.tokens[2:] == [7, 8, 9]
 
 
-def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected():
-    model = build("llama", torch.float64)
+def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected(model):
     truth = plain_greedy(model, [5, 6, 7], 9)
     method = method_with(model, gamma=2)
     right, wrong = tuple(truth[2:5]), (11, 12, 13)
@@ -178,8 +174,7 @@ def test_the_pool_is_the_references_lists(data):
     assert pool.nbytes() == 0
 
 
-def test_a_warm_pool_needs_fewer_steps():
-    model = build("llama", torch.float64)
+def test_a_warm_pool_needs_fewer_steps(model):
     method = method_with(noisy(model, 0.02), endings=3)
     cold, warm = run(model, method, limit=60), run(model, method, limit=60)
     assert method.state_bytes() > 0

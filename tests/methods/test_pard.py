@@ -45,8 +45,7 @@ def test_a_chain_is_the_plain_forwards(family):
         assert draft == plain_rows(model, context).argmax(-1).tolist()
 
 
-def test_another_mask_and_masks_that_stay_in_the_cache_draft_otherwise(monkeypatch):
-    model = build("llama", torch.float64)
+def test_another_mask_and_masks_that_stay_in_the_cache_draft_otherwise(model, monkeypatch):
     ids = [5 + place * 7 % 90 for place in range(40)]
     right = [plain_rows(model, context).argmax(-1).tolist() for context, _ in drafts_along(method_with(model), ids, 20)]
     other = fitted(Pard("unused", length=LENGTH, mask_token=MASK + 1), model)
@@ -59,8 +58,7 @@ def test_another_mask_and_masks_that_stay_in_the_cache_draft_otherwise(monkeypat
 
 
 @pytest.mark.parametrize("sampling", [None, Sampling(0.7)])
-def test_a_policy_of_lengths_is_told_the_rows_probabilities(sampling):
-    model = build("llama", torch.float64)
+def test_a_policy_of_lengths_is_told_the_rows_probabilities(model, sampling):
     drafter, asked = begin(method_with(model, sampling), [5, 6, 7]), []
     drafter.goes_on = lambda level: asked.append(level) or len(asked) < 3
     draft = drafter.propose([5, 6, 7], 64)
@@ -74,8 +72,7 @@ def test_a_policy_of_lengths_is_told_the_rows_probabilities(sampling):
         torch.testing.assert_close(level.law.double(), rows[level.depth - 1].double(), atol=1e-6, rtol=1e-5)
 
 
-def test_a_budget_cuts_masks_and_tokens_are_drawn_from_the_rows_own_distributions():
-    model = build("llama", torch.float64)
+def test_a_budget_cuts_masks_and_tokens_are_drawn_from_the_rows_own_distributions(model):
     drafter = begin(method_with(model), [5, 6, 7])
     assert len(drafter.propose([5, 6, 7], 0)) == 0
     assert drafter.propose([5, 6, 7], 2).tokens == plain_rows(model, [5, 6, 7], count=2).argmax(-1).tolist()

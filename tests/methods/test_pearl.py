@@ -78,8 +78,7 @@ def test_a_wrong_late_token_an_eos_and_a_small_budget():
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 3, 4, 5, 6])
-def test_the_target_as_its_own_draft_gives_gamma_tokens_a_round(gamma):
-    model = build("llama", torch.float64)
+def test_the_target_as_its_own_draft_gives_gamma_tokens_a_round(model, gamma):
     out = run(model, fitted(Pearl("unused", gamma=gamma), model), [5, 6, 7], 62)
     assert out.ids == plain_greedy(model, [5, 6, 7], 62)
     assert out.accept[0] == 1  # nothing is pending yet
@@ -87,8 +86,7 @@ def test_the_target_as_its_own_draft_gives_gamma_tokens_a_round(gamma):
     assert out.stats["pre_verify_rounds"] == (1 if gamma > 1 else len(out.accept))
 
 
-def test_acceptance_falls_with_the_drafts_quality_from_all_of_it():
-    model = build("llama", torch.float64)
+def test_acceptance_falls_with_the_drafts_quality_from_all_of_it(model):
     sampling = Sampling(1.0)
     out = run(model, fitted(Pearl("unused", gamma=4), model, sampling), [5, 6, 7], 62, sampling=sampling)
     assert set(out.accept[1:-1]) == {4}  # p = q: the ratio test accepts everything
@@ -121,8 +119,7 @@ def test_stating_another_distribution_than_the_one_drawn_from_would_not_keep_it(
     assert keeps_the_distribution(Pearl("unused", gamma=1), SAMPLINGS[0], *markov_tables()) < FAILS
 
 
-def test_one_seed_of_the_drafter_gives_one_draft():
-    model = build("llama", torch.float64)
+def test_one_seed_of_the_drafter_gives_one_draft(model):
     method = fitted(Pearl("unused", gamma=6), model, Sampling(1.0))
     drafts = [one_round(begin(method, [5, 6, 7], seed), [5, 6, 7])[1] for seed in (1, 1, 2)]
     assert drafts[0] == drafts[1] != drafts[2]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.drafts import root_paths
 from methods.parts.suffix_array import CROSSING, END, SuffixArray, Tree, cut_paths, take
 
 TEXT = st.lists(st.integers(0, 3), max_size=40)
@@ -81,10 +82,7 @@ def test_find_and_longest_equal_search(tokens, tail, shortest):
 
 def prefixes(tree: Tree) -> list[tuple]:
     """(path, count) of each node."""
-    paths = []
-    for token, parent in zip(tree.tokens, tree.parents, strict=True):
-        paths.append((*(paths[parent] if parent >= 0 else ()), token))
-    return list(zip(paths, tree.counts, strict=True))
+    return list(zip(root_paths(tree.tokens, tree.parents), tree.counts, strict=True))
 
 
 @given(SPLIT, st.lists(st.integers(0, 2), max_size=4), st.integers(1, 4), st.integers(0, 30), st.data())

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.drafts import root_paths
 from methods.parts.suffix_automaton import EDGES, STATES, find
 from methods.suffix_decoding import GLOBAL, LOCAL, Limits, SuffixDecoding, SuffixTree, Text, _fewest, _sort
 from specbench.types import Prefill
@@ -307,10 +308,7 @@ def bound(**options) -> SuffixDecoding:
 )
 def test_equal_scores_are_equal(prompt, routes):
     draft = begin(bound(shape="tree", factor=3.0), prompt[:-1], prompt[-1]).propose(prompt, 64)
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    assert set(found) == routes
+    assert set(root_paths(draft.tokens, draft.parents)) == routes
 
 
 def test_the_local_tree_counts_the_context_itself_and_wins_ties():

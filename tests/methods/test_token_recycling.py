@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.drafts import root_paths
 from builders.runs import settings_of
 from methods.parts.recycling import RecyclingMatrix
 from methods.parts.tree_shape import Level, TreeShape
@@ -32,12 +33,8 @@ def bound(**options) -> TokenRecycling:
     return method
 
 
-def paths_of(shape: TreeShape) -> list[tuple[int, ...]]:
-    """Every node as the ranks on the way to it."""
-    found: list[tuple[int, ...]] = []
-    for parent, rank in zip(shape.parents, shape.ranks, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), rank))
-    return found
+def ranks_of(shape: TreeShape) -> list[tuple[int, ...]]:
+    return root_paths(shape.ranks, shape.parents)
 
 
 def sizes_of(shape: TreeShape) -> list[int]:
@@ -59,10 +56,10 @@ def test_shape_of_the_reference():
     assert len(shape) == 80
     children = [shape.parents.count(node) for node in range(80)]
     assert children.count(0) == 40
-    paths = {"-".join(map(str, path)) for path in paths_of(shape)}
+    paths = {"-".join(map(str, path)) for path in ranks_of(shape)}
     assert {"0-7-0", "0-2-1", "0-0-4-0", "0-0-0-1-0-0", "0-0-0-0-0-1"} <= paths  # the last five the authors added
     assert shape == TreeShape.from_counts(REFERENCE, 8)
-    assert tuple(sum(path[0] == rank for path in paths_of(shape)) for rank in range(8)) == SHARES
+    assert tuple(sum(path[0] == rank for path in root_paths(shape.ranks, shape.parents)) for rank in range(8)) == SHARES
 
 
 def yaml_of(name: str) -> dict:
@@ -79,31 +76,31 @@ def test_a_sized_tree_has_its_size_and_is_a_tree(nodes, depth, width):
         return
     shape = reference_tree(nodes, depth, width)
     assert (len(shape), len(shape.levels)) == (nodes, depth)
-    paths = paths_of(shape)
+    paths = root_paths(shape.ranks, shape.parents)
     assert len(set(paths)) == nodes
     assert all(path[-1] < width for path in paths)
     assert all(path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths for path in paths)  # ranks without a gap
 
 
 def test_families_of_trees_pass_through_the_reference():
-    family = [set(paths_of(reference_tree(nodes, 6, 8))) for nodes in (20, 40, 60, 80, 100, 120)]
+    family = [set(ranks_of(reference_tree(nodes, 6, 8))) for nodes in (20, 40, 60, 80, 100, 120)]
     assert all(small < large for small, large in itertools.pairwise(family))
-    assert family[3] == set(paths_of(TreeShape.from_counts(REFERENCE, 8)))
+    assert family[3] == set(ranks_of(TreeShape.from_counts(REFERENCE, 8)))
     assert (0,) * 6 in family[0]
     sizes = {depth: sizes_of(reference_tree(80, depth, 8)) for depth in (3, 5, 7, 10)}
     assert sizes[3] == [8, 32, 40]
     assert sizes[5] == [8, 21, 25, 16, 10]
     assert sizes[7] == [8, 20, 25, 15, 8, 3, 1]
     assert sizes[10] == [8, 20, 23, 14, 8, 3, 1, 1, 1, 1]
-    reference = set(paths_of(reference_tree(80, 6, 8)))
-    assert reference - set(paths_of(reference_tree(80, 7, 8))) == {(2, 2)}  # the least worth, for one more level
+    reference = set(ranks_of(reference_tree(80, 6, 8)))
+    assert reference - set(ranks_of(reference_tree(80, 7, 8))) == {(2, 2)}  # the least worth, for one more level
     # The wrong variant: without the reference's nodes first, ten of its eighty are others.
     every = [path for level in range(1, 7) for path in itertools.product(range(8), repeat=level)]
     by_worth = sorted(
         every,
         key=lambda path: (-math.prod(SHARES[rank] for rank in path) * 80 ** (6 - len(path)), len(path), path),
     )
-    assert len(set(by_worth[:80]) & set(paths_of(TreeShape.from_counts(REFERENCE, 8)))) == 70
+    assert len(set(by_worth[:80]) & set(ranks_of(TreeShape.from_counts(REFERENCE, 8)))) == 70
 
 
 def test_fill_breadth_first():
