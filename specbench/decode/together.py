@@ -92,9 +92,7 @@ class boundary:
         return True
 
 
-def draft_on(
-    asked: Sequence[tuple[SharedRequest, Drafting, Any]],
-) -> list[tuple[SharedRequest, Drafting, Any]]:
+def draft_on(asked: Sequence[tuple[SharedRequest, Drafting, Any]]) -> list[tuple[SharedRequest, Drafting, Any]]:
     """Resume each drafting with its last outcome; returns those that ran another forward, and its outcome."""
     waiting: dict[int, list[tuple[SharedRequest, Drafting, DraftForward]]] = defaultdict(list)
     for shared, drafting, outcome in asked:

@@ -22,12 +22,7 @@ SHARED = (EngineKind.AUTO, EngineKind.FAST)  # engines that can run on several r
 
 
 def make_engine(
-    kind: str,
-    model: Any,
-    card: ModelCard,
-    max_nodes: int,
-    attention: str,
-    options: FastOptions = STANDARD,
+    kind: str, model: Any, card: ModelCard, max_nodes: int, attention: str, options: FastOptions = STANDARD
 ) -> tuple[Engine, str | None]:
     """Make the engine; returns it, and the reason if ``auto`` did not choose the fast engine.
 

@@ -144,10 +144,7 @@ class Runner(ABC):
         self.dtype: torch.dtype = embedding.dtype
         self.rows: int = embedding.shape[0]
         self.windows = find_windows(model.config)
-        self._context, self._standing = (
-            context,
-            0,
-        )  # [tokens]; a new cache has room for ``_standing``
+        self._context, self._standing = (context, 0)  # [tokens]; a new cache has room for ``_standing``
 
     @abstractmethod
     def new_cache(self) -> Any:

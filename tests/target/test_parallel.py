@@ -199,10 +199,7 @@ def test_a_lost_rank_ends_the_run_and_is_named(follower):
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(signal.SIGKILL, id="killed"),
-        pytest.param(signal.SIGSTOP, id="stuck", marks=pytest.mark.exhaustive),
-    ],
+    [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGSTOP, id="stuck", marks=pytest.mark.exhaustive)],
 )
 def test_a_killed_or_stuck_rank_is_named_within_seconds(kind):
     model = build("llama", torch.float64)

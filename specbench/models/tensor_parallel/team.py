@@ -359,9 +359,7 @@ class Ranks:
         team.abort()
         if not self._end_received.poll(ABORT_S):
             print(
-                f"specbench: error: {self._gone}; rank 0 still waits for it on its device",
-                file=sys.stderr,
-                flush=True,
+                f"specbench: error: {self._gone}; rank 0 still waits for it on its device", file=sys.stderr, flush=True
             )
             os._exit(LOST)
 
