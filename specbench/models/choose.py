@@ -11,7 +11,7 @@ from specbench.models.facade import ModelCard
 from specbench.models.fast.attention import SDPA, FastOptions, require_attention
 from specbench.models.fast.compact import explain_unfit, explain_unsupported
 from specbench.models.fast.engine import STANDARD, FastEngine
-from specbench.models.tensor_parallel.share import ShardShape
+from specbench.models.tensor_parallel.share import explain_uneven
 from specbench.models.timed import TimedEager, TimedEngine, TimedFast
 from specbench.records.record import EngineKind
 from specbench.types import InputError
@@ -110,7 +110,7 @@ def _obstacle(card: ModelCard, ranks: int, engine: str, attention: str, peers: S
         return f"model.attention={attention} asks for the library's own attention; expected sdpa"
     if family := explain_unsupported(card.config):
         return f"{card.name}: {family}; expected model.parallel=pipeline"
-    if uneven := ShardShape.of(card.config).obstacle(ranks):
+    if uneven := explain_uneven(card.config, ranks):
         return f"{card.name}: {uneven}; expected another model.gpus, or model.parallel=pipeline"
     if peers:
         named = ", ".join(f"method.{name}" for name in peers)

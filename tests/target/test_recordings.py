@@ -22,7 +22,7 @@ from specbench.models.fast.frame import Frame
 from specbench.models.fast.graphs import GRAPHED, Buckets
 from specbench.models.runner import CompactRunner
 from specbench.models.tensor_parallel.engine import Follower, Leader
-from specbench.models.tensor_parallel.team import Message, Op
+from specbench.models.tensor_parallel.team import Op
 from specbench.types import Draft, InputError, Needs
 
 FEW = Buckets((1, 2, 4, 8, 16, 32, 64, 96), (64, 128, 256, 512))
@@ -280,7 +280,7 @@ def test_recordings_are_dropped_before_the_ranks_leave_their_group(rank):
     engine.graphs, engine.acceptances = Playback(engine), Playback(engine)
     engine.graphs._recorded["one"] = engine.acceptances._recorded["one"] = (None, None)
     held = []
-    engine.team = SimpleNamespace(receive=lambda: Message(Op.STOP))
+    engine.team = SimpleNamespace(receive=lambda: (Op.STOP, []))
     engine._ranks = SimpleNamespace(close=lambda team: held.append(len(engine.graphs._recorded)))
     if rank == "rank 0":
         engine.close()

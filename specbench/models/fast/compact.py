@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specbench.models.family import find_windows, list_attention_kinds
+from specbench.models.family import find_head_size, find_windows, list_attention_kinds
 from specbench.models.fast.attention import PlacesMask, TreeMask, attend_behind
 from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.operations import Linear, Norm, Rotate, SmallOps
@@ -105,7 +105,7 @@ class CompactModel:
         body, head = model.model, model.get_output_embeddings()
         self.embedding: Tensor = body.embed_tokens.weight.detach()
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
-        self.size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        self.size = find_head_size(text)
         self.query_heads, self.key_heads = text.num_attention_heads, text.num_key_value_heads
         self.groups = self.query_heads // self.key_heads
         self.windows = find_windows(model.config)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from specbench.models.fast.engine import STANDARD
 from specbench.models.fast.graphs import Buckets
 from specbench.models.tensor_parallel.engine import Follower, Leader
 from specbench.models.tensor_parallel.share import load_share
-from specbench.models.tensor_parallel.team import LOST, MessageFormat, Ranks, Team, open_store
+from specbench.models.tensor_parallel.team import LOST, Ranks, Team, open_store
 from specbench.types import InputError
 
 PATIENCE_S = 120.0  # for one sum; graphs are recorded and kernels chosen within it
@@ -63,21 +64,20 @@ class Seat:
 
     def load(self) -> Any:
         """Load its share of the model."""
-        settings = self.settings
-        options: Any = {"revision": settings.revision, "safetensors": settings.safetensors, "seed": settings.seed}
-        return load_share(settings.card, self.device, self.rank, settings.ranks, **options)
+        own = self.settings
+        options: Any = {"revision": own.revision, "safetensors": own.safetensors, "seed": own.seed}
+        return load_share(own.card, self.device, self.rank, own.ranks, **options)
 
     def join(self, store: Any) -> Team:
         """Connect to the other ranks."""
-        card, settings = self.settings.card, self.settings
-        format = MessageFormat(int(card.config.get_text_config().num_hidden_layers), settings.max_nodes)
-        return Team(store, self.rank, settings.ranks, torch.device(self.device), format, settings.patience_s)
+        own = self.settings
+        return Team(store, self.rank, own.ranks, torch.device(self.device), own.patience_s)
 
     def make_engine(self, kind: Any, share: Any, team: Team, **options: Any) -> Any:
-        """An engine of class ``kind`` on its share."""
-        card, settings = self.settings.card, self.settings
-        given: Any = {key: getattr(settings, key) for key in ("buckets", "options", "check")}
-        return kind(share, card.context, card.eos, settings.max_nodes, team, **given, **options)
+        """Make an engine of class ``kind`` on its share."""
+        own = self.settings
+        options |= {"buckets": own.buckets, "options": own.options, "check": own.check}
+        return kind(share, own.card.context, own.card.eos, own.max_nodes, team, **options)
 
 
 def start(settings: TeamSettings) -> tuple[Leader, WholeModel]:
@@ -149,13 +149,6 @@ def _end_with_parent() -> None:
         os._exit(LOST)
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """logits: (rows, 1, V)."""
-
-    logits: Tensor
-
-
 class WholeModel:
     """Stands for the library's model where no process holds all of it; it has only what is listed here."""
 
@@ -178,9 +171,9 @@ class WholeModel:
             model = AutoModelForCausalLM.from_config(self.config)
         return model.parameters()
 
-    def __call__(self, input_ids: Tensor, use_cache: bool = False, logits_to_keep: int = 1) -> Output:
-        """input_ids: (rows, T) int64, each read from an empty cache. The logits after their last token."""
-        return Output(self._engine.logits(input_ids)[:, None])
+    def __call__(self, input_ids: Tensor, use_cache: bool = False, logits_to_keep: int = 1) -> Any:
+        """Return (rows, 1, V) ``logits`` after the last token of (rows, T) ``input_ids``, each from an empty cache."""
+        return SimpleNamespace(logits=self._engine.logits(input_ids)[:, None])
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
