@@ -25,18 +25,14 @@ if TYPE_CHECKING:
 class DraftLevel:
     """The newest level of a draft, as a policy of draft lengths sees it; None is what the drafter does not know.
 
-    depth: levels so far.
-    reach: probability that the drafter gives its likeliest path so far.
-    law: (V,) the distribution of that path's last token.
-    drafted: the next level is there already.
     following: probability that the next level's token is accepted where the path is, of a drafter trained to say so
-        before that token is chosen.
+    before that token is chosen.
     """
 
-    depth: int
-    reach: float | Tensor | None = None
-    law: Tensor | None = None
-    drafted: bool = False
+    depth: int  # levels so far
+    reach: float | Tensor | None = None  # probability that the drafter gives its likeliest path so far
+    law: Tensor | None = None  # (V,) the distribution of that path's last token
+    drafted: bool = False  # the next level is there already
     following: float | Tensor | None = None
 
 
@@ -56,7 +52,7 @@ class Drafter(ABC):
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         """Draft the tokens that may follow ``context`` (prompt and emitted ids; its last one is the root).
 
-        context: (T,) read-only. budget: the most nodes the draft may hold. An empty draft is legal.
+        context: (T,) read-only. budget: the most nodes that the draft may have. An empty draft is legal.
         """
 
     def launch(self) -> None:
@@ -130,12 +126,14 @@ def complete(steps: Generator[DraftForward, Any, Outcome]) -> Outcome:
 class Method(ABC):
     """What lives across requests. Subclasses override what they need; only ``begin`` is required.
 
-    Order: constructor, check, bind, reset, then begin per request, reset as the policy says, close.
+    Order: constructor, check, bind, reset, then begin per request, reset as the policy requires, close.
     """
 
     lossless: bool = True
     draws: bool = False  # at temperature > 0 its nodes are drawn (``Draft.probs``): vanilla's distribution, other ids
-    by_node: bool = False  # it reads a step by the numbers of its own draft's nodes: no member of a hybrid
+    by_node: bool = (
+        False  # it reads a step by the numbers of its own draft's nodes, so it cannot be a member of a hybrid
+    )
     typical: Typical | None = None  # lossy acceptance instead of the exact walker; ``lossless`` is False with it
     sources: tuple[str, ...] = ()  # names of ``Draft.source`` numbers
     vocabulary: frozenset[int] | None = (
@@ -174,13 +172,13 @@ class Method(ABC):
         """Take the target, load weights; once a run. Raises InputError when the two do not fit."""
 
     def reset(self) -> None:
-        """Forget what was learned from requests; called after bind, then as the reset policy says."""
+        """Forget what was learned from requests; called after bind, then as the reset policy requires."""
 
     def private(self) -> Method | None:
-        """This method with ``learned`` of its own and all else shared, for one of several requests at once.
+        """Return this method with its own ``learned`` and the rest shared, for one of several concurrent requests.
 
         Itself where nothing is learned; None where its requests can only come one after the other, as those of a method
-        that has a ``reset`` and does not say of what. Call ``reset`` on it, and never ``close``.
+        that has a ``reset`` and no ``learned``. Call ``reset`` on it, and never ``close``.
         """
         if not self.learned:
             return self if type(self).reset is Method.reset else None
@@ -217,14 +215,11 @@ class Emit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a server says of an answer once it is whole. ids: all of it. steps: (emitted, proposed) of each.
+    """A server's report of a complete answer."""
 
-    stats: figures of the request, by name.
-    """
-
-    ids: Sequence[int]
-    steps: Sequence[tuple[int, int]]
-    stats: Mapping[str, float] = field(default_factory=dict)
+    ids: Sequence[int]  # all of it
+    steps: Sequence[tuple[int, int]]  # (emitted, proposed) of each
+    stats: Mapping[str, float] = field(default_factory=dict)  # figures of the request, by name
 
 
 class Peer(Method):
@@ -251,7 +246,7 @@ class Peer(Method):
 
 
 class Remote(Peer):
-    """A server elsewhere: it needs no weights here, and answers several requests at once."""
+    """A method on a remote server: it needs no weights here, and answers several requests concurrently."""
 
     @abstractmethod
     def prepare(self, alone: bool = True) -> None:
@@ -263,7 +258,7 @@ class Remote(Peer):
 
     @abstractmethod
     async def answer(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> Callable[[], Settled]:
-        """One request; see ``decode``. Returns what is to be called behind the clock: ids and steps as they are."""
+        """Send one request; see ``decode``. Returns a function that returns ids and steps, called outside the clock."""
 
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
         """See ``Peer``."""

@@ -26,9 +26,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from specbench.models.fast.kernels.row_kernels import add_norm, gate_product, rotate_write
-from specbench.models.fast.kernels.split_keys import attend_split, merge_splits
-from specbench.models.fast.kernels.tiles import BLOCK, HEADS, MERGED, RESIDENT, SINGLE, TILES, choose_warps
+from specbench.models.fast.kernels.small_ops import BLOCK, HEADS, add_norm, choose_warps, gate_product, rotate_write
+from specbench.models.fast.kernels.tree_attention import MERGED, RESIDENT, SINGLE, TILES, attend_split, merge_splits
 
 HOPPER = 90  # compute capability
 SHARED_BYTES, PROGRAM_BYTES = 227 * 1024, 1024  # of a multiprocessor; taken by each program in addition to its own

@@ -5,7 +5,7 @@ by the same rule. A policy is one of ``Budgets``: under load it acts within ``lo
 
 Every policy is a stopping time: whether a level follows is decided from the levels above it and from earlier steps,
 never from a token of that level. A drawn node that is fed is then a sample of its stated distribution, whatever the
-policy, so the ratio test and block verification stay exact (Leviathan et al. 2023, theorem 3.5, holds position by
+policy, so the ratio test and block verification stay exact (Leviathan et al. 2023, theorem 3.5, applies to each
 position). A policy that dropped the very token that it has looked at would not be exact: the rest of its level is no
 longer such a sample.
 """
@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -166,8 +167,9 @@ class Price(Policy):
     """Stop where the next level costs more than it brings.
 
     It brings its probability to be accepted: of the path so far, by the drafter, times how often that depth was
-    accepted where it was reached, or what a trained head says of it. It costs what a profile says of one level's more
-    rows, and the drafting of a level as timed in the run. A second is worth the tokens that it has brought so far.
+    accepted where it was reached, or a trained head's prediction of that. Its cost is the profile's time for the
+    additional rows of one level, and the drafting of a level as timed in the run. A second is worth the tokens that it
+    has brought so far.
     """
 
     AGAIN = 32  # [steps] until a whole draft is asked for, so that deeper levels are seen
@@ -241,7 +243,7 @@ class LengthBudget(Budgets):
 
     @property
     def idle(self) -> bool:
-        """Whether there were drafts, and the policy could judge none of them."""
+        """Whether there were drafts, and the policy could decide on none of them."""
         return self._drafted and not self._judged
 
     def _ask(self, level: DraftLevel) -> bool:
@@ -295,7 +297,7 @@ def _ends(method: Method) -> bool:
 
 
 def describe_idle(budgets: Mapping[str, Budgets | None], apart: Collection[str]) -> list[str]:
-    """A line for each method that no policy acted on. apart: methods with a loop of their own."""
+    """Return a line for each method that no policy acted on. apart: methods with their own loops."""
     found: list[str] = []
     for name, each in budgets.items():
         if isinstance(each, LengthBudget) and (name in apart or each.idle):
@@ -347,15 +349,10 @@ def make_limit(kind: str, threshold: float, profile: str | None) -> Limit:
         )
     if kind == FIXED:
         return lambda inner: inner
-
-    def limit(inner: Budgets | None) -> Budgets:
-        policies: dict[str, Callable[[], Policy]] = {
-            ADAEDL: AdaEdl,
-            CONFIDENCE: lambda: Confidence(threshold),
-            BANDIT: Bandit,
-        }
-        if kind == PRICE and priced is not None:
-            return LengthBudget(Price(priced), inner)
-        return LengthBudget(policies[kind](), inner)
-
-    return limit
+    policies: dict[str, Callable[[], Policy]] = {
+        ADAEDL: AdaEdl,
+        CONFIDENCE: lambda: Confidence(threshold),
+        BANDIT: Bandit,
+        PRICE: lambda: Price(cast(Profile, priced)),
+    }
+    return lambda inner: LengthBudget(policies[kind](), inner)

@@ -1,4 +1,4 @@
-"""Runs a draft language model: it reads tokens behind those in its cache and returns logits.
+"""Runs a draft language model: it reads tokens after those in its cache and returns logits.
 
 The Llama family runs by the compact forward, which is recorded on a GPU as the target's is; all other models run by the
 library's own forward.
@@ -31,15 +31,15 @@ ROOMS = (32, 128, 512, 2048)  # nodes that a frame on a GPU has columns for
 
 
 class RowFrame:
-    """The buffers of a draft model's forward: ``width`` rows behind a context and ``room`` nodes, their own included.
+    """The buffers of a draft model's forward: ``width`` rows after a context and ``room`` nodes, their own included.
 
     As in ``Frame``, the buffers never move; a forward only changes their content. The fed rows are the last ones, so
     the logits of the last row are always at the same place; the rows before them are padding. No read-back comes
-    between two forwards of a draft, so every copy to a GPU has pinned memory of its own.
+    between two forwards of a draft, so every copy to a GPU has its own pinned memory.
 
     past: (1,) int64 [tokens] of the context.
     slots, ids, places, turned: (width,) int64. Places are positions, turned is where the embedding rotates them to;
-    those of padding are 0, and its slots lie behind the others'.
+    those of padding are 0, and its slots come after the others'.
     logits: (width, V) memory of a recorded forward's result; None: new at every call.
     """
 
@@ -92,7 +92,7 @@ class RowFrame:
                 write(self._bias[kind], torch.from_numpy(pack_bits(bits)))
                 continue
             seen = np.full((width, self._room + 2), NEVER, dtype=np.float32)
-            seen[:, 0] = seen[:padding, 1] = 0  # padding sees what is there in any case, and so is finite
+            seen[:, 0] = seen[:padding, 1] = 0  # padding sees something, so its result is finite
             seen[padding:, 1 : 1 + nodes][near] = 0
             write(self._bias[kind], torch.from_numpy(seen).to(self._bias[kind].dtype))
 
@@ -111,12 +111,12 @@ class RowFrame:
 
 Ids = Sequence[int] | Tensor
 Run = tuple[Any, Ids, Sequence[int], TreeRows | None, int]  # the arguments of ``Runner.run``
-EXTRA = 16  # a request is fed with others if at most so many of its rows' logits are not wanted
+EXTRA = 16  # a request is fed with others if the logits of at most this many of its rows are not wanted
 Shape = tuple[int, int, int]  # of a forward: rows, nodes behind the context with them, rows whose logits are wanted
 
 
 class DraftCache(Protocol):
-    """The keys and values of a context, and of a tree behind it; the first ``length`` slots are in use."""
+    """The keys and values of a context, and of a tree after it; the first ``length`` slots are in use."""
 
     length: int
     capacity: int
@@ -152,7 +152,7 @@ class Runner(ABC):
 
     @abstractmethod
     def run(self, cache: Any, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
-        """Read tokens behind those in the cache.
+        """Read tokens after those in the cache.
 
         Args:
             cache: of ``new_cache``.
@@ -339,7 +339,7 @@ class CompactRunner(Runner):
                 frame.fill([0] * count, 0, TreeRows(None, range(count)), [*self.windows], 0)
                 for length in self.buckets.list_lengths(width, cache.capacity):
                     call = partial(self.compute, cache, frame, length, [*self.windows], wanted == 1)
-                    cache.graphs.prepare((width, room, length, wanted == 1), call)
+                    cache.graphs.run((width, room, length, wanted == 1), call)
 
     def _frame(self, width: int, room: int) -> RowFrame:
         """Return the buffers of forwards of one size, the same ones at every call."""

@@ -23,7 +23,7 @@ from specbench.models.engine import Silent
 from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.compact import explain_unfit
 from specbench.models.fast.engine import FastEngine
-from specbench.models.fast.frame import Frame, Outcome, accept
+from specbench.models.fast.frame import Frame, accept, read_outcome
 from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets
 from specbench.models.fast.layout import lay_out
 from specbench.models.fast.operations import Linear, can_pack
@@ -481,10 +481,10 @@ def test_acceptance_on_the_device_is_the_walkers(tree, padding, buckets):
     cache._all.copy_(torch.arange(256.0)[: cache.capacity].view(1, 1, 1, -1, 1).expand_as(cache._all))
     torch.add(frame.past, frame.steps, out=frame.slots)
     moved = 0 if layout.chain else buckets.moved(layout.depth, width)
-    outcome = Outcome.read(accept(logits, frame, cache, moved).tolist(), moved, torch.float32)
+    rows, emitted = read_outcome(accept(logits, frame, cache, moved).tolist(), moved, torch.float32)
     path = Walk.follow(tokens, parents, passenger, picks)
-    assert [layout.node_of(row) for row in outcome.rows] == path
-    assert outcome.tokens == [*(tokens[node] for node in path), picks[path[-1] + 1] if path else picks[0]]
+    assert [layout.node_of(row) for row in rows] == path
+    assert emitted == [*(tokens[node] for node in path), picks[path[-1] + 1] if path else picks[0]]
     kept = cache._all[0, 0, 0, 7 : 8 + len(path), 0].tolist()
     assert kept == [7, *(8 + node for node in path)]
 

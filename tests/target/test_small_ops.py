@@ -14,7 +14,7 @@ from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.operations import Norm, SmallOps
 
 FusedOps = pytest.importorskip(
-    "specbench.models.fast.kernels.fused", reason="Triton is not installed: pip install '.[triton]'",
+    "specbench.models.fast.kernels.small_ops", reason="Triton is not installed: pip install '.[triton]'",
     exc_type=ImportError,
 ).FusedOps  # fmt: skip
 NEAR = {torch.float32: 1e-6, torch.float16: 2e-3}

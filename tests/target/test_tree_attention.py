@@ -24,7 +24,6 @@ from specbench.models.fast import attention
 from specbench.models.fast.attention import FastOptions, TreeMask, attend_flex, find_attention, pack_bits
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import EXACT, GRAPHED
-from specbench.models.fast.kernels.tiles import SINGLE, TILES, Tile, choose_splits, choose_tile
 from specbench.models.load import ASSETS, load_model, read_card
 from specbench.types import Draft, InputError
 
@@ -32,7 +31,7 @@ kernel = pytest.importorskip(
     "specbench.models.fast.kernels.tree_attention", reason="Triton is not installed: pip install '.[triton]'",
     exc_type=ImportError,
 )  # fmt: skip
-SMALL = Tile(16, 16, 4, 1)  # blocks of few keys: more edges in less time
+SMALL = kernel.Tile(16, 16, 4, 1)  # blocks of few keys: more edges in less time
 ERROR = {torch.float32: 2e-6, torch.float16: 2e-3}
 CPU = torch.device("cpu")
 
@@ -104,14 +103,14 @@ def check(drawn: Trees, splits: int, tile) -> None:
 
 
 @settings(max_examples=10, deadline=None)
-@given(trees(), st.sampled_from([1, 2, 4]), st.sampled_from([SMALL, Tile(32, 16, 4, 1)]))
+@given(trees(), st.sampled_from([1, 2, 4]), st.sampled_from([SMALL, kernel.Tile(32, 16, 4, 1)]))
 def test_the_kernel_is_sdpa(drawn, splits, tile):
     check(drawn, splits, tile)
 
 
 @pytest.mark.exhaustive
 @settings(max_examples=30, deadline=None)
-@given(trees(100), st.sampled_from([1, 2, 4, 16]), st.sampled_from([SMALL, SINGLE, *TILES]))
+@given(trees(100), st.sampled_from([1, 2, 4, 16]), st.sampled_from([SMALL, kernel.SINGLE, *kernel.TILES]))
 def test_the_kernel_is_sdpa_everywhere(drawn, splits, tile):
     check(drawn, splits, tile)
 
@@ -168,12 +167,12 @@ def test_a_row_that_sees_no_key_of_a_split_takes_nothing_from_it():
 
 def test_tiles_and_splits():
     """On 132 multiprocessors all programs of a launch run at once; where keys are few, there are few."""
-    assert [choose_tile(rows, False).rows for rows in (1, 16, 17, 64, 65, 384)] == [16, 16, 32, 64, 64, 64]
-    assert choose_tile(64, True) == SINGLE
-    assert choose_splits(32, 2048, 64, 132) == 8
-    assert choose_splits(8, 2048, 64, 132) == 32
-    assert choose_splits(8, 256, 64, 132) == 4
-    assert choose_splits(1000, 2048, 64, 132) == 1
+    assert [kernel.choose_tile(rows, False).rows for rows in (1, 16, 17, 64, 65, 384)] == [16, 16, 32, 64, 64, 64]
+    assert kernel.choose_tile(64, True) == kernel.SINGLE
+    assert kernel.choose_splits(32, 2048, 64, 132) == 8
+    assert kernel.choose_splits(8, 2048, 64, 132) == 32
+    assert kernel.choose_splits(8, 256, 64, 132) == 4
+    assert kernel.choose_splits(1000, 2048, 64, 132) == 1
 
 
 def test_heads_that_are_too_large_are_refused():

@@ -24,8 +24,8 @@ class Linear:
     def __init__(self, layers: Sequence[Any], pack: bool) -> None:
         """layers: modules with ``weight`` and ``bias``, one below the other in the output.
 
-        Several layers' parameters become views of one matrix: the model they belong to works on as it did, and but
-        for the packed copy no weight is stored twice.
+        Several layers' parameters become views of one matrix: the model they belong to is unaffected, and no
+        weight is stored twice except in the packed copy.
         """
         self.weight, self.bias = _join([layer.weight for layer in layers]), _bias(layers)
         self.packed = _pack(self.weight) if pack else None
@@ -44,7 +44,7 @@ class Linear:
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether this build of torch packs weights of ``dtype`` and computes with them what it should.
+    """Whether this build of torch packs weights of ``dtype`` and computes correctly with them.
 
     The operation is the one that torch's own compiler uses; it has no public name, so it is tried, not assumed.
     """

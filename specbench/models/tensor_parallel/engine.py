@@ -24,7 +24,6 @@ from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.compact import ForwardInput
 from specbench.models.fast.engine import STANDARD, FastBatch, FastEngine
 from specbench.models.fast.frame import FastRequest, Frame
-from specbench.models.fast.graphs import Buckets
 from specbench.models.tensor_parallel.team import Op, RankLog, Ranks, Summed, Team, TeamError, require_equal_steps
 from specbench.models.tree import build_additive_mask
 from specbench.types import ROOT, Draft, Needs
@@ -36,7 +35,6 @@ class RankBatch(FastBatch):
     engine: RankEngine
 
     def __init__(self, engine: RankEngine, requests: int, tokens: int, laps: Laps = SILENT) -> None:
-        """See ``Engine.batch``."""
         super().__init__(engine, requests, tokens, laps)
         self._log = RankLog(requests * self.room) if engine.check else None
 
@@ -66,7 +64,6 @@ class LeaderBatch(RankBatch):
     engine: Leader
 
     def __init__(self, engine: Leader, requests: int, tokens: int, laps: Laps) -> None:
-        """See ``Engine.batch``."""
         with engine.together(Op.BATCH, [requests, tokens]):
             super().__init__(engine, requests, tokens, laps)
 
@@ -105,20 +102,12 @@ class FollowerBatch(RankBatch):
         """See ``SlotBatch``."""
         return [*self.cached]
 
-    def follow(
-        self,
-        wanted: int,
-        taps: Sequence[int],
-        cached: Sequence[int],
-        places: Sequence[int],
-        counts: Sequence[int],
-        ids: Sequence[int],
-        parents: Iterable[int],
-    ) -> None:
-        """Feed the rows of rank 0. places, counts: (B,) of the requests; the rest: of their rows, concatenated."""
-        self.cached, given = cached, iter(parents)
+    def follow(self, wanted: int, *lists: Sequence[int]) -> None:
+        """Feed the rows of rank 0. lists: those of ``Op.FEED`` after the first."""
+        taps, self.cached, places, counts, ids, parents = lists
+        given = iter(parents)
         shapes = [list(islice(given, count - 1)) for count in counts]
-        handles = [Handle(Needs(), SILENT, place=place, length=cached[place]) for place in places]
+        handles = [Handle(Needs(), SILENT, place=place, length=self.cached[place]) for place in places]
         bounds = [0, *accumulate(counts)]
         rows = PackedRows(handles, [*map(_as_chain, shapes)], bounds, torch.tensor(ids, device=self.engine.device))
         self.feed(rows, taps, wanted)
@@ -139,21 +128,13 @@ class RankEngine(FastEngine):
     lays_out = False  # a draft's parents are sent from the host
 
     def __init__(
-        self,
-        share: Any,
-        context: int,
-        eos: frozenset[int],
-        max_nodes: int,
-        team: Team,
-        buckets: Buckets | None = None,
-        options: FastOptions = STANDARD,
-        check: bool = False,
+        self, share: Any, *given: Any, team: Team, options: FastOptions = STANDARD, check: bool = False, **others: Any
     ) -> None:
         """share: see ``load_share``. check: compare the ranks after every step. Others: ``FastEngine``."""
-        options = replace(options, compiled=False)  # its layers end in sums over the ranks
-        super().__init__(share, context, eos, max_nodes, buckets, options)
+        others["options"] = replace(options, compiled=False)  # its layers end in sums over the ranks
+        super().__init__(share, *given, **others)
         self.team, self.check = team, check
-        self._log = RankLog(context + self._widest) if check else None
+        self._log = RankLog(self.context + self._widest) if check else None
         self._apart = self.compact.new_cache()
         self.compact.layers = [
             replace(layer, out=Summed(layer.out, team.add_up), down=Summed(layer.down, team.add_up))
@@ -296,13 +277,13 @@ class Leader(RankEngine):
         return torch.cat(found)
 
     def close(self) -> None:
-        """End the other ranks, once no recording holds their sums: no group of NCCL's can be left before."""
+        """End the other ranks, once no recording has their sums: a group of NCCL's cannot be left before."""
         self.drop_recordings()
         self._ranks.close(self.team)
 
 
 class Follower(RankEngine):
-    """Any other rank: it does what rank 0's messages say. batched: the last batch that rank 0 opened."""
+    """Any other rank: it does what rank 0's messages request. batched: the last batch that rank 0 opened."""
 
     batched: FollowerBatch
 
@@ -338,18 +319,11 @@ class Follower(RankEngine):
         else:
             self.batched.end()
 
-    def step(
-        self,
-        numbers: Sequence[int],
-        taps: Sequence[int],
-        moves: Sequence[int],
-        tokens: Sequence[int],
-        parents: Sequence[int],
-    ) -> None:
-        """Run a forward over what rank 0 feeds, after moving what it accepted before."""
+    def step(self, *lists: Sequence[int]) -> None:
+        """Run a forward over what rank 0 feeds, after moving what it accepted before. lists: those of ``Op.STEP``."""
+        (past, root, self._width, rows), taps, moves, tokens, parents = lists
         if moves:
             self.keep(moves)
-        past, root, self._width, rows = numbers
         self.request = FastRequest(Needs(rows=bool(rows), hidden=tuple(taps)), SILENT, root)
         self.request.length = past
         self.forward(Draft(tokens, _as_chain(parents)))

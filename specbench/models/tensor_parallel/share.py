@@ -145,7 +145,7 @@ def _open(path: str, revision: str | None, safetensors: bool) -> dict[str, Any]:
 
 
 def _files(path: str, revision: str | None, names: tuple[str, str]) -> list[str]:
-    """All files of one kind, one or those that an index lists; none where there is none."""
+    """Return all files of one kind: a single one, or those that an index lists; [] if there are none."""
     options: Any = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
     single, index = (cached_file(path, name, **options) for name in names)
     if single:

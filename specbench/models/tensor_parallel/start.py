@@ -1,4 +1,4 @@
-"""Start a tensor-parallel target: rank 0 here, every other rank in a process of its own."""
+"""Start a tensor-parallel target: rank 0 here, every other rank in its own process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.backends.cuda import cudnn_sdp_enabled, enable_cudnn_sdp
 from transformers import AutoModelForCausalLM
 
 from specbench.models.facade import ModelCard
-from specbench.models.fast.attention import FastOptions, allow_cudnn_attention, is_cudnn_attention_allowed
+from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import STANDARD
 from specbench.models.fast.graphs import Buckets
 from specbench.models.tensor_parallel.engine import Follower, Leader
@@ -32,11 +33,7 @@ PATIENCE_S = 120.0  # for one sum; graphs are recorded and kernels chosen within
 
 @dataclass(frozen=True, slots=True)
 class TeamSettings:
-    """What every rank is started with.
-
-    threads: of a CPU rank; None = this process's, divided by ranks. check: compare the ranks after every step.
-    patience_s: limit of one sum. follower: the engine of the other ranks.
-    """
+    """The settings that every rank is started with."""
 
     card: ModelCard
     ranks: int
@@ -45,22 +42,22 @@ class TeamSettings:
     safetensors: bool = True
     seed: int = 0
     options: FastOptions = STANDARD
-    threads: int | None = None
-    check: bool = False
-    patience_s: float = PATIENCE_S
+    threads: int | None = None  # of a CPU rank; None = this process's, divided by ranks
+    check: bool = False  # compare the ranks after every step
+    patience_s: float = PATIENCE_S  # limit of one sum
     buckets: Buckets | None = None
-    follower: type[Follower] = Follower
+    follower: type[Follower] = Follower  # the engine of the other ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One rank, and where it runs. cudnn: see ``allow_cudnn_attention``; as in the process that starts it."""
+    """One rank, and where it runs."""
 
     settings: TeamSettings
     rank: int
     port: int
     device: str
-    cudnn: bool = field(default_factory=is_cudnn_attention_allowed)
+    cudnn: bool = field(default_factory=cudnn_sdp_enabled)  # see ``enable_cudnn_sdp``; as in the process that starts it
 
     def load(self) -> Any:
         """Load its share of the model."""
@@ -76,8 +73,8 @@ class Seat:
     def make_engine(self, kind: Any, share: Any, team: Team, **options: Any) -> Any:
         """Make an engine of class ``kind`` on its share."""
         own = self.settings
-        options |= {"buckets": own.buckets, "options": own.options, "check": own.check}
-        return kind(share, own.card.context, own.card.eos, own.max_nodes, team, **options)
+        options |= {"team": team, "buckets": own.buckets, "options": own.options, "check": own.check}
+        return kind(share, own.card.context, own.card.eos, own.max_nodes, **options)
 
 
 def start(settings: TeamSettings) -> tuple[Leader, WholeModel]:
@@ -127,7 +124,7 @@ def follow(seat: Seat, words: Connection) -> None:
     try:
         if seat.settings.threads:
             torch.set_num_threads(seat.settings.threads)
-        allow_cudnn_attention(seat.cudnn)
+        enable_cudnn_sdp(seat.cudnn)
         share = seat.load()
         _report(words, "ready", "")
         team = seat.join(open_store(seat.port, seat.settings.ranks))
@@ -150,7 +147,7 @@ def _end_with_parent() -> None:
 
 
 class WholeModel:
-    """Stands for the library's model where no process holds all of it; it has only what is listed here."""
+    """Represents the library's model, which no process has completely; it has only the members listed here."""
 
     def __init__(self, share: Any, config: Any, engine: Leader) -> None:
         """share: rank 0's. config: of the whole model."""

@@ -4,7 +4,7 @@ Sums run over NCCL on GPUs and over gloo on CPUs, and time out. Rank 0 sends a m
 piece of work, an operation and lists of numbers: which tokens are fed, their positions, and what was accepted. A
 follower waits for messages without limit and decides nothing. In the debug mode the ranks compare six numbers after
 every step (``RankLog``).
-Rank 0 watches the sentinel of every process in a thread of its own, and each rank watches rank 0's. So no process of a
+Rank 0 watches the sentinel of every process in its own thread, and each rank watches rank 0's. So no process of a
 run outlives it, and no rank waits for one that has ended.
 """
 
@@ -178,7 +178,7 @@ class RankLog:
         self._tokens[start : start + len(values)] = values
 
     def move(self, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Slots (m,) int64 were moved to others, all at once."""
+        """Slots (m,) int64 were moved to others, in one operation."""
         self._tokens[targets] = self._tokens[sources]
 
     def move_behind(self, start: int, rows: Sequence[int]) -> None:
@@ -258,7 +258,7 @@ class Ranks:
     def describe_lost(self, patience_s: float = 0.0) -> str:
         """Which ranks have ended and why, the first to end before the others; empty while all run."""
         ended = wait([process.sentinel for process in self.processes], patience_s)
-        with self._lock:  # of two threads that read an exit code at once, one gets none
+        with self._lock:  # if two threads read an exit code concurrently, one gets none
             dead = [place for place, process in enumerate(self.processes) if process.sentinel in ended]
             dead.sort(key=lambda place: bool(self._report_of(place)))  # one that was killed has no report
             return "; ".join(map(self._describe_end, dead))

@@ -30,7 +30,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 HEAD, ROW = 16, 32
 NO_PICKS = np.empty(0, dtype=np.int64)
 SHORT = 128  # [tokens] of a prompt that is read faster than by torch, which multiplies and attends to blocks of rows
-ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; a draft model may run beside the target
+ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; drafts may be concurrent
 
 
 def build_forward(
@@ -48,7 +48,7 @@ def build_forward(
 
 
 def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | None, str | None]:
-    """The compiled forward of a model on a CPU, if it is wanted and can run it; else why not, if that is news."""
+    """Return the compiled forward of a model on a CPU if it is wanted and can run it, or else the reason."""
     if not wanted or model.device.type != "cpu":
         return None, None
     if reason := _explain_unfit(model):
@@ -56,7 +56,7 @@ def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | 
     try:
         # numba, which takes a while to load
         from specbench.models.fast.host import kernels
-    except RuntimeError:  # numba's, which holds a path
+    except RuntimeError:  # numba's message contains a path
         return None, "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
     if isinstance(kernels.forward, FunctionType):
         return None, "numba compiles nothing; expected no NUMBA_DISABLE_JIT"
@@ -91,7 +91,7 @@ def _products(layer: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """Where the rows of several requests lie; see ``kernels.lay_out``."""
+    """The layout of the rows of several requests; see ``kernels.lay_out``."""
 
     parents: np.ndarray
     spans: np.ndarray
@@ -102,16 +102,13 @@ class PackedLayout:
 
 @dataclass(frozen=True, slots=True)
 class CachedRows:
-    """Rows of one request behind what its cache holds. ids: (m,). turned: (m,) positions that the embedding turns to.
+    """Rows of one request after its cached tokens."""
 
-    base: the first of its slots; start: counted from there, that of its first row. rows: what they see.
-    """
-
-    ids: np.ndarray
-    turned: np.ndarray
-    base: int
-    start: int
-    rows: TreeRows
+    ids: np.ndarray  # (m,)
+    turned: np.ndarray  # (m,) positions that the embedding turns to
+    base: int  # the first of its slots
+    start: int  # the slot of its first row, counted from ``base``
+    rows: TreeRows  # what they see
 
 
 class CompiledForward:
@@ -229,7 +226,7 @@ class CompiledForward:
         return self._run(cache, ids, places, turned, spans, self._list_biases([p.rows for p in parts]), wanted, ())[0]
 
     def _list_biases(self, parts: Sequence[TreeRows]) -> list[np.ndarray]:
-        """Of each kind of attention (m, n), 0 where a row sees a node of its own request."""
+        """Return for each kind of attention (m, n) numbers, 0 where a row sees a node of its request."""
         found = []
         for window in self._model.windows.values():
             seen = [rows.list_near(window) for rows in parts]

@@ -1,6 +1,6 @@
 """The compact forward as one compiled call, for drafts on a CPU, of one request or of several.
 
-Each row is computed by the same operations in the same order whichever rows are fed beside it: its products by
+Each row is computed by the same operations in the same order whichever other rows are fed: its products by
 ``dot_tile``, its attention over the tokens that it sees in the order of the text. So verifying a draft gives the bits
 that decoding token by token gives.
 """
@@ -167,7 +167,7 @@ def _enter(rows, like):
 
 SETTINGS: Any = config  # numba's, from the environment
 TILE = 4  # rows of weights that are multiplied together
-COLUMNS = 4 if LANES == 16 else 3  # rows of inputs beside them: 16 registers do not hold the sums of a fourth one
+COLUMNS = 4 if LANES == 16 else 3  # rows of inputs with them: 16 registers do not hold the sums of a fourth one
 ROWS = 64  # of a request attend to one key head at a time: their scores take memory for every slot of its context
 # [bytes] of an input row for which one row of weights after the other is fastest: it stays in the first cache, and the
 # ends of rows do not count; measured, weights in memory.
@@ -254,9 +254,9 @@ def mix(shares, step, values, like, start, stop, out, count, size):
 
 @njit(error_model="numpy")
 def list_seen(bias, positions, window, span, order, seen, oldest):
-    """What rows see: ``oldest`` (n,) on of the slots that are held, behind them the ``seen`` (n,) first of ``order``.
+    """What rows see: cached slots from ``oldest`` (n,) on, then the first ``seen`` (n,) slots of ``order``.
 
-    bias: (n, m) 0 where a row sees the j-th slot behind those held. window: [positions], below 0 for all.
+    bias: (n, m) 0 where a row sees the j-th slot after the cached ones. window: [positions], below 0 for all.
     span: of the n rows, see ``forward``. order: (n, m) slots, counted from the request's first.
     """
     _, count, _, begin, held = span
@@ -374,7 +374,7 @@ def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, querie
 
     ids, places, turned: (n,); positions, and where the embedding turns them to.
     spans: (B, 5) of each request its first row and its rows; the first of its slots, and counted from there the slot
-    of its first row, which the others follow, and the slots held, which all rows see.
+    of its first row, which the others follow, and the cached slots, which all rows see.
     bias, other_bias: see ``list_seen``; one for the layers of each kind, 0 and 1, as are windows (2,).
     kinds: (L,). queries, inner: H, I. table: (V, D) of the embeddings, as stored.
     addresses: (L + 1, 4) of the weights of q, k and v, of what follows attention, of gate and up, of down; in the last
@@ -457,7 +457,7 @@ def lay_out_one(parents, windows, depths, seen, biases):
 def accept(logits, forced, ids, parents, reach, past, slots, moved, out):
     """See ``specbench.models.fast.frame.accept``. logits: (n, V) as stored. forced: (n,) picks, or none of them.
 
-    ids, parents, reach: (n,), see ``Frame``. slots: (L, 2K, S, size). out: what ``Outcome`` reads, written here.
+    ids, parents, reach: (n,), see ``Frame``. slots: (L, 2K, S, size). out: what ``read_outcome`` reads, written here.
     """
     count, best = len(ids), 0
     picks, right, total = np.empty(count, np.int64), np.zeros(count, np.bool_), ZERO

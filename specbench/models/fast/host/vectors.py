@@ -1,7 +1,7 @@
 """Vector operations in LLVM's own terms, for functions that numba compiles.
 
 A sum over a row is one chain of fused multiply-adds in ``LANES`` partial sums, which are then added in a fixed order.
-So a row's result has the same bits whichever other rows are computed beside it. numba would choose another order for
+So a row's result has the same bits whichever other rows are computed with it. numba would choose another order for
 each number of rows.
 """
 
@@ -65,7 +65,7 @@ class _Rows:
     def load(self, row: int, place: Any, ahead: Any = None, pairs: bool = False) -> Any:
         """The vector at element ``place`` of a row, in single precision; or as words of two bfloat16 numbers.
 
-        ahead: [elements] to what is fetched too.
+        ahead: [elements] to an address that is prefetched.
         """
         builder = self.builder
         at = builder.add(self.address, builder.mul(self.step, self.step.type(row)))
@@ -137,7 +137,7 @@ def _accumulate(builder: Any, multiply: Any, held: Sequence[Any], loaded: Iterab
 def dot_tile(typing, rows, columns, together, weight, inputs, size, out, out_step, like, given):
     """out[c, r] = weight[r] . inputs[c], rows of ``size`` numbers, whole vectors, for ``rows`` r and ``columns`` c.
 
-    rows, columns: literal counts. together: literal, how many rows of weights are read side by side; one row after the
+    rows, columns: literal counts. together: literal, how many rows of weights are read together; one row after the
     other is one stream, which the processor fetches ahead by itself.
     weight, inputs, out: addresses. out_step: [elements] between its rows.
     like, given: arrays of the types that weights and inputs are stored in; out is single.
