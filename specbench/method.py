@@ -30,8 +30,8 @@ class DraftLevel:
     """
 
     depth: int  # levels so far
-    reach: float | Tensor | None = None  # probability that the drafter gives its likeliest path so far
-    law: Tensor | None = None  # (V,) the distribution of that path's last token
+    probability: float | Tensor | None = None  # of the likeliest path so far, by the drafter
+    distribution: Tensor | None = None  # (V,) of that path's last token
     drafted: bool = False  # the next level is there already
     following: float | Tensor | None = None
 

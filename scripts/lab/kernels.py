@@ -79,7 +79,7 @@ def list_launches(size: int, dtype: str) -> Iterator[Launch]:
     padded, pointer, width = 1 << (size - 1).bit_length(), f"*{dtype}", 32 * size
     sizes = {"SIZE": size, "PADDED": padded}
     given: dict[str, Any] = dict.fromkeys(("queries", "keys", "values"), pointer)
-    given |= {"bits": "*i32", "held": "*i64", "depths": "*i64", "partial": "*fp32", "peaks": "*fp32", "scale": "fp32"}
+    given |= {"bits": "*i32", "cached": "*i64", "depths": "*i64", "partial": "*fp32", "peaks": "*fp32", "scale": "fp32"}
     given |= dict.fromkeys(("width", "columns", "words", "window", "key_heads"), "i32")
     given |= dict.fromkeys(("query_stride", "batch_stride", "head_stride"), "i32:16")
     given |= {"GROUPS": GROUPS, **sizes, "SPLITS": SPLITS}

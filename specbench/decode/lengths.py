@@ -68,14 +68,14 @@ class Confidence(Policy):
 
     @override
     def judges(self, level: DraftLevel) -> bool:
-        return level.reach is not None
+        return level.probability is not None
 
     @override
     def goes_on(self, level: DraftLevel) -> bool:
-        if level.reach is None:
+        if level.probability is None:
             return True
         following = 1.0 if level.following is None else float(level.following)
-        return float(level.reach) * following >= self._threshold
+        return float(level.probability) * following >= self._threshold
 
 
 class AdaEdl(Policy):
@@ -96,13 +96,14 @@ class AdaEdl(Policy):
 
     @override
     def judges(self, level: DraftLevel) -> bool:
-        return level.law is not None
+        return level.distribution is not None
 
     @override
     def goes_on(self, level: DraftLevel) -> bool:
-        if level.law is None:
+        if level.distribution is None:
             return True
-        return 1 - math.sqrt(self.GAMMA * float(torch.special.entr(level.law.double()).sum())) >= self._threshold
+        entropy = float(torch.special.entr(level.distribution.double()).sum())
+        return 1 - math.sqrt(self.GAMMA * entropy) >= self._threshold
 
     @override
     def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
@@ -197,7 +198,7 @@ class Price(Policy):
     def goes_on(self, level: DraftLevel) -> bool:
         if self._whole:
             return True
-        below, reach = level.depth + 1, level.reach
+        below, reach = level.depth + 1, level.probability
         if reach is None:
             reach = math.prod(map(self._chance, range(1, below)))
         following = self._chance(below) if level.following is None else float(level.following)

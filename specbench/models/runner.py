@@ -23,7 +23,7 @@ from specbench.models.fast.cache import CachedKV, CachedPlace, SharedKV
 from specbench.models.fast.compact import ForwardInput, explain_unfit, list_prompt_inputs, read_prompt
 from specbench.models.fast.engine import FRAMES, STANDING
 from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, many_recordings
-from specbench.models.fast.host.forward import SHORT, CachedRows, build_forward
+from specbench.models.fast.host.forward import SHORT, build_forward
 from specbench.models.transfer import upload, write
 from specbench.models.tree import TreeRows, build_additive_mask
 
@@ -232,7 +232,7 @@ class CompactRunner(Runner):
     def __init__(
         self, model: Any, context: int, buckets: Buckets | None = None, compiled: bool = True, attention: str = SDPA
     ) -> None:
-        """buckets: default by device. compiled: see ``find_compiled``. attention: see ``find_for_drafts``."""
+        """buckets: default by device. compiled: use compiled code if possible. attention: see ``find_for_drafts``."""
         super().__init__(model, context)
         self.buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
         with torch.no_grad():
@@ -304,14 +304,16 @@ class CompactRunner(Runner):
         """Run compiled code: (wanted, V) logits of the last of all rows."""
         for cache, ids, *_ in asked:
             self._make_room(cache, cache.length + len(ids))
-        parts = []
+        trees, spans, first = [], [], 0
         for cache, ids, places, tree, _ in asked:
-            rows, fed = tree or TreeRows(None, places), np.minimum(np.asarray(ids), self.rows - 1)
-            turned = np.minimum(rows.places[-len(ids) :], self._context - 1)
-            parts.append(CachedRows(fed, turned, cache.base, cache.length, rows))
-            cache.length += len(ids)
+            rows, count = tree or TreeRows(None, places), len(ids)
+            trees.append(rows)
+            spans.append((first, count, cache.base, cache.length, cache.length + count - len(rows.places)))
+            cache.length, first = cache.length + count, first + count
+        fed = np.minimum(np.concatenate([np.asarray(each[1]) for each in asked]), self.rows - 1)
+        at = np.concatenate([rows.places[-count:] for rows, (_, count, *_) in zip(trees, spans, strict=True)])
         assert self._compiled is not None
-        return self._compiled.feed(self._shared, parts, wanted)
+        return self._compiled.feed(self._shared, fed, at, np.minimum(at, self._context - 1), spans, trees, wanted)
 
     def compute(self, cache: CachedKV, frame: RowFrame, length: int, masked: Sequence[str], last: bool) -> Tensor:
         """Run the forward over a frame: (width, V) logits, or (1, V) of the last row. masked: see ``RowFrame.fill``."""

@@ -110,9 +110,9 @@ def test_a_policy_is_told_what_the_head_gives_its_likeliest_path(model, tmp_path
     assert len(draft) == 5
     for level, own in zip(asked, laws, strict=True):
         assert level.drafted
-        assert float(level.reach) == pytest.approx(float(laws[: level.depth].max(-1).values.prod()), rel=1e-5)
-        assert level.law.shape == (VOCAB,)
-        assert torch.allclose(level.law[SMALLER].double(), own, atol=1e-6)
+        assert float(level.probability) == pytest.approx(float(laws[: level.depth].max(-1).values.prod()), rel=1e-5)
+        assert level.distribution.shape == (VOCAB,)
+        assert torch.allclose(level.distribution[SMALLER].double(), own, atol=1e-6)
 
 
 def test_a_drawn_chain_states_each_levels_distribution(model, tmp_path):

@@ -15,11 +15,8 @@ from hypothesis import strategies as st
 from ranks import team
 from torch.nn.functional import scaled_dot_product_attention
 
-from builders.engines import Scripted, scripts
+from builders.engines import decode_script, eager_engine, scripts
 from builders.models import build, plain_greedy
-from specbench.decode.loop import Request, decode
-from specbench.measure.clock import Clock
-from specbench.models.eager.engine import EagerEngine
 from specbench.models.fast import attention
 from specbench.models.fast.attention import FastOptions, TreeMask, attend_flex, find_attention, pack_bits
 from specbench.models.fast.engine import FastEngine
@@ -198,10 +195,6 @@ def test_what_cannot_run_is_refused_in_a_line(way, device, dtype, found, message
     assert "\n" not in str(error.value)
 
 
-def ids_of(engine, script, prompt, limit):
-    return decode(engine, Scripted(script), Request(prompt, limit, None, 0), Clock(CPU)).ids
-
-
 @pytest.mark.parametrize("way", ["triton", "flex"])
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
 @pytest.mark.parametrize("buckets", [EXACT, GRAPHED], ids=["exact", "graphed"])
@@ -212,7 +205,7 @@ def test_the_engine_emits_plain_greedy_ids(way, family, buckets):
     truth = plain_greedy(model, prompt, 20)
     engine = FastEngine(model, 512, frozenset(), 8, buckets, options=FastOptions(attention=way))
     assert engine.buckets.whole  # no recording is of a length of keys
-    assert ids_of(engine, scripts(truth)["wide"], prompt, 6) == truth[:6]
+    assert decode_script(engine, scripts(truth)["wide"], prompt, 6).ids == truth[:6]
 
 
 @pytest.mark.exhaustive
@@ -221,12 +214,12 @@ def test_two_ranks_attend_by_it(way):
     model, prompt = build("llama"), [5, 17, 3]
     truth = plain_greedy(model, prompt, 16)
     with team(model, options=FastOptions(attention=way)) as (engine, _):
-        assert ids_of(engine, scripts(truth)["wide"], prompt, 6) == truth[:6]
+        assert decode_script(engine, scripts(truth)["wide"], prompt, 6).ids == truth[:6]
 
 
 def test_on_the_bundled_model_ids_are_the_eager_engines():
     model = load_model(read_card(path=str(ASSETS / "tiny"), dtype="float32", device="cpu"))
     prompt = [5, 17, 3, 42, 8]
-    truth = ids_of(EagerEngine(model, 512, frozenset(), 64), lambda *_: Draft(), prompt, 16)
+    truth = decode_script(eager_engine(model), lambda *_: Draft(), prompt, 16).ids
     engine = FastEngine(model, 512, frozenset(), 64, options=FastOptions(attention="triton"))
-    assert ids_of(engine, scripts(truth)["wide"], prompt, 8) == truth[:8]
+    assert decode_script(engine, scripts(truth)["wide"], prompt, 8).ids == truth[:8]

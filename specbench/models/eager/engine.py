@@ -275,17 +275,14 @@ class EagerEngine(Engine):
         plain = length == 1 or (parents is None and not past)
         if plain and list(self.windows.values()) == [None]:
             return None
-        masks = {kind: self._build(length, parents, depths, past, size) for kind, size in self.windows.items()}
+        masks = {}
+        for kind, window in self.windows.items():
+            if parents is None:
+                mask = build_causal_mask(past + length, window, self.dtype, past)
+            else:
+                mask = build_tree_mask(parents, depths, past, window, self.dtype)
+            masks[kind] = mask.to(self.device, non_blocking=True)
         return next(iter(masks.values())) if len(masks) == 1 else masks
-
-    def _build(
-        self, length: int, parents: Sequence[int] | None, depths: Sequence[int], past: int, window: int | None
-    ) -> Tensor:
-        if parents is None:
-            mask = build_causal_mask(past + length, window, self.dtype, past)
-        else:
-            mask = build_tree_mask(parents, depths, past, window, self.dtype)
-        return mask.to(self.device, non_blocking=True)
 
 
 class DeviceMoves:

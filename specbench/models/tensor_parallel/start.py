@@ -26,14 +26,13 @@ from specbench.models.fast.graphs import Buckets
 from specbench.models.tensor_parallel.engine import Follower, Leader
 from specbench.models.tensor_parallel.share import load_share
 from specbench.models.tensor_parallel.team import LOST, Ranks, Team, open_store
-from specbench.types import InputError
 
 PATIENCE_S = 120.0  # for one sum; graphs are recorded and kernels chosen within it
 
 
 @dataclass(frozen=True, slots=True)
 class TeamSettings:
-    """The settings that every rank is started with."""
+    """The settings that a rank is started with: those of all, then its own."""
 
     card: ModelCard
     ranks: int
@@ -47,34 +46,24 @@ class TeamSettings:
     patience_s: float = PATIENCE_S  # limit of one sum
     buckets: Buckets | None = None
     follower: type[Follower] = Follower  # the engine of the other ranks
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """One rank, and where it runs."""
-
-    settings: TeamSettings
-    rank: int
-    port: int
-    device: str
+    rank: int = 0
+    port: int = 0  # of rank 0's store
+    device: str = "cpu"  # of this rank
     cudnn: bool = field(default_factory=cudnn_sdp_enabled)  # see ``enable_cudnn_sdp``; as in the process that starts it
 
     def load(self) -> Any:
         """Load its share of the model."""
-        own = self.settings
-        options: Any = {"revision": own.revision, "safetensors": own.safetensors, "seed": own.seed}
-        return load_share(own.card, self.device, self.rank, own.ranks, **options)
+        options: Any = {"revision": self.revision, "safetensors": self.safetensors, "seed": self.seed}
+        return load_share(self.card, self.device, self.rank, self.ranks, **options)
 
     def join(self, store: Any) -> Team:
         """Connect to the other ranks."""
-        own = self.settings
-        return Team(store, self.rank, own.ranks, torch.device(self.device), own.patience_s)
+        return Team(store, self.rank, self.ranks, torch.device(self.device), self.patience_s)
 
     def make_engine(self, kind: Any, share: Any, team: Team, **options: Any) -> Any:
         """Make an engine of class ``kind`` on its share."""
-        own = self.settings
-        options |= {"team": team, "buckets": own.buckets, "options": own.options, "check": own.check}
-        return kind(share, own.card.context, own.card.eos, own.max_nodes, **options)
+        options |= {"team": team, "buckets": self.buckets, "options": self.options, "check": self.check}
+        return kind(share, self.card.context, self.card.eos, self.max_nodes, **options)
 
 
 def start(settings: TeamSettings) -> tuple[Leader, WholeModel]:
@@ -83,10 +72,11 @@ def start(settings: TeamSettings) -> tuple[Leader, WholeModel]:
         threads = settings.threads or max(1, torch.get_num_threads() // settings.ranks)
         torch.set_num_threads(threads)
         settings = replace(settings, threads=threads)
-    devices = _devices(settings.card.device, settings.ranks)
     store = open_store(0, settings.ranks)
-    sent = replace(settings, card=replace(settings.card, tokenizer=None))
-    seats = [Seat(sent, rank, store.port, device) for rank, device in enumerate(devices)]
+    sent = replace(settings, card=replace(settings.card, tokenizer=None), port=store.port)
+    kind, _, first = settings.card.device.partition(":")  # of the run; its other GPUs follow
+    devices = [kind if kind == "cpu" else f"{kind}:{int(first or 0) + rank}" for rank in range(settings.ranks)]
+    seats = [replace(sent, rank=rank, device=device) for rank, device in enumerate(devices)]
     ranks = Ranks(follow, seats[1:])
     team = None
     try:
@@ -101,34 +91,20 @@ def start(settings: TeamSettings) -> tuple[Leader, WholeModel]:
     return engine, WholeModel(share, settings.card.config, engine)
 
 
-def _devices(first: str, ranks: int) -> list[str]:
-    """One device for each rank, from the run's device on."""
-    kind, _, index = first.partition(":")
-    if kind == "cpu":
-        return ["cpu"] * ranks
-    start, present = int(index or 0), torch.cuda.device_count()
-    if start + ranks > present:
-        raise InputError(
-            f"model.gpus={ranks} from model.device={first} on: this machine has {present} GPUs; expected fewer,"
-            " or model.device=cuda:0"
-        )
-    return [f"cuda:{start + rank}" for rank in range(ranks)]
-
-
-def follow(seat: Seat, words: Connection) -> None:
+def follow(seat: TeamSettings, words: Connection) -> None:
     """The process of one rank; it reports through ``words`` that it is ready, and the error that ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        if seat.settings.threads:
-            torch.set_num_threads(seat.settings.threads)
+        if seat.threads:
+            torch.set_num_threads(seat.threads)
         enable_cudnn_sdp(seat.cudnn)
         share = seat.load()
         _report(words, "ready", "")
-        team = seat.join(open_store(seat.port, seat.settings.ranks))
-        seat.make_engine(seat.settings.follower, share, team).serve()
+        team = seat.join(open_store(seat.port, seat.ranks))
+        seat.make_engine(seat.follower, share, team).serve()
     except Exception as error:  # the process ends here: rank 0 shows the error to the user
         _report(words, type(error).__name__, str(error))
         os._exit(LOST)  # no clean-up may wait for the other ranks

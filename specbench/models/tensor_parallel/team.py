@@ -153,7 +153,7 @@ class Summed:
         return self._add_up(self._linear(rows))
 
 
-NAMES = ("steps taken", "tokens held", "rows fed", "keys read", "tokens in the cache", "hidden states")
+NAMES = ("steps taken", "tokens cached", "rows fed", "keys read", "tokens in the cache", "hidden states")
 # Relative difference of the states' sizes. They come out of one sum, but what follows it may round in another order
 # where memory is aligned otherwise.
 NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}

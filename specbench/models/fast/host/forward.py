@@ -36,31 +36,26 @@ ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; d
 def build_forward(
     model: Any, positions: int, limit: int, *, pack: bool, compiled: bool, small: type[SmallOps] = SmallOps
 ) -> tuple[CompactModel, CompiledForward | None, str | None]:
-    """A library's model as a compact one, and see ``find_compiled``; packed where torch computes.
+    """Make a library's model compact; returns it, its compiled forward if wanted and possible, or else the reason.
 
-    positions, limit, small: see ``CompactModel``.
+    positions, limit, small: see ``CompactModel``. pack: pack the weights where torch computes.
     """
     compact = CompactModel(model, positions, limit, False, small)
-    found, reason = find_compiled(compact, compiled)
+    found = reason = None
+    if compiled and compact.device.type == "cpu" and not (reason := _explain_unfit(compact)):
+        try:
+            # numba, which takes a while to load
+            from specbench.models.fast.host import kernels
+        except RuntimeError:  # numba's message contains a path
+            reason = "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
+        else:
+            if isinstance(kernels.forward, FunctionType):
+                reason = "numba compiles nothing; expected no NUMBA_DISABLE_JIT"
+            else:
+                found = CompiledForward(compact, kernels)
     if found is None and pack and can_pack(compact.dtype, compact.device):
         compact = CompactModel(model, positions, limit, True, small)
     return compact, found, reason
-
-
-def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | None, str | None]:
-    """Return the compiled forward of a model on a CPU if it is wanted and can run it, or else the reason."""
-    if not wanted or model.device.type != "cpu":
-        return None, None
-    if reason := _explain_unfit(model):
-        return None, reason
-    try:
-        # numba, which takes a while to load
-        from specbench.models.fast.host import kernels
-    except RuntimeError:  # numba's message contains a path
-        return None, "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
-    if isinstance(kernels.forward, FunctionType):
-        return None, "numba compiles nothing; expected no NUMBA_DISABLE_JIT"
-    return CompiledForward(model, kernels), None
 
 
 def _explain_unfit(model: CompactModel) -> str | None:
@@ -100,17 +95,6 @@ class PackedLayout:
     biases: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
-class CachedRows:
-    """Rows of one request after its cached tokens."""
-
-    ids: np.ndarray  # (m,)
-    turned: np.ndarray  # (m,) positions that the embedding turns to
-    base: int  # the first of its slots
-    start: int  # the slot of its first row, counted from ``base``
-    rows: TreeRows  # what they see
-
-
 class CompiledForward:
     """The forward over frames of one compact model, whose weights it reads in place.
 
@@ -118,7 +102,7 @@ class CompiledForward:
     """
 
     def __init__(self, model: CompactModel, kernels: Any) -> None:
-        """model: one that ``find_compiled`` takes. kernels: the module, which is imported only where it is needed."""
+        """kernels: the module, which is imported only if it is needed."""
         self._kernels = kernels
         self._model = model
         layers, kinds = model.layers, list(model.windows)
@@ -214,16 +198,18 @@ class CompiledForward:
         _, hidden = self._run(cache, np.array(ids), places, places, span, self._list_biases([rows]), 0, [*taps, last])
         return hidden[last], {tap: hidden[tap] for tap in taps}
 
-    def feed(self, cache: StaticKV, parts: Sequence[CachedRows], wanted: int) -> Tensor:
-        """(wanted, V) logits of the last of all rows."""
-        spans, first = [], 0
-        for part in parts:
-            count = len(part.ids)
-            spans.append((first, count, part.base, part.start, part.start + count - len(part.rows.places)))
-            first += count
-        ids, turned = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "turned"))
-        places = np.concatenate([part.rows.places[-len(part.ids) :] for part in parts])
-        return self._run(cache, ids, places, turned, spans, self._list_biases([p.rows for p in parts]), wanted, ())[0]
+    def feed(
+        self,
+        cache: StaticKV,
+        ids: np.ndarray,
+        places: np.ndarray,
+        turned: np.ndarray,
+        spans: Sequence[Sequence[int]],
+        trees: Sequence[TreeRows],
+        wanted: int,
+    ) -> Tensor:
+        """Return (wanted, V) logits of the last of all rows. trees: of each request. The rest: see ``kernels``."""
+        return self._run(cache, ids, places, turned, spans, self._list_biases(trees), wanted, ())[0]
 
     def _list_biases(self, parts: Sequence[TreeRows]) -> list[np.ndarray]:
         """Return for each kind of attention (m, n) numbers, 0 where a row sees a node of its request."""

@@ -259,13 +259,13 @@ def list_seen(bias, positions, window, span, order, seen, oldest):
     bias: (n, m) 0 where a row sees the j-th slot after the cached ones. window: [positions], below 0 for all.
     span: of the n rows, see ``forward``. order: (n, m) slots, counted from the request's first.
     """
-    _, count, _, begin, held = span
+    _, count, _, begin, cached = span
     for row in range(count):
-        oldest[row] = 0 if window < 0 else min(max(positions[row] - window + 1, 0), held)
+        oldest[row] = 0 if window < 0 else min(max(positions[row] - window + 1, 0), cached)
         seen[row] = 0
-        for other in range(begin + count - held):
+        for other in range(begin + count - cached):
             if bias[row, other] == 0:
-                order[row, seen[row]] = held + other
+                order[row, seen[row]] = cached + other
                 seen[row] += 1
 
 
@@ -275,12 +275,12 @@ def attend_head(heads, slots, key, span, order, seen, oldest, room, query, mixed
 
     slots: (2K, S, size), as stored. span: of the request that the rows are of, see ``forward``.
     order, seen, oldest: see ``list_seen``.
-    room: (n * groups, held + m) scratch, or more. query, mixed: (n * groups, size) scratch. out: (n, H, size).
+    room: (n * groups, cached + m) scratch, or more. query, mixed: (n * groups, size) scratch. out: (n, H, size).
     """
-    (count, _, size), (_, fed, base, begin, held) = heads.shape, span
+    (count, _, size), (_, fed, base, begin, cached) = heads.shape, span
     keys, step, end = len(slots) // 2, room.shape[1], begin + fed
     groups, head = out.shape[1] // keys, slots.shape[1] * size * slots.itemsize
-    first, start = held, slots.ctypes.data + key * head + base * size * slots.itemsize
+    first, start = cached, slots.ctypes.data + key * head + base * size * slots.itemsize
     values = start + keys * head
     for row in range(count):
         first = min(first, oldest[row])
@@ -292,16 +292,16 @@ def attend_head(heads, slots, key, span, order, seen, oldest, room, query, mixed
     for place in range(count * groups):
         row, scores = place // groups, room[place]
         for each in range(seen[row]):
-            scores[held + each] = scores[order[row, each]]
-        peak, total = soften(scores[oldest[row] : held + seen[row]])
+            scores[cached + each] = scores[order[row, each]]
+        peak, total = soften(scores[oldest[row] : cached + seen[row]])
         query[place, 0] = 1 / total if abs(peak) < np.inf else np.nan
         for each in range(oldest[row]):
             scores[each] = 0
-    mix(room.ctypes.data, step, values, slots, first, held, mixed.ctypes.data, count * groups, size)
+    mix(room.ctypes.data, step, values, slots, first, cached, mixed.ctypes.data, count * groups, size)
     for place in range(count * groups):
         row, result = place // groups, mixed.ctypes.data + place * size * ITEM
         for each in range(seen[row]):
-            share = room.ctypes.data + (place * step + held + each) * ITEM
+            share = room.ctypes.data + (place * step + cached + each) * ITEM
             mix(share, step, values + order[row, each] * size * slots.itemsize, slots, 0, 1, result, 1, size)
         for number in range(size):
             out[row, key * groups + place % groups, number] = widen(

@@ -126,10 +126,10 @@ def _store(builder: Any, address: Any, place: Any, value: Any) -> None:
     builder.store(value, builder.inttoptr(at, value.type.as_pointer())).align = ITEM
 
 
-def _accumulate(builder: Any, multiply: Any, held: Sequence[Any], loaded: Iterable[tuple[int, Any]], sums: Any) -> None:
+def _accumulate(builder: Any, multiply: Any, kept: Sequence[Any], loaded: Iterable[tuple[int, Any]], sums: Any) -> None:
     """Add to sums[row][column] the products of a row's vector and those of the columns."""
     for row, weight in loaded:
-        for total, vector in zip(sums[row], held, strict=True):
+        for total, vector in zip(sums[row], kept, strict=True):
             builder.store(multiply(builder, weight, vector, builder.load(total)), total)
 
 
@@ -157,9 +157,9 @@ def dot_tile(typing, rows, columns, together, weight, inputs, size, out, out_ste
         for first in range(0, high, side):
             near = range(first, first + side)
             with cgutils.for_range_slice(builder, size.type(0), size, size.type(step), size.type) as (place, _):
-                held = [vectors.load(column, place, None, pairs) for column in range(wide)]
+                kept = [vectors.load(column, place, None, pairs) for column in range(wide)]
                 loaded = ((row, weights.load(row, place, ahead, pairs)) for row in near)
-                _accumulate(builder, multiply, held, loaded, sums)
+                _accumulate(builder, multiply, kept, loaded, sums)
         for column in range(wide):
             place = builder.mul(out_step, out_step.type(column))
             _store(builder, out, place, _add_lanes(builder, [builder.load(each[column]) for each in sums]))

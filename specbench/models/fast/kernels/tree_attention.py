@@ -61,9 +61,9 @@ def sweep_context(
         seen = (slot < past)[None, :]
         if WINDOWED:
             seen = seen & (position[:, None] - slot[None, :] < window)
-        cell, held = slot[:, None] * SIZE + part[None, :], (slot < past)[:, None] & (part < SIZE)[None, :]
-        some_keys = tl.load(keys + cell, mask=held, other=0.0)
-        some_values = tl.load(values + cell, mask=held, other=0.0)
+        cell, valid = slot[:, None] * SIZE + part[None, :], (slot < past)[:, None] & (part < SIZE)[None, :]
+        some_keys = tl.load(keys + cell, mask=valid, other=0.0)
+        some_values = tl.load(values + cell, mask=valid, other=0.0)
         best, total, mixed = absorb(query, some_keys, some_values, seen, scale, best, total, mixed)
     return best, total, mixed
 
@@ -76,16 +76,16 @@ def sweep_fed(query, keys, values, past, bits, real, columns, low, high, scale, 
         word = tl.load(bits + block, mask=real, other=0)
         seen = ((word[:, None] >> bit[None, :]) & 1) != 0
         fed = block * WORD + bit
-        cell, held = (past + fed)[:, None] * SIZE + part[None, :], (fed < columns)[:, None] & (part < SIZE)[None, :]
-        some_keys = tl.load(keys + cell, mask=held, other=0.0)
-        some_values = tl.load(values + cell, mask=held, other=0.0)
+        cell, valid = (past + fed)[:, None] * SIZE + part[None, :], (fed < columns)[:, None] & (part < SIZE)[None, :]
+        some_keys = tl.load(keys + cell, mask=valid, other=0.0)
+        some_values = tl.load(values + cell, mask=valid, other=0.0)
         best, total, mixed = absorb(query, some_keys, some_values, seen, scale, best, total, mixed)
     return best, total, mixed
 
 
 @triton.jit(do_not_specialize=["width", "columns", "words", "window"])  # one compilation serves all of them
 def attend_split(
-    queries, keys, values, bits, held, depths, partial, peaks,
+    queries, keys, values, bits, cached, depths, partial, peaks,
     scale, width, columns, words, window, key_heads, query_stride, batch_stride, head_stride,
     GROUPS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, WINDOWED: tl.constexpr,
@@ -94,14 +94,14 @@ def attend_split(
 
     queries: (B * width, >= heads, SIZE), a row's first heads. keys, values: (B, K, slots, SIZE).
     bits: (B * width, words) int32, which of the ``columns`` slots behind the context each row sees.
-    held: (B,) int64 [tokens] of the context.
+    cached: (B,) int64 [tokens] of the context.
     depths: (B * width,) int64, of a row below its root. partial: (SPLITS, B * width, heads, SIZE). peaks: (SPLITS,
     B * width, heads), logarithms to base two of the weights' sums; not written by the only split.
     scale: of a score, times log2(e). PADDED: SIZE rounded up to a power of two. ROWS, KEYS: of a tile and a block.
     """
     place, split = tl.program_id(0), tl.program_id(2)
     batch, head = place // key_heads, place % key_heads
-    past = tl.load(held + batch).to(tl.int32)
+    past = tl.load(cached + batch).to(tl.int32)
     first = 0
     if WINDOWED:
         first = tl.maximum(past + 1 - window, 0) // KEYS * KEYS  # the root's window; deeper rows see no earlier key
