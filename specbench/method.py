@@ -86,7 +86,7 @@ class DraftForward(Protocol):
         """The same object for all whose forwards can be one."""
 
     def run(self) -> Any:
-        """Its outcome, alone."""
+        """Run it alone and return its outcome."""
 
 
 class ForwardOwner(Protocol):
@@ -113,7 +113,7 @@ class SharedDrafter(Drafter):
 
 
 def complete(steps: Generator[DraftForward, Any, Outcome]) -> Outcome:
-    """What a generator of forwards returns, each forward run alone."""
+    """Run a generator of forwards, each forward alone, and return its result."""
     outcome = None
     while True:
         try:
@@ -124,7 +124,7 @@ def complete(steps: Generator[DraftForward, Any, Outcome]) -> Outcome:
 
 
 class Method(ABC):
-    """What lives across requests. Subclasses override what they need; only ``begin`` is required.
+    """The part of a method that lives across requests. Subclasses override what they need; only ``begin`` is required.
 
     Order: constructor, check, bind, reset, then begin per request, reset as the policy requires, close.
     """
@@ -143,7 +143,7 @@ class Method(ABC):
 
     @property
     def needs(self) -> Needs:
-        """What every forward must return; read after ``bind``, so it may depend on the target."""
+        """The data that every forward must return; read after ``bind``, so it may depend on the target."""
         return Needs()
 
     @property
@@ -153,7 +153,7 @@ class Method(ABC):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What it met in the run that makes its figures unsafe."""
+        """Findings of the run that make its figures unsafe."""
         return ()
 
     @property
@@ -192,7 +192,7 @@ class Method(ABC):
         """A request (one turn) starts. seed: the drafter's own, independent of the verifier's."""
 
     def figures(self, drafter: Drafter, ids: Sequence[int]) -> dict[str, float]:
-        """What ``drafter`` counted of a request; in_vocabulary: share of its emitted ``ids`` that could be drafted."""
+        """Return the figures of a request; in_vocabulary: share of its emitted ``ids`` that could be drafted."""
         own = {name: float(value) for name, value in drafter.stats().items()}
         if self.vocabulary is None or not ids:
             return own
@@ -207,7 +207,7 @@ class Method(ABC):
 
 
 class Emit(Protocol):
-    """Where a peer reports a forward of the target."""
+    """The function by which a peer reports a forward of the target."""
 
     def __call__(self, ids: Sequence[int], proposed: int = 0) -> bool:
         """ids: emitted by it. proposed: nodes of its draft, 0 where that is not known. True: the request has ended."""
@@ -233,7 +233,7 @@ class Peer(Method):
         raise NotImplementedError(f"{type(self).__name__} has its own decoding loop; the harness calls decode()")
 
     def private(self) -> Method | None:
-        """None: its loop decodes one request."""
+        """Return None: its loop decodes one request."""
         return None
 
     @abstractmethod
@@ -241,7 +241,7 @@ class Peer(Method):
         """Decode at most ``limit`` tokens after ``prompt``; the first ``emit`` is the prefill's token."""
 
     def stats(self) -> dict[str, float]:
-        """Its own figures for the request that it decoded last, by name; see ``Drafter.stats``."""
+        """Return its own figures for the request that it decoded last, by name; see ``Drafter.stats``."""
         return {}
 
 
@@ -250,7 +250,7 @@ class Remote(Peer):
 
     @abstractmethod
     def prepare(self, alone: bool = True) -> None:
-        """What comes before a request, or before a stretch of them (not ``alone``), and is not timed."""
+        """Do the untimed work before a request, or before a stretch of requests (not ``alone``)."""
 
     @abstractmethod
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:

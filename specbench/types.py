@@ -107,7 +107,7 @@ class Typical:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a method needs of every forward; a run that cannot provide it ends before it starts.
+    """The data that a method needs of every forward; a run that cannot provide it ends before it starts.
 
     hidden: indices into the L+1 hidden states (0 = embeddings, L = after the final norm), rows of all nodes.
     rows: drafts are chains from the root, one after the other, and are verified as a batch of rows over the shared

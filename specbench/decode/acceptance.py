@@ -133,7 +133,7 @@ def verify_one_by_one(
     probs: Tensor,
     uniforms: Uniforms,
 ) -> tuple[list[int], int | None]:
-    """As ``RatioTest``, with tensors on a CPU: only the nodes that are tried, since reading costs nothing there.
+    """Run the ratio test with tensors on a CPU: only on the nodes that are tried, since reading costs nothing there.
 
     distributions: (rows, V) float32, the target's, row 0 the root's.
     tokens, parents, passenger: (N,) of the draft.

@@ -26,7 +26,7 @@ TrimmedDraft = tuple[
 
 
 class Budgets:
-    """How many nodes each request may draft. This base class lets every request draft what its method wants.
+    """The limits of what each request may draft. This base class lets every request draft what its method wants.
 
     goes_on: the question that drafters ask between two levels of a draft; None = they do not ask.
     """

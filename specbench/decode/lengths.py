@@ -210,7 +210,7 @@ class Price(Policy):
         return float(reach) * following > cost_s * self._emitted / self._seconds
 
     def _chance(self, depth: int) -> float:
-        """That a node of this depth is accepted where its parent is."""
+        """Return the probability that a node of this depth is accepted if its parent is."""
         return (self._accepted[depth] + 1) / (self._tried[depth] + 2)
 
     @override
@@ -308,7 +308,7 @@ def describe_idle(budgets: Mapping[str, Budgets | None], apart: Collection[str])
 
 
 def _joined(first: Sequence[int] | None, second: Sequence[int] | None) -> Sequence[int] | None:
-    """Which nodes of the whole draft are left when it is cut twice."""
+    """Return the nodes of the complete draft that remain when it is cut twice."""
     return second if first is None else first if second is None else [first[node] for node in second]
 
 
@@ -334,7 +334,7 @@ def _newest(draft: Draft, depths: Sequence[int], chances: Sequence[float] | None
 
 
 def make_limit(kind: str, threshold: float, profile: str | None) -> Limit:
-    """What puts the policy ``kind`` within budgets; a fixed one leaves them as they are. Raises InputError.
+    """Return a function that adds the policy ``kind`` to budgets; ``fixed`` leaves them unchanged. Raises InputError.
 
     threshold: of ``confidence``. profile: file, or the name of a published fit, for ``price``.
     """

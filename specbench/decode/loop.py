@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(slots=True)
 class Transcript:
-    """What one request did; the lists have one entry a decode step (see ``specbench.records.record.TurnRecord``)."""
+    """The record of one request; its lists have an entry per decode step (``specbench.records.record.TurnRecord``)."""
 
     ids: list[int] = field(default_factory=list)
     finish: str = "length"

@@ -48,7 +48,7 @@ class Block:
 
     @property
     def key(self) -> Key:
-        """What identifies the block in records."""
+        """The key that identifies the block in records."""
         return frozenset(case.id for case in self.cases), self.round
 
 

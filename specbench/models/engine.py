@@ -20,7 +20,7 @@ from specbench.types import CaseError, Draft, InputError, Needs, Prefill, Step
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier accepts."""
+    """The result of a verification."""
 
     path: list[int]  # accepted nodes, root side first
     tokens: list[int]  # theirs and one more

@@ -41,7 +41,7 @@ class ReplayEngine(Engine):
         self._answer = answer
 
     def reserve(self, tokens: int) -> None:
-        """Nothing: a replay has no cache."""
+        """Do nothing: a replay has no cache."""
 
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """The recorded answer's first token."""

@@ -97,7 +97,7 @@ class RowFrame:
             write(self._bias[kind], torch.from_numpy(seen).to(self._bias[kind].dtype))
 
     def build_mask(self, kind: str, length: int, groups: int) -> Tensor | TreeMask:
-        """What the rows see: bits, or additive (groups * width, length). See ``Frame``. length: [slots] of keys."""
+        """Build the mask: bits, or additive (groups * width, length). See ``Frame``. length: [slots] of keys."""
         window, bias = self._windows[kind], self._bias[kind]
         if self._attend:
             return TreeMask(self._attend, self.past, self.places - self.past, bias, window, self._room)
@@ -125,7 +125,7 @@ class DraftCache(Protocol):
         """Forget every token from ``length`` on."""
 
     def keep(self, start: int, slots: Sequence[int]) -> None:
-        """Of the tokens from ``start`` on keep those in ``slots`` (absolute, in path order), moved together."""
+        """Keep only ``slots`` (absolute, in path order) of the tokens from ``start`` on, moved together."""
 
     def grow(self, slots: int) -> None:
         """Make room for ``slots``; cached tokens stay."""

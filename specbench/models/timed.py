@@ -57,7 +57,7 @@ class RecordedPicks:
         return torch.from_numpy(self.picks_at(depths)).to(logits.device)
 
     def numbers(self, depths: Sequence[int]) -> None:
-        """None: the picks are the record's."""
+        """Return None: the picks are the record's."""
 
     def draw(self, logits: Tensor, numbers: Sequence[float]) -> Tensor:
         """Required by the interface; not called, since there are no numbers."""

@@ -19,7 +19,7 @@ NEVER = float("inf")
 
 
 class Server(Protocol):
-    """What serves requests: an engine or a simulation.
+    """The interface of an engine or a simulation that serves requests.
 
     A request that is admitted has ``unread`` [tokens] of its prompt, ``emitted`` tokens of its last forward, and
     ``done``: it ended or failed.
@@ -60,7 +60,7 @@ class Visit:
 
 @dataclass(slots=True)
 class Served:
-    """What happened in a stretch. The lists have one entry a forward: when it ended [s], its requests, rows, tokens.
+    """The record of a stretch. The lists have one entry per forward: when it ended [s], its requests, rows, tokens.
 
     visits: all, in order of admission; those that were not measured may not have ended.
     """
@@ -76,7 +76,7 @@ class Served:
         return [visit for visit in self.visits if visit.measured]
 
     def window(self) -> tuple[float, float]:
-        """[s] From the first measured arrival to the last measured end."""
+        """Return the first measured arrival and the last measured end [s]."""
         own = self.measured()
         return min(visit.arrival_s for visit in own), max(visit.end_s for visit in own)
 
@@ -123,7 +123,7 @@ class Service:
         self._served = Served()
 
     def _admit(self) -> None:
-        """Who waits for an answer to a next turn first, then arrivals while there are places."""
+        """Admit next turns of users first, then arrivals while there are places."""
         while self._waiting:
             self._enter(self._waiting.popleft())
         while self._free:
@@ -144,7 +144,7 @@ class Service:
         self._reading.append(visit)
 
     def _end(self, visit: Visit, end_s: float | None = None) -> None:
-        """Its user asks on, or its place is free."""
+        """End a visit: its user asks the next question, or its place is free."""
         visit.end_s = self._server.now() if end_s is None else end_s
         follow = self._server.leave(visit.admitted)
         if follow is not None:

@@ -137,7 +137,7 @@ def simulate(
 
 
 def read_figures(served: Served) -> dict[str, float]:
-    """Of the measured part: tokens/s of the server and of a user, waits for the first token, requests a forward."""
+    """Read figures of the measured part: tokens/s of server and user, waits for first tokens, requests per forward."""
     about, visits = served.summary(), served.measured()
     first = 1e3 * np.array([visit.first_s - visit.arrival_s for visit in visits])
     decoding = sum(visit.end_s - visit.first_s for visit in visits)

@@ -27,7 +27,6 @@ from builders.engines import (
 from builders.models import EVERY_FAMILY, FAMILIES, VOCAB, build, plain_greedy
 from specbench.advise.latency import shape_of
 from specbench.decode.check import check_engine
-from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.models.engine import Silent
 from specbench.models.fast.cache import StaticKV
@@ -139,18 +138,6 @@ def test_a_mask_that_shows_siblings_is_caught():
         assert decode_script(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
     finally:
         Frame.lay_out = lay
-
-
-@pytest.mark.parametrize("family", ["llama", "mistral-window"])
-def test_sampling_gives_the_eager_engines_ids(family):
-    model = build(family, torch.float64)
-    sampling = Sampling(0.8, top_p=0.9)
-    for seed in range(5):
-        plain = decode_script(eager_engine(model), lambda *_: Draft(), [5, 6], sampling=sampling, seed=seed)
-        for name, script in scripts(plain.ids + [1] * 8).items():
-            assert decode_script(fast_engine(model), script, [5, 6], sampling=sampling, seed=seed).ids == plain.ids, (
-                name
-            )
 
 
 def test_gaps_equal_the_eager_engines():

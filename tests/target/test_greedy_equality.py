@@ -1,4 +1,4 @@
-"""Whatever is drafted, the emitted ids are those of plain greedy decoding: every family, window, drafter."""
+"""Whatever is drafted, each engine emits the ids of plain decoding: every family, window, drafter."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from builders.engines import (
     scripts,
 )
 from builders.models import EVERY_FAMILY, build, plain_greedy
+from specbench.decode.sampling import Sampling
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import GRAPHED
@@ -76,6 +77,24 @@ def test_oracle_and_adversary_bound_the_steps():
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     assert set(decode_script(eager_engine(model), scripts(truth)["wrong"], [5, 6]).accept) == {1}
     assert decode_script(eager_engine(model), scripts(truth)["oracle"], [5, 6], limit=1 + 7 * 5).accept == [7] * 5
+
+
+@pytest.mark.matrix
+@WAYS
+@pytest.mark.parametrize("family", ["llama", "mistral-window"])
+@pytest.mark.parametrize("sampling", [Sampling(0.8), Sampling(1.0, 20, 0.9)], ids=["T0.8", "T1-k20-p0.9"])
+def test_sampling_emits_vanillas_ids_for_the_same_seed(make, method, drafts, family, sampling):
+    """Whatever is drafted, if nodes are chosen; another seed gives other ids."""
+    model, prompt, answers = build(family, torch.float64), PROMPTS["short"], []
+    plain, engine, longest = eager_engine(model), make(model), 0
+    for seed in range(5):
+        answers.append(decode_script(plain, scripts([])["empty"], prompt, COUNT, sampling, seed).ids)
+        for name, script in drafts([*answers[-1], 1, 2, 3, 4]).items():
+            out = decode_one(engine, method(script), prompt, COUNT, sampling, seed)
+            assert out.ids == answers[-1], (name, seed)
+            longest = max(longest, *out.accept)
+    assert longest > 3
+    assert answers[0] != answers[1]
 
 
 @WAYS

@@ -7,7 +7,6 @@ import torch
 
 from builders.engines import COUNT, PROMPTS, Scripted, assert_same_rows, decode_one, eager_engine
 from builders.models import VOCAB, build, plain_greedy
-from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.models.eager.cache import RowCopies
 from specbench.models.engine import Silent
@@ -139,16 +138,6 @@ def test_step_is_numbered_as_the_draft():
         assert batch.path == ((2, 3, 4), (0,))[number]
         assert_same_rows(batch, tree)
         assert {states.shape for states in batch.hidden.values()} == {(len(tree.fed), 64)}
-
-
-def test_sampling_emits_vanillas_ids_for_the_same_seed():
-    model = build("llama", torch.float64)
-    sampling = Sampling(0.8, top_k=20)
-    vanilla = run(eager_engine(model), scripts([])["empty"], [5, 6], sampling=sampling, seed=3).ids
-    for script in scripts(vanilla).values():
-        out = run(eager_engine(model), script, [5, 6], sampling=sampling, seed=3)
-        assert out.ids == vanilla
-    assert run(eager_engine(model), scripts(vanilla)["last_wins"], [5, 6], sampling=sampling, seed=3).accept[0] == 7
 
 
 @pytest.mark.parametrize(

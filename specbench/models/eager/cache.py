@@ -223,7 +223,7 @@ class SlotCache(Cache):
             layer.copies.truncate(length)
 
     def keep(self, start: int, slots: Sequence[int]) -> None:
-        """Of the tokens from ``start`` on keep those in ``slots`` (absolute, in path order), moved together."""
+        """Keep only ``slots`` (absolute, in path order) of the tokens from ``start`` on, moved together."""
         end = start + len(slots)
         if any(slot != start + place for place, slot in enumerate(slots)):
             for stack in self._stacks:

@@ -51,7 +51,7 @@ class PlaceLayer(AllocatedLayer):
         return self.at[3], 0
 
     def get_seq_length(self) -> int:
-        """Nothing is counted here."""
+        """Return 0: the batch counts tokens."""
         return 0
 
 
@@ -299,7 +299,7 @@ class DeviceMoves:
 
     @classmethod
     def of(cls, model: Any) -> DeviceMoves | None:
-        """None where the model is on one device."""
+        """Make the moves of a model; None if it is on one device."""
         if len(set(getattr(model, "hf_device_map", {}).values())) < 2:
             return None
         count = model.config.get_text_config().num_hidden_layers

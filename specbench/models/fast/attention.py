@@ -37,7 +37,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, "TreeMask"], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class FastOptions:
-    """How the fast engine computes."""
+    """The ways in which the fast engine computes."""
 
     pack: bool = True  # use a second copy of the weights that is faster for short inputs, if torch computes on a CPU
     attention: str = SDPA  # of drafts, one of ``WAYS``

@@ -290,7 +290,7 @@ class FastEngine(Engine):
         request.laps.lap("forward")
 
     def announce(self, width: int) -> None:
-        """Nothing here; see the class."""
+        """Do nothing; a hook, see the class."""
 
     def _make_room(self, width: int) -> None:
         """A batch of rows may be wider than any draft: k rows of w tokens are k (w + 1) rows of a forward."""
@@ -366,7 +366,7 @@ class FastEngine(Engine):
         return path, tokens, kept
 
     def note_accepted(self, path: Sequence[int]) -> None:
-        """Nothing here; see the class."""
+        """Do nothing; a hook, see the class."""
 
     @torch.inference_mode()
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:

@@ -55,7 +55,7 @@ class Buckets:
         return sorted({found for size in self.lengths if (found := self.length(size, room)) >= width})
 
     def moved(self, depth: int, width: int) -> int:
-        """How many rows of a tree of ``depth`` acceptance moves; no path is longer."""
+        """Return how many rows of a tree of ``depth`` acceptance moves; no path is longer."""
         if not self.widths:
             return depth
         return min(SHALLOW, width) if depth <= SHALLOW else width

@@ -126,7 +126,7 @@ LAYOUTS = 1024  # are remembered
 
 @dataclass(frozen=True, slots=True)
 class DeviceLayout(_RowsOfNodes):
-    """As ``DraftLayout``, of a tree below one root whose rows are in the draft's order."""
+    """The same as ``DraftLayout`` for a tree below one root whose rows are in the draft's order."""
 
     above: Tensor  # (N,) int64 parents of the draft's nodes
     depth: int  # the most levels there may be
@@ -152,7 +152,7 @@ class DeviceLayout(_RowsOfNodes):
 
 
 def lay_out_rows(frame: Frame) -> Tensor:
-    """From parents, and reach of -1 at padding, the other buffers of a frame: what ``Frame`` computes on the host.
+    """Compute the other buffers of a frame from parents, and reach of -1 at padding, as ``Frame`` does on the host.
 
     In operations of one shape, without a wait. Returns (width,) depths.
     """
@@ -173,7 +173,7 @@ def lay_out_rows(frame: Frame) -> Tensor:
 
 
 def _pack(near: Tensor, words: int) -> Tensor:
-    """As ``attention.pack_bits``: (n, m) bool -> (n, words)."""
+    """Pack (n, m) bool into (n, words), as ``attention.pack_bits`` does."""
     place = torch.arange(near.shape[1], device=near.device)
     whole = torch.zeros(len(near), words, dtype=torch.int64, device=near.device)
     whole = whole.index_add_(1, place // WORD, near.long() << (place % WORD))

@@ -130,7 +130,7 @@ class SmallOps:
         return functional.silu(gate) * up
 
     def make_rotation(self, positions: Tensor) -> Rotate:
-        """Of rows at positions (n,) int64, the same in all layers: turns q and k (Su et al. 2021), writes k and v."""
+        """Make the function that rotates q and k at positions (n,) int64 (Su et al. 2021), and writes k and v."""
         turned, kept = self.query_heads + self.key_heads, self._one.expand(len(positions), -1, -1)
         cos = self.cos.index_select(0, positions)[:, None].expand(-1, turned, -1)
         sin = self.sin.index_select(0, positions)[:, None].expand(-1, turned, -1)

@@ -283,7 +283,7 @@ class Leader(RankEngine):
 
 
 class Follower(RankEngine):
-    """Any other rank: it does what rank 0's messages request. batched: the last batch that rank 0 opened."""
+    """Any other rank's engine: it does what rank 0's messages request. batched: the last batch that rank 0 opened."""
 
     batched: FollowerBatch
 

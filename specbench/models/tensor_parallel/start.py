@@ -131,11 +131,11 @@ class WholeModel:
         self._embedding, self._head, self._engine = share.get_input_embeddings(), share.get_output_embeddings(), engine
 
     def get_input_embeddings(self) -> nn.Module:
-        """Whole on every rank."""
+        """Return the embeddings, which are complete on every rank."""
         return self._embedding
 
     def get_output_embeddings(self) -> nn.Module:
-        """Whole on rank 0."""
+        """Return the head, which is complete on rank 0."""
         return self._head
 
     def parameters(self) -> Iterator[nn.Parameter]:

@@ -160,7 +160,7 @@ NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.fl
 
 
 class RankLog:
-    """What one rank did: which token is in which slot by its own writes and moves, and how many steps.
+    """The log of one rank: the token in each slot by its own writes and moves, and the number of steps.
 
     Keys and values differ between ranks by design; the slots' tokens and the states after the last sum do not.
     """
@@ -256,7 +256,7 @@ class Ranks:
         return f"{self._name(place)} ended with exit code {process.exitcode}{reason}"
 
     def describe_lost(self, patience_s: float = 0.0) -> str:
-        """Which ranks have ended and why, the first to end before the others; empty while all run."""
+        """Describe which ranks have ended and why, the first to end first; empty while all run."""
         ended = wait([process.sentinel for process in self.processes], patience_s)
         with self._lock:  # if two threads read an exit code concurrently, one gets none
             dead = [place for place, process in enumerate(self.processes) if process.sentinel in ended]

@@ -175,7 +175,7 @@ SHORTEST, LONGEST = 1536, 16 << 10
 
 
 def wake(threads):
-    """Of numba's threads, one a core, only those that have work are woken by the calling thread's next forward."""
+    """Limit numba's threads, one per core, to those that the calling thread's next forward needs."""
     set_num_threads(min(threads, SETTINGS.NUMBA_NUM_THREADS))
 
 
@@ -254,7 +254,7 @@ def mix(shares, step, values, like, start, stop, out, count, size):
 
 @njit(error_model="numpy")
 def list_seen(bias, positions, window, span, order, seen, oldest):
-    """What rows see: cached slots from ``oldest`` (n,) on, then the first ``seen`` (n,) slots of ``order``.
+    """List what rows see: cached slots from ``oldest`` (n,) on, then the first ``seen`` (n,) slots of ``order``.
 
     bias: (n, m) 0 where a row sees the j-th slot after the cached ones. window: [positions], below 0 for all.
     span: of the n rows, see ``forward``. order: (n, m) slots, counted from the request's first.
