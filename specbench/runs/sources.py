@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from torch.backends.cuda import enable_cudnn_sdp
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from specbench.decode.check import check_engine
@@ -25,14 +26,14 @@ from specbench.decode.threads import ThreadChoice, choose_threads
 from specbench.measure.lossless import compare_block, judge_block
 from specbench.measure.plan import WARMUP
 from specbench.method import Method, Peer, Remote
-from specbench.models.choose import TENSOR, make_engine, make_timed
+from specbench.models.choose import TENSOR, make_engine
 from specbench.models.engine import Engine
 from specbench.models.facade import ModelCard, Target
-from specbench.models.fast.attention import FastOptions, allow_cudnn_attention
+from specbench.models.fast.attention import FastOptions
 from specbench.models.load import find_eos, load_model, locate, read_card, read_tokenizer
 from specbench.models.replay import ReplayEngine, ServerEngine
 from specbench.models.tensor_parallel.start import TeamSettings, start
-from specbench.models.timed import TimedEngine, WatchedTarget
+from specbench.models.timed import AlongRecord, WatchedTarget
 from specbench.names import suite_name
 from specbench.records.record import VANILLA, CaseRecord, EngineKind
 from specbench.runs.config import Config
@@ -93,7 +94,7 @@ def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
         InputError: The target cannot be driven, or a method cannot be served.
     """
     config, source = job.config, job.source
-    allow_cudnn_attention(config.model.cudnn_attention)
+    enable_cudnn_sdp(config.model.cudnn_attention)
     stage = source.open(job)
     try:
         if source.loads and job.way != TENSOR:
@@ -347,7 +348,7 @@ class Recorded(Source):
         most = job.config.engine.max_nodes
         return self.recall(job, ReplayEngine(self.card.eos, most), Target(self.card, None, most, None))
 
-    def recall(self, job: Job, engine: ReplayEngine | TimedEngine, target: Target, note: str | None = None) -> Stage:
+    def recall(self, job: Job, engine: ReplayEngine | AlongRecord, target: Target, note: str | None = None) -> Stage:
         """A stage of turns as they were recorded; the engine loads each before it is decoded."""
         assert self.trace is not None
         turns = {each.case.id: each.turns for each in self.trace.conversations}
@@ -409,8 +410,9 @@ class Timed(Recorded):
         config, wanted = job.config, job.config.engine
         log.info("loading the weights of %s", self.card.name)
         model = load_model(self.card, seed=_seed(config), **model_options(config))
-        options = _fast_options(config)
-        engine, reason = make_timed(model, self.card, wanted.max_nodes, config.model.attention, options)
+        attention, options = config.model.attention, _fast_options(config)
+        engine, reason = make_engine(EngineKind.TIMED, model, self.card, wanted.max_nodes, attention, options)
+        assert isinstance(engine, AlongRecord)
         check_engine(engine, model)
         target = WatchedTarget(self.card, model, wanted.max_nodes, None, wanted.attention)
         return self.recall(job, engine, target, f"engine=timed drives the eager forward: {reason}" if reason else None)
