@@ -5,68 +5,14 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 from specbench.records.record import CONTROL
 
 BLANK = "\N{EN DASH}"
-_DISPLAY = {  # as papers write them
-    "cacheback": "Cacheback",
-    "cacheback_no_frozen": "Cacheback (no frozen table)",
-    "cacheback_only_frozen": "Cacheback (frozen table only)",
-    "card": "CARD",
-    "ctranslate2": "CTranslate2",
-    "dflash": "DFlash",
-    "eagle": "EAGLE",
-    "eagle2": "EAGLE-2",
-    "eagle3": "EAGLE-3",
-    "foreign_draft": "Foreign draft model",
-    "hf_assisted": "HF assisted generation",
-    "hf_compiled": "HF generate, compiled",
-    "hf_generate": "HF generate",
-    "hf_prompt_lookup": "HF prompt lookup",
-    "hybrid": "Hybrid",
-    "hybrid_frozen": "Hybrid (frozen table)",
-    "hydra_heads": "Hydra",
-    "jacobi": "Jacobi",
-    "logit_spec": "LogitSpec",
-    "lookahead": "Lookahead",
-    "medusa": "Medusa",
-    "mtp": "MTP",
-    "n_grammys": "N-Grammys",
-    "n_grammys_trie": "N-Grammys (trie)",
-    "ngram_map_k": "n-gram map (llama.cpp, k)",
-    "ngram_map_k4v": "n-gram map (llama.cpp, k4v)",
-    "ngram_mod": "n-gram table (llama.cpp, mod)",
-    "opt_tree": "OPT-Tree",
-    "openvino_genai": "OpenVINO GenAI",
-    "openvino_genai_draft": "OpenVINO GenAI (draft model)",
-    "openvino_genai_lookup": "OpenVINO GenAI (lookup)",
-    "ort_genai": "ONNX Runtime GenAI",
-    "ort_genai_draft": "ONNX Runtime GenAI (draft model)",
-    "ort_genai_lookup": "ONNX Runtime GenAI (lookup)",
-    "ouroboros": "Ouroboros",
-    "ouroboros_warm": "Ouroboros (warm)",
-    "p_eagle": "P-EAGLE",
-    "pard": "PARD",
-    "pearl": "PEARL",
-    "pld": "PLD",
-    "pld_llama_cache": "PLD (llama.cpp, cache)",
-    "pld_llama_simple": "PLD (llama.cpp)",
-    "pld_vllm": "PLD (vLLM)",
-    "rest": "REST",
-    "sam": "SAM-Decoding",
-    "sam_token_recycling": "SAM-Decoding + Token Recycling",
-    "self_speculation": "Self-speculation",
-    "sequoia": "Sequoia",
-    "specinfer": "SpecInfer",
-    "server": "Server",
-    "speculative_sampling": "Speculative sampling",
-    "ssd": "SSD (spacelike)",
-    "suffix_decoding": "SuffixDecoding",
-    "suffix_decoding_local": "SuffixDecoding (local)",
-    "token_recycling": "Token Recycling",
-    "token_recycling_hot": "Token Recycling (hot)",
-}
+_DISPLAY = yaml.safe_load(Path(__file__).with_name("display_names.yaml").read_text(encoding="utf-8"))
 TITLES = {CONTROL: "vanilla (A/A)"}
 
 
@@ -86,7 +32,7 @@ def label(method: str, variant: str = "") -> str:
 
 def display_name(method: str) -> str:
     """A method as a paper names it: 'Token Recycling'; an unknown name is unchanged."""
-    return _DISPLAY.get(method, method)
+    return str(_DISPLAY.get(method, method))
 
 
 def format_number(value: float, decimals: int = 2) -> str:

@@ -14,7 +14,7 @@ from specbench.report.page.page import gallery
 from specbench.report.plots.catalogue import PLOTS, title_of
 from specbench.report.table import KEYS
 from specbench.report.tables import summary as tables
-from specbench.report.tables.summary import GENERAL, build_tables
+from specbench.report.tables.summary import build_tables
 
 
 def test_every_picture_is_in_the_list_of_plots(built):
@@ -53,11 +53,6 @@ def test_every_figure_of_the_summary_is_declared_once_and_documented():
     names = [name for column in RESULT for name in column.names]
     assert len(set(names)) == len(names)
     assert (*KEYS, *names) == COLUMNS
-    for places in ("overall", "glossary"):
-        used = [getattr(column, places) for column in RESULT if getattr(column, places)]
-        assert len(set(used)) == len(used)
-    assert not {column.glossary for column in RESULT} & set(GENERAL)
-    assert all(bool(column.glossary) == bool(column.definition) for column in RESULT)
     page = (Path(__file__).parents[2] / "docs" / "measurement.md").read_text(encoding="utf-8")
     assert all(f"`{column.figure}`" in page for column in RESULT if column.value)
 
@@ -65,9 +60,7 @@ def test_every_figure_of_the_summary_is_declared_once_and_documented():
 def test_a_figure_is_added_in_one_place(two_cases, monkeypatch):
     """A column is computed, printed with its caption, and blank where it does not apply."""
     records, manifest = two_cases
-    added = Column(
-        "Turns", "turns", str, value=lambda scope: int(scope.cases["turns"].sum()), overall=99, caption="Turns: asked."
-    )
+    added = Column("Turns", "turns", str, value=lambda scope: int(scope.cases["turns"].sum()), caption="Turns: asked.")
     monkeypatch.setattr(summary, "RESULT", (*RESULT, added))
     monkeypatch.setattr(summary, "COLUMNS", (*COLUMNS, *added.names))
     monkeypatch.setattr(tables, "OVERALL_COLUMNS", (*OVERALL_COLUMNS, added))

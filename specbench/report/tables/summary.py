@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import yaml
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
-from specbench.report.columns import COLUMN, COLUMNS, OVERALL_COLUMNS, RESULT, STEP_COLUMNS
+from specbench.report.columns import COLUMN, COLUMNS, OVERALL_COLUMNS, STEP_COLUMNS
 from specbench.report.frames.cases import category_order
 from specbench.report.frames.detail import AUDIT, LOADED, QUALITY, Detail
 from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding, describe_loads
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.pairs import Contest, is_alone
 from specbench.report.frames.summary import drop_repeated_rows, of_place, with_drafting
-from specbench.report.label import BLANK
 from specbench.report.table import (
     FEW,
     INTERVALS,
@@ -34,52 +34,8 @@ from specbench.report.table import (
 from specbench.report.tables.detail import lengths_tables, tails_table
 from specbench.stats import MIN_CASES, RESAMPLES
 
-GENERAL = {  # place among the definitions -> term and definition; those of a column are in ``RESULT``
-    2: ("Decode step", "One forward of the target after the prefill."),
-    12: (
-        "Staircase",
-        "The decode speedup as a product: MAT, times vanilla's forward over the method's, times what drafting and the "
-        "rest of a step leave of it (overhead), times what is in no phase (remainder).",
-    ),
-    13: (
-        "Tie",
-        "Of two methods: the interval of their ratio, paired by case, holds 1. The best of a column is bold only where "
-        "it ties with none.",
-    ),
-    14: ("Time to first token", "From the request to its first token: the prefill."),
-    15: ("Inter-token latency", "The wait for the next tokens: one decode step, however many tokens it brings."),
-    16: (
-        "Interval",
-        f"95 % percentile bootstrap over cases ({RESAMPLES} resamples): how far the figure would move on other prompts "
-        f"of this kind. None is given under {MIN_CASES} cases.",
-    ),
-    17: (
-        "A/A control",
-        "Vanilla timed twice: the median of the blocks' ratios (under load, the stretches'). Its interval is that of "
-        "re-timing this very suite; it should hold 1 and be narrower than 1 %. It says nothing about other prompts.",
-    ),
-    19: (
-        "Position",
-        "Depth in the draft, 1 right after the last emitted token. Accepted of drafted: of the steps whose draft was "
-        "that deep. Accepted of reached: of those that had accepted every earlier position.",
-    ),
-    20: ("Source", "The part of a method that a drafted token came from, as the method names it."),
-    23: (
-        "Drafting",
-        "Of a replayed target: mean microseconds a decode step in the drafter's own code, draft and update together. "
-        "Vanilla's is what the loop and the clock cost by themselves. A lower bound: no forward runs in between and "
-        "empties the processor's caches.",
-    ),
-    24: (
-        "Phases",
-        "Mean milliseconds a decode step: prepare (masks and positions), draft, forward (the target), verify, update "
-        "(cache and the method's own state). Prefill is milliseconds a turn.",
-    ),
-    25: ("State", "The most bytes that the method kept between steps, weights apart."),
-    28: (BLANK, "Does not apply, or was not measured. It is never a zero."),
-}
-_PLACED = GENERAL | {column.glossary: (column.title, column.definition) for column in RESULT if column.glossary}
-DEFINITIONS = dict(_PLACED[place] for place in sorted(_PLACED))  # term -> definition, as a report prints them
+_GLOSSARY = yaml.safe_load(Path(__file__).parents[1].joinpath("glossary.yaml").read_text(encoding="utf-8"))
+DEFINITIONS = {term: text.format(resamples=RESAMPLES, least=MIN_CASES) for term, text in _GLOSSARY.items()}
 _BY_CATEGORY = {  # figure -> its explanation
     "speedup": "Speedup over vanilla: time per token, paired by case.",
     "mat": "MAT: mean accepted tokens, tokens per decode step (vanilla = 1).",

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA
-from specbench.report.columns import OVERALL_COLUMNS
+from specbench.report.columns import COLUMN
 from specbench.report.frames.cases import category_order
 from specbench.report.frames.detail import LOADED
 from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding
@@ -160,8 +160,13 @@ def _overall(rows: pd.DataFrame, width: int) -> Table:
     return sheet
 
 
+_TITLES = {  # figure -> its title on a terminal
+    **{"mat": "MAT", "tokens_per_s": "tokens/s", "speedup": "speedup [95 %]", "time_only_speedup": "time only [95 %]"},
+    **{"time_only_step_ms": "step ms", "acceptance_rate": "accepted", "fed": "tokens fed"},
+    **{"drafting_us": "drafting \N{MICRO SIGN}s", "lossless": "lossless"},
+}
 _COLUMNS = (
-    *(replace(column, title=column.terminal) for column in OVERALL_COLUMNS if column.terminal),
+    *(replace(COLUMN[figure], title=title) for figure, title in _TITLES.items()),
     Heading("errors", "failed", str),
 )
 _CONTROL = label(CONTROL)
