@@ -21,11 +21,10 @@ from specbench.records.record import OVERALL
 from specbench.records.store import read_run
 from specbench.report import build_report, gather
 from specbench.report.build import read_findings
-from specbench.report.frames.control import Control
 from specbench.report.frames.headline import _describe_modelled_loads, find_headlines
 from specbench.report.frames.load import Load
 from specbench.report.frames.pairs import find_contest, is_alone
-from specbench.report.frames.reported import find_remarks, read_size
+from specbench.report.frames.reported import Control, find_remarks, read_size
 from specbench.report.page.sections import headlines_html, tables_html
 from specbench.report.table import FEW
 from specbench.report.tables.pairs import pair_frame, pair_tables

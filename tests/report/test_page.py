@@ -17,9 +17,9 @@ from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import Run, read_run
 from specbench.report import build_report, gather
 from specbench.report.page.page import render_page
-from specbench.report.page.pieces import PIECES, read_pieces, spell_ids
 from specbench.report.page.tokens import MOST_ANSWERS, MOST_CASES, MOST_TOKENS, OWN, embed, sample_cases, token_data
 from specbench.report.plots.catalogue import title_of
+from specbench.report.tokenizer import PIECES, read_pieces, spell_ids
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 METHODS = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4), "hf_assisted": (5.0, 0.6, 4e-3)}

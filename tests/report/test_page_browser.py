@@ -10,7 +10,7 @@ from report.conftest import build_run, manifest_of, write_run
 from builders.drafts import draw_records
 from builders.records import record, turn
 from specbench.report import build_report
-from specbench.report.page.pieces import PIECES
+from specbench.report.tokenizer import PIECES
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 METHODS = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4), "hf_assisted": (5.0, 0.6, 4e-3)}

@@ -9,9 +9,9 @@ import pytest
 
 from builders.records import record, turn
 from specbench.records.store import Run
-from specbench.report.frames.control import Control, MeasuredShard, doubt_shards, read_shards
 from specbench.report.frames.facts import read_facts
 from specbench.report.frames.findings import gather
+from specbench.report.frames.reported import Control, MeasuredShard, doubt_shards, read_shards
 from specbench.report.frames.trials import read_trials
 from specbench.report.tables.detail import shards_tables
 from specbench.stats import Estimate

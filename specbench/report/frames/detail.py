@@ -152,8 +152,7 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
         facts = entry.facts
         for method in (name for name in facts.methods if name not in facts.unaccepted):
             found = entry.trials.of(method)
-            silent = method in (VANILLA, CONTROL) or method in facts.peers
-            for frame in (each for each in DETAILS.values() if not (each.drafts and silent)):
+            for frame in (each for each in DETAILS.values() if not each.drafts or method in facts.drafters):
                 baseline = [None if facts.time_only else entry.trials.of(VANILLA)] if frame.paired else []
                 rows[frame.name] += [(*entry.key(method), *row) for row in frame.count(found, facts.timed, *baseline)]
     frames = {name: pd.DataFrame(rows[name], columns=[*ROW, *frame.columns]) for name, frame in DETAILS.items()}
@@ -164,12 +163,6 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
         AUDIT: audit(reported, summary),
         **frames,
     }
-
-
-def drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that a plot shows: vanilla once, no control."""
-    repeated = (frame["method"] == VANILLA) & frame["method"].duplicated()
-    return frame[(frame["method"] != CONTROL) & ~repeated]
 
 
 def split_time(summary: pd.DataFrame) -> pd.DataFrame:

@@ -90,6 +90,12 @@ class Facts:
     rules: tuple[str, ...] = ()
 
     @property
+    def drafters(self) -> list[str]:
+        """The methods whose drafts are recorded, with what was accepted of them."""
+        silent = {VANILLA, CONTROL, *self.peers, *self.unaccepted}
+        return [name for name in self.methods if name not in silent]
+
+    @property
     def ran_on(self) -> str:
         """'float32, cpu'; 'replayed' where no model was run; '' where the manifest has neither."""
         if not self.timed:
@@ -191,10 +197,8 @@ def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str,
         for method in dict.fromkeys(name for index in members for name in facts[index].methods):
             holders = [place for place, index in enumerate(members) if method in facts[index].methods]
             own = differing([read_parameters(runs[members[place]], method) for place in holders])
-            labels = [
-                ",".join(f"{key}={_spell_short(value)}" for key, value in (own[rank] | settings[place]).items())
-                for rank, place in enumerate(holders)
-            ]
+            differ = [own[rank] | settings[place] for rank, place in enumerate(holders)]
+            labels = [",".join(f"{key}={_spell_short(value)}" for key, value in each.items()) for each in differ]
             for place, label in zip(holders, _distinct(labels, [runs[members[p]] for p in holders]), strict=True):
                 names[members[place]][method] = label
     return names
@@ -226,8 +230,7 @@ _MATERIAL = ("model.draft", "model.heads.", "model.frozen_table", "model.datasto
 
 def _spell_short(value: Any) -> str:
     """A file by its name alone; two of one name are distinguished by their runs."""
-    text = spell_value(value)
-    return Path(text).name if isinstance(value, str) and Path(text).is_absolute() else text
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else spell_value(value)
 
 
 def read_settings(run: Run, facts: Facts, loads: tuple[str, ...] = _LOAD) -> dict[str, Any]:

@@ -13,12 +13,11 @@ from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.records.store import Run
 from specbench.report.frames.audit import MEASURED, MODELLED
 from specbench.report.frames.cases import CasesOfRun
-from specbench.report.frames.control import read_control, read_shards
 from specbench.report.frames.detail import Detail, read_detail
 from specbench.report.frames.facts import TIME_ONLY, Facts, is_own, name_variants, read_facts
 from specbench.report.frames.pairs import Contest, make_contests
 from specbench.report.frames.predict import Prediction, predict
-from specbench.report.frames.reported import ReportedRun, find_doubts
+from specbench.report.frames.reported import ReportedRun, find_doubts, read_control, read_shards
 from specbench.report.frames.summary import summarise_run, unite
 from specbench.report.frames.trials import Trials, read_trials
 from specbench.report.table import ROW

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from specbench.profile import Profile
-from specbench.records.record import CONTROL, VANILLA
+from specbench.records.record import VANILLA
 from specbench.records.store import RunError
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.predict import shared_speedup
@@ -85,10 +85,8 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
     for entry in findings.reported:
         if entry.prediction is None:
             continue
-        profile, facts = entry.prediction.profile, entry.facts
-        for method in facts.methods:
-            if method in (VANILLA, CONTROL) or method in facts.peers | facts.unaccepted:
-                continue
+        profile = entry.prediction.profile
+        for method in entry.facts.drafters:
             key, steps = entry.key(method), entry.trials.of(method).turns.steps
             if not len(steps):
                 continue

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
-from specbench.records.record import OVERALL, PHASES, VANILLA
-from specbench.report.frames.detail import drop_repeats
+from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.frames.trials import DRAFTER_PHASES
 from specbench.report.label import break_lines, format_microseconds, format_share
 from specbench.report.plots.canvas import REFERENCE, finish, inner_inch, make_rows, make_sheet, plain, write_ends
@@ -254,10 +252,11 @@ def draw_time_split(scene: Scene) -> Figure | str:
         return "no phases were recorded"
     if scene.timed:
         frame = frame[frame["step_ms"].notna()]
-    frame = drop_repeats(frame)
+    repeated = (frame["method"] == VANILLA) & frame["method"].duplicated()
+    frame = frame[(frame["method"] != CONTROL) & ~repeated]
     names = [scene.spell(row.method, "" if row.method == VANILLA else row.variant) for row in frame.itertuples()]
     drawn = set(zip(frame["method"], frame["variant"], strict=True))
-    missing = [series.name for series in scene.series if _key(series.rows) not in drawn]
+    missing = [series.name for series in scene.series if series.key not in drawn]
     unit, factor, phases = ("ms", 1, PHASES) if scene.timed else ("\N{MICRO SIGN}s", 1000, DRAFTER_PHASES)
     looks = {phase: look for phase, look in zip(PHASES, PARTS, strict=True) if phase in phases}
     canvas, axes = make_rows(names)
@@ -303,10 +302,6 @@ def draw_sources(scene: Scene) -> Figure | str:
     axes.set_xlim(0, 100)
     note = f"{scene.where}; above: proposed nodes, below: those the target accepted"
     return finish(canvas, "Where drafted and accepted tokens came from", note, _legend_of(looks))
-
-
-def _key(rows: pd.DataFrame) -> tuple[str, str]:
-    return str(rows["method"].iloc[0]), str(rows["variant"].iloc[0])
 
 
 def _stack(

@@ -82,20 +82,18 @@ PARTS = (
 )
 
 
-_LOSSY = " (lossy)"
-
-
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One method of one model and suite. rows: its rows of the summary, indexed by category."""
+    """One method of one model and suite. key: method and variant. rows: its rows of the summary, by category."""
 
     name: str
+    key: tuple[str, str]
     style: Style
     rows: pd.DataFrame
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The method's rows of a frame of the same model and suite."""
-        method, variant = self.rows["method"].iloc[0], self.rows["variant"].iloc[0]
+        method, variant = self.key
         return frame[(frame["method"] == method) & (frame["variant"] == variant)]
 
 
@@ -161,8 +159,9 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
     groups = summary.groupby(["model", "suite"], sort=False)
     for (model, suite), rows in groups:
         series = [
-            Series(spell(*key) + (_LOSSY if key[0] in findings.lossy else ""), looks[key], part.set_index("category"))
+            Series(spell(*key) + lossy, key, looks[key], part.set_index("category"))
             for key, part in drawn.loc[drawn.index.isin(rows.index)].groupby(["method", "variant"], sort=False)
+            for lossy in [" (lossy)" if key[0] in findings.lossy else ""]
         ]
         everyone = [entry for entry in findings.reported if entry.place == (model, suite)]
         entries = least[model, suite]
