@@ -129,18 +129,13 @@ def answer(found: Sequence[Candidate], profile: Profile, loads: Sequence[int]) -
         if without is not None:
             mark = "  * drafting decides" if moved else ""
             yield f"    without drafting: {without.best.name}, {spell(without.speedup)}{mark}"
-        for factor, other in _at_other_costs(found, profile, requests):
+        fit = profile.surface
+        for factor in COSTS if isinstance(fit, Fit) else ():
+            assert isinstance(fit, Fit)
+            dearer = replace(profile, surface=replace(fit, per_fed_us=factor * fit.per_fed_us))
+            other = _name(choose(found, dearer, requests))
             if other != _name(with_drafting):
                 yield f"    if a token fed costs {factor:.0%} of that: {other}"
-
-
-def _at_other_costs(found: Sequence[Candidate], profile: Profile, requests: int) -> Iterator[tuple[float, str]]:
-    """(factor, best candidate) where a token fed costs this factor of the fit's cost."""
-    fit = profile.surface
-    for factor in COSTS if isinstance(fit, Fit) else ():
-        assert isinstance(fit, Fit)
-        other = replace(fit, per_fed_us=factor * fit.per_fed_us)
-        yield factor, _name(choose(found, replace(profile, surface=other), requests))
 
 
 def _name(found: Advice | None) -> str:

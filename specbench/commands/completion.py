@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, get_type_hints
 
 import yaml
@@ -113,14 +113,9 @@ def _keys(word: str) -> Iterator[str]:
     elif parent == "method":
         yield from (f"{word.rpartition('.')[0]}.{name}." for name in list_options("method"))
     elif parent.startswith("method."):
-        yield from (f"{parent}.{name}=" for name in _parameters(parent.removeprefix("method.")))
+        path = conf_dir() / "method" / f"{parent.removeprefix('method.')}.yaml"
+        settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        yield from (f"{parent}.{name}=" for name in settings if name not in _RESERVED)
     elif hasattr(kind := _kind(parent), "__dataclass_fields__"):
         for name, inner in get_type_hints(kind).items():
             yield f"{parent}.{name}" + ("." if hasattr(inner, "__dataclass_fields__") else "=")
-
-
-def _parameters(method: str) -> list[str]:
-    """The keys of a method's file."""
-    path = conf_dir() / "method" / f"{method}.yaml"
-    settings: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return [key for key in settings if key not in _RESERVED]

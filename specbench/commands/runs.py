@@ -19,7 +19,6 @@ from rich.text import Text
 
 from specbench.input import InputError
 from specbench.names import printable
-from specbench.records.manifest import Manifest
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.records.store import MANIFEST, RECORDS, SET_ASIDE, SHARDS, read_manifest
 from specbench.screen import Screen
@@ -80,6 +79,9 @@ def list_run(run: Path, folder: Path) -> Listed:
     except InputError:
         return Listed(name, "", "", "", 0, "", f"{MANIFEST} cannot be read")
     methods = [each for each in manifest.methods if each != VANILLA]
+    cases, begun = manifest.suite.cases, count_blocks(run / RECORDS)
+    total = manifest.blocks or (cases or 0) * (manifest.rounds or 1)  # grown, or under load
+    done = "" if not cases else "complete" if begun >= total else f"{begun} of {total} blocks"
     lossy = {each for each, entry in manifest.methods.items() if not entry.lossless}
     return Listed(
         name,
@@ -88,7 +90,7 @@ def list_run(run: Path, folder: Path) -> Listed:
         manifest.suite.name or "",
         len(methods),
         find_best(run / SUMMARY, lossy) if (run / SUMMARY).is_file() else "",
-        _describe_progress(run, manifest),
+        done,
     )
 
 
@@ -105,15 +107,6 @@ def find_best(summary: Path, lossy: set[str]) -> str:
     bounds = f" [{float(low):.2f}, {float(high):.2f}]" if low and high else ""
     kind = {"speedup": "", "predicted_speedup": "modelled ", "mat": "MAT "}[figure]
     return f"{best['method']} {kind}{float(best[figure]):.2f}{bounds}"
-
-
-def _describe_progress(run: Path, manifest: Manifest) -> str:
-    cases = manifest.suite.cases
-    if not cases:
-        return ""
-    total = manifest.blocks or cases * (manifest.rounds or 1)  # grown, or under load
-    done = count_blocks(run / RECORDS)
-    return "complete" if done >= total else f"{done} of {total} blocks"
 
 
 def count_blocks(records: Path) -> int:

@@ -77,7 +77,14 @@ def make_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) 
             group = groups.setdefault((entry.place, figure, lossy), {})
             if entrant[0] != VANILLA or not any(name == VANILLA for name, _ in group):  # one reference is enough
                 group[entrant] = each
-    return tuple(_contest(place, figure, group) for (place, figure, _), group in groups.items())
+    contests = []
+    for (place, figure, _), group in groups.items():
+        named = [(run.names(columns[-1][0]), columns) for run, columns in group.values()]
+        shared = functools.reduce(np.intersect1d, (own for own, _ in named))
+        figures = tuple(_select(columns, pd.Index(own).get_indexer(shared)) for own, columns in named)
+        run, _ = next(iter(group.values()))
+        contests.append(Contest(place, figure, tuple(group), figures, run.categories_of(figures[0][-1][0])))
+    return tuple(contests)
 
 
 def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bool, Entrant, _Entry]]:
@@ -115,14 +122,6 @@ def _select(figure: Figure, chosen: Values) -> Figure:
 
 def _column(cases: Cases, name: str | None) -> Values:
     return np.ones(len(cases)) if name is None else cases[name]
-
-
-def _contest(place: tuple[str, str], figure: str, group: Mapping[Entrant, _Entry]) -> Contest:
-    named = [(run.names(columns[-1][0]), columns) for run, columns in group.values()]
-    names = functools.reduce(np.intersect1d, (own for own, _ in named))
-    figures = tuple(_select(columns, pd.Index(own).get_indexer(names)) for own, columns in named)
-    run, _ = next(iter(group.values()))
-    return Contest(place, figure, tuple(group), figures, run.categories_of(figures[0][-1][0]))
 
 
 def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: str, entrant: Entrant) -> Contest | None:

@@ -201,15 +201,23 @@ def only(frame: pd.DataFrame, keys: set[tuple[str, str]]) -> pd.DataFrame:
     return frame[np.fromiter((key in keys for key in named), bool, len(frame))]
 
 
+_LACKING = (
+    "{} of {} turns that think end before their thinking does and have no answer (decode.max_new_tokens sets how long"
+    " they may be)"
+)
+
+
 def find_doubts(reported: ReportedRun, rows: pd.DataFrame) -> list[str]:
     """Warnings of one run, the manifest's first. rows: the run's rows of the summary."""
     run, facts = reported.run, reported.facts
     overall = rows[rows["category"] == OVERALL]
+    turns = [each.turns for each in reported.trials.methods.values()]
+    lacking, thought = sum(each.unanswered for each in turns), sum(each.thought for each in turns)
     found = [
         *run.manifest.get("warnings", []),
         *_coverage(len(reported.trials.cases), facts, overall),
         *_methods(overall, facts),
-        *_thinking(reported),
+        *([_LACKING.format(lacking, thought)] if lacking else []),
         *_timing(run, facts, overall, reported.control),
         *doubt_shards(reported.shards),
         *_predictions(reported),
@@ -247,15 +255,6 @@ def _methods(overall: pd.DataFrame, facts: Facts) -> Iterator[str]:
             beyond = f"{int(row.violations)} ids lie beyond the tolerance of lossless output"
             unjudged = "outputs that differ from vanilla's were not judged (measure.lossless=true judges them)"
             yield f"{name}: {beyond if int(row.violations) else unjudged}"
-
-
-def _thinking(reported: ReportedRun) -> Iterator[str]:
-    turns = [each.turns for each in reported.trials.methods.values()]
-    if lacking := sum(each.unanswered for each in turns):
-        yield (
-            f"{lacking} of {sum(each.thought for each in turns)} turns that think end before their thinking does and"
-            " have no answer (decode.max_new_tokens sets how long they may be)"
-        )
 
 
 def _timing(run: Run, facts: Facts, overall: pd.DataFrame, control: Control | None) -> Iterator[str]:
@@ -324,7 +323,13 @@ _SHARED: dict[str, Callable[[ReportedRun], Any]] = {
 
 def find_remarks(entries: Sequence[ReportedRun]) -> tuple[str, ...]:
     """Those of one model and suite."""
-    return tuple(dict.fromkeys([*_of_times(entries), *_of_each(entries), *_between(entries)]))
+    differ = []
+    for what, read in _SHARED.items():
+        values = dict.fromkeys(str(value) for entry in entries if (value := read(entry)) is not None)
+        if len(values) > 1:
+            differ.append(what if what in _HIDDEN else f"{what} ({', '.join(values)})")
+    apart = f"The runs differ in {' and '.join(differ)}: methods of different runs are not compared by these figures."
+    return tuple(dict.fromkeys([*_of_times(entries), *_of_each(entries), *([apart] if differ else [])]))
 
 
 def _of_times(entries: Sequence[ReportedRun]) -> Iterator[str]:
@@ -354,16 +359,6 @@ def _of_each(entries: Sequence[ReportedRun]) -> Iterator[str]:
                 f"The profile is of a model of another size: {profile.model} has {spell_size(there)} parameters,"
                 f" {facts.model} {spell_size(here)}."
             )
-
-
-def _between(entries: Sequence[ReportedRun]) -> Iterator[str]:
-    found = []
-    for what, read in _SHARED.items():
-        values = dict.fromkeys(str(value) for entry in entries if (value := read(entry)) is not None)
-        if len(values) > 1:
-            found.append(what if what in _HIDDEN else f"{what} ({', '.join(values)})")
-    if found:
-        yield f"The runs differ in {' and '.join(found)}: methods of different runs are not compared by these figures."
 
 
 def read_size(name: str) -> float | None:

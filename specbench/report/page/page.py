@@ -122,14 +122,13 @@ def _sections(
     timed = build_tables(unranked, [facts for facts in findings.facts if facts.time_only])["overall"]
     board = unranked.empty or len(ranked)
     detail, tails = findings.detail, findings.detail["tails"]
+    crossover = [crossover_table(load)] if load else []
     return {
         "Verdicts": verdicts,
         "Warnings": warnings,
         "Why": why_section(findings),
         **{_HEADINGS[name]: tables_html(tables[name], shaded=True) for name in _HEADINGS if name in tables},
-        "Under load": tables_html(
-            [*tables_of.served_tables(detail[LOADED]), *([crossover_table(load)] if load else [])]
-        ),
+        "Under load": tables_html([*tables_of.served_tables(detail[LOADED]), *crossover]),
         "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else Markup(""),
         "Answers": tables_html(tables_of.quality_tables(findings)),
         "Time only": tables_html([] if unranked.empty else timed),

@@ -285,7 +285,8 @@ def _figures(verdicts: pd.DataFrame) -> list[str]:
 
 
 def _difference(name: str, record: CaseRecord) -> tuple[str, ...]:
-    assert (verdict := record.lossless) is not None
+    verdict = record.lossless
+    assert verdict is not None
     found = (str(verdict.ties), str(verdict.violations), f"{verdict.worst_gap:.2g}")
     return (name, record.case, str(record.round), *map(str, verdict.divergence or (BLANK, BLANK)), *found)
 

@@ -41,7 +41,8 @@ def draw_bars(scene: Scene, figure: str) -> Figure | str:
         return reason
     canvas, axes = make_rows([entry.name for entry in scene.series])
     values, errors = _figures(scene.series, figure, OVERALL)
-    texts = [_spell(entry, figure) for entry in scene.series]
+    rows = [entry.rows.loc[OVERALL].to_dict() if OVERALL in entry.rows.index else {} for entry in scene.series]
+    texts = ["n/a" if np.isnan(v) else mark_few(f"{v:.2f}", row) for v, row in zip(values, rows, strict=True)]
     places = np.arange(len(values))
     axes.barh(places, np.nan_to_num(values), height=0.66, xerr=errors, error_kw=_WHISKER, **_looks(scene.series))
     tops = np.nan_to_num(values) + np.nan_to_num(errors[1])
@@ -66,11 +67,8 @@ def missing(scene: Scene, figure: str) -> str:
 def too_many(scene: Scene) -> str:
     """Why there is no plot by category; '' where there is one."""
     count = len(scene.categories)
-    return (
-        f"{count} categories, at most {MOST_CATEGORIES} are drawn; summary.csv has them"
-        if count > MOST_CATEGORIES
-        else ""
-    )
+    some = f"{count} categories, at most {MOST_CATEGORIES} are drawn; summary.csv has them"
+    return some if count > MOST_CATEGORIES else ""
 
 
 def draw_groups(scene: Scene, figure: str) -> Figure | str:
@@ -79,7 +77,10 @@ def draw_groups(scene: Scene, figure: str) -> Figure | str:
         return reason
     series = scene.series
     categories = (*scene.categories, OVERALL) if len(scene.categories) > 1 else scene.categories
-    marked = [_bracket(series, category) for category in categories]
+    marked = []  # in brackets where no method has enough cases for an interval
+    for category in categories:
+        cases = [entry.rows.loc[category, "cases"] for entry in series if category in entry.rows.index]
+        marked.append(mark_few(category, {"cases": max(cases)} if cases else {}))
     names = [break_lines(name, _GROUP_CHARS) for name in marked]
     rows = _rows(len(series), names)
     longest = max(map(len, rows))
@@ -95,12 +96,6 @@ def draw_groups(scene: Scene, figure: str) -> Figure | str:
     legend = dict(zip([entry.name for entry in series], handles, strict=True))
     note = _explain(scene.where, spread, marked != list(categories), scene.loaded)
     return finish(canvas, f"{HEADINGS[figure]} by category", note, legend)
-
-
-def _bracket(series: Sequence[Series], category: str) -> str:
-    """A category's name, in brackets where no method has enough cases in it for an interval."""
-    cases = [entry.rows.loc[category, "cases"] for entry in series if category in entry.rows.index]
-    return mark_few(category, {"cases": max(cases)} if cases else {})
 
 
 def _rows(bars: int, names: Sequence[str]) -> list[range]:
@@ -139,19 +134,9 @@ def _figures(series: Sequence[Series], figure: str, category: str) -> tuple[np.n
     return value, np.stack([value - low, high - value])
 
 
-def _spell(entry: Series, figure: str) -> str:
-    """The figure beside its bar, in brackets as tables have those of too few cases."""
-    row = entry.rows.loc[OVERALL].to_dict() if OVERALL in entry.rows.index else {figure: float("nan")}
-    return "n/a" if np.isnan(row[figure]) else mark_few(f"{row[figure]:.2f}", row)
-
-
 def _looks(series: Sequence[Series]) -> dict[str, Any]:
-    return {
-        "color": [entry.style.colour for entry in series],
-        "hatch": [entry.style.hatch for entry in series],
-        "edgecolor": "white",
-        "linewidth": 0.3,
-    }
+    colours, hatches = [entry.style.colour for entry in series], [entry.style.hatch for entry in series]
+    return {"color": colours, "hatch": hatches, "edgecolor": "white", "linewidth": 0.3}
 
 
 def _explain(where: str, spread: bool, few: bool, loaded: bool) -> str:
@@ -198,16 +183,8 @@ def _draw_circle(axes: PolarAxes, series: Sequence[Series], figure: str, categor
     for entry in series:
         values = entry.rows[figure].reindex(list(categories)).to_numpy(dtype=float)
         top = max(top, float(np.nanmax(values, initial=0.0)))
-        look = entry.style
-        lines += axes.plot(
-            np.append(angles, angles[0]),
-            np.append(values, values[0]),
-            color=look.colour,
-            linestyle=look.line,
-            marker=look.marker,
-            markersize=3.5,
-            linewidth=1.5,
-        )
+        look = entry.style.marks | {"fillstyle": "full", "markersize": 3.5, "linewidth": 1.5}
+        lines += axes.plot(np.append(angles, angles[0]), np.append(values, values[0]), **look)
     ring = np.linspace(0, 2 * np.pi, 200)
     axes.plot(ring, np.ones_like(ring), **REFERENCE)
     axes.set_ylim(0, top * 1.05)
@@ -219,27 +196,15 @@ def _draw_circle(axes: PolarAxes, series: Sequence[Series], figure: str, categor
         text.set_bbox({"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.6})
     axes.grid(color=_GRID, linewidth=0.6)
     axes.spines["polar"].set_color(_GRID)
-    _name_spokes(axes, angles, categories)
-    return lines
-
-
-def _name_spokes(axes: PolarAxes, angles: np.ndarray, categories: Sequence[str]) -> None:
-    """Names outside the circle, turned away from it: those on the right start at it, those on the left end at it."""
     axes.set_xticks(angles, [])
-    for angle, category in zip(angles, categories, strict=True):
+    for angle, category in zip(angles, categories, strict=True):  # names stand outside the circle, turned away from it
         side, height = np.sin(angle), np.cos(angle)
         across = "center" if abs(side) < 0.2 else "left" if side > 0 else "right"
         along = "center" if abs(height) < 0.8 else "bottom" if height > 0 else "top"
-        axes.annotate(
-            plain("\n".join(textwrap.wrap(category, _SPOKE_CHARS, break_on_hyphens=False))),
-            (float(angle), axes.get_rmax()),
-            (7 * side, 7 * height),
-            textcoords="offset points",
-            ha=across,
-            va=along,
-            fontsize=8,
-            annotation_clip=False,
-        )
+        name = plain("\n".join(textwrap.wrap(category, _SPOKE_CHARS, break_on_hyphens=False)))
+        place: dict[str, Any] = {"textcoords": "offset points", "ha": across, "va": along, "annotation_clip": False}
+        axes.annotate(name, (float(angle), axes.get_rmax()), (7 * side, 7 * height), fontsize=8, **place)
+    return lines
 
 
 def draw_time_split(scene: Scene) -> Figure | str:
@@ -263,19 +228,14 @@ def draw_time_split(scene: Scene) -> Figure | str:
     parts = {phase: factor * frame[f"{phase}_ms"].to_numpy(dtype=float) for phase in phases}
     _stack(axes, parts, looks)
     wholes = np.nansum(list(parts.values()), axis=0)
-    write_ends(axes, wholes.tolist(), [_spell_time(value, scene.timed) for value in wholes])
+    spell = (lambda ms: f"{ms:.2f}" if ms < 100 else f"{ms:.0f}") if scene.timed else format_microseconds
+    write_ends(axes, wholes.tolist(), list(map(spell, wholes)))
     axes.set_xlabel(f"{unit} a decode step")
     note = f"{scene.where}; means over all steps, prefill not included"
     if missing:
         note += f"; left out, no phases recorded: {', '.join(missing)}"
     title = "Where a decode step's time goes" if scene.timed else "The drafters' own time in a decode step"
-    return finish(canvas, title, note, _legend_of(looks))
-
-
-def _spell_time(value: float, timed: bool) -> str:
-    if not timed:
-        return format_microseconds(value)
-    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+    return finish(canvas, title, note, {name: Patch(**look.fill) for name, look in looks.items()})
 
 
 def draw_sources(scene: Scene) -> Figure | str:
@@ -301,7 +261,8 @@ def draw_sources(scene: Scene) -> Figure | str:
     axes.set_xlabel("share of nodes [%]")
     axes.set_xlim(0, 100)
     note = f"{scene.where}; above: proposed nodes, below: those the target accepted"
-    return finish(canvas, "Where drafted and accepted tokens came from", note, _legend_of(looks))
+    legend = {name: Patch(**look.fill) for name, look in looks.items()}
+    return finish(canvas, "Where drafted and accepted tokens came from", note, legend)
 
 
 def _stack(
@@ -314,7 +275,3 @@ def _stack(
         widths = np.nan_to_num(values)
         axes.barh(places, widths, height, left=left, **looks[name].fill)
         left = left + widths
-
-
-def _legend_of(looks: Mapping[str, Style]) -> dict[str, Patch]:
-    return {name: Patch(**look.fill) for name, look in looks.items()}

@@ -42,10 +42,6 @@ def prediction_table(findings: Findings) -> Table | None:
     return method_table("predicted", (f"{findings.profiles}.", _MEANING + median), rows, _COLUMNS)
 
 
-def _write_pays_to(requests: int) -> str:
-    return f"{MOST} or more" if requests >= MOST else str(requests or "never")
-
-
 def crossover_table(found: Load) -> Table:
     """Methods down, numbers of requests across; the last column has the most at which it pays."""
     speedups = found.speedups.assign(
@@ -64,7 +60,7 @@ def crossover_table(found: Load) -> Table:
     columns = (
         COLUMN["mat"],
         *(Heading(f"{count} at once", f"{count} at_load", str) for count in counts),
-        Heading("Pays up to", "pays_to", _write_pays_to),
+        Heading("Pays up to", "pays_to", lambda most: f"{MOST} or more" if most >= MOST else str(most or "never")),
     )
     rows = found.pays.merge(widen(speedups, "concurrency", ["at_load"]), on=list(ROW))
     return method_table("crossover", (f"{found.where}.", meaning), rows, columns)

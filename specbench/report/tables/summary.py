@@ -137,26 +137,19 @@ def write_summary(findings: Findings, output: Path) -> list[Path]:
         if name == "overall":
             raw = whole.loc[whole["category"] == OVERALL, [column for column in COLUMNS if column != "category"]]
         else:
-            raw = _raw_by_category(name.removesuffix("_by_category"), whole)
+            figure = name.removesuffix("_by_category")
+            parts = COLUMN[figure].names
+            names = {f"{one} {part}": one + part.removeprefix(figure) for one in _categories(whole) for part in parts}
+            raw = widen(whole, "category", parts).reindex(columns=[*ROW, *names]).rename(columns=names)
         raw = raw.assign(lossy=raw["method"].isin(findings.lossy))
         files += write_tables(output, name, tables, **{name: raw})
     return files
 
 
-def _raw_by_category(figure: str, summary: pd.DataFrame) -> pd.DataFrame:
-    parts = COLUMN[figure].names
-    wide = widen(summary, "category", parts)
-    names = {f"{name} {part}": name + part.removeprefix(figure) for name in _categories(summary) for part in parts}
-    return wide.reindex(columns=[*ROW, *names]).rename(columns=names)
-
-
 def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
     """Write the frames behind the step plots, unrounded, as tables/<name>.csv. Returns the files."""
-    texts = {
-        f"{name}.csv": to_csv(frame)
-        for name, frame in detail.items()
-        if len(frame) or name not in (LOADED, QUALITY, AUDIT)
-    }
+    shown = {name: frame for name, frame in detail.items() if len(frame) or name not in (LOADED, QUALITY, AUDIT)}
+    texts = {f"{name}.csv": to_csv(frame) for name, frame in shown.items()}
     if len(detail["tails"]):
         texts["tails.md"] = to_markdown(tails_table(detail["tails"], where))
     texts |= {f"{table.name}.md": to_markdown(table) for table in lengths_tables(detail["by_length"], where)}

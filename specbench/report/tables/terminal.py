@@ -97,16 +97,12 @@ def print_table(table: Printed, console: Console | None = None) -> None:
     console = console or open_console()
     console.print(_text(table.where, style="bold"))
     console.print(_text(table.meaning, style="dim"))
+    options = console.options.update(width=_ROOM)  # all that a table wants
     sheet = _sheet(table, None)
-    if _width(sheet, console) > console.width:
+    if console.measure(sheet, options=options).maximum > console.width:
         sheet = _sheet(table, _HEADER_WIDTH)
-    sheet.width = _width(sheet, console)  # rather too wide than a figure cut short
+    sheet.width = console.measure(sheet, options=options).maximum  # rather too wide than a figure cut short
     console.print(sheet, crop=False, no_wrap=True)
-
-
-def _width(sheet: Table, console: Console) -> int:
-    """Columns that a table takes where it has all the room it wants."""
-    return console.measure(sheet, options=console.options.update(width=_ROOM)).maximum
 
 
 def _sheet(table: Printed, width: int | None) -> Table:
