@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _find_source(named: str) -> Path:
-    """The run, the trace, or the records of the newest run of a suite. Raises InputError where it does not exist."""
+    """The run, the trace, or the records of the newest run of a suite. Raises InputError if it does not exist."""
     suites = list_options("suite")
     if Path(named).exists():
         return Path(named)

@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _describe_ratios(findings: Findings, names: Sequence[str]) -> list[str]:
-    """A line a figure that both have: 'speed: pld over sam 1.06 [1.02, 1.10]'; or that they share no figure."""
+    """One line per figure that both have: 'speed: pld over sam 1.06 [1.02, 1.10]'; or that they share no figure."""
     facts = findings.facts[0]
     first, second = ((name, "") for name in names)
     lines = []
@@ -74,7 +74,7 @@ def _describe_ratios(findings: Findings, names: Sequence[str]) -> list[str]:
 
 
 def _why(findings: Findings, names: Sequence[str]) -> Table | None:
-    """The factors of both, and their quotient; None where one has no recorded phases."""
+    """The factors of both, and their quotient; None if one has no recorded phases."""
     found = explain(findings)
     plain = dict.fromkeys((*FACTORS, "speedup"), 1.0)
     for _, rows in found.groupby("basis", sort=False):

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def complete_line(line: str, shell: str = "zsh") -> list[str]:
-    """What may stand in place of the line's last word. In bash, unquoted, it begins behind its last ``=``."""
+    """What may stand in place of the line's last word. In bash, unquoted, it begins after its last ``=``."""
     words, quoted = _split(line)
     found = sorted(set(complete_word(words[-1], words[1:-1])))
     cut = 0 if quoted or shell != "bash" else words[-1].rfind("=") + 1
@@ -89,7 +89,7 @@ def complete_word(word: str, before: Sequence[str]) -> Iterator[str]:
 
 
 def _values(key: str, value: str) -> Iterator[str]:
-    """Of a group its options, behind the comma or the bracket of a list; of a switch both."""
+    """Of a group its options, after the comma or the bracket of a list; of a switch both."""
     start = max(value.rfind(","), value.rfind("[")) + 1
     last, chosen = value[start:], re.split(r"[,\[]", value[:start])
     options = list_options(key.removeprefix("+")) or (["true", "false"] if _kind(key) is bool else [])
@@ -105,7 +105,7 @@ def _kind(key: str) -> Any:
 
 
 def _keys(word: str) -> Iterator[str]:
-    """Groups with ``=``, and what lies below the last dot of a word: settings with ``=``, nodes with a dot."""
+    """Groups with ``=``, and what is below the last dot of a word: settings with ``=``, nodes with a dot."""
     parent, dot, _ = word.rpartition(".")
     if not dot:
         yield from (f"{name}=" for name in list_options(""))

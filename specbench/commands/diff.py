@@ -81,7 +81,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def figures_table(both: Sequence[Findings]) -> Table:
-    """A row a method: MAT, speedup and tokens/s of both runs."""
+    """One row per method: MAT, speedup and tokens/s of both runs."""
     frames = [
         found.summary[(found.summary["category"] == OVERALL) & (found.summary["method"] != CONTROL)].set_index("method")
         for found in both

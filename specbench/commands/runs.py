@@ -25,7 +25,7 @@ from specbench.screen import Screen
 
 SUMMARY = "summary.csv"
 WIDTH = 120
-_PIPED = 1000  # columns: nothing is cut where no terminal ends the line
+_PIPED = 1000  # columns: nothing is cut if no terminal ends the line
 DECIDING = ("speedup", "predicted_speedup", "mat")  # the first that a run has
 _CHUNK = 1 << 16  # [bytes] read at once from the end of the records
 
@@ -44,7 +44,7 @@ class Listed:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the index. Raises InputError where the folder holds no run."""
+    """Print the index. Raises InputError if the folder contains no run."""
     parser = argparse.ArgumentParser(prog="specbench list", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="default: results")
     folder = parser.parse_args(argv).folder
@@ -120,7 +120,7 @@ def count_blocks(records: Path) -> int:
 
 
 def _last_lines(path: Path) -> Iterator[bytes]:
-    """Whole lines of a file from its end, as far as they are asked for."""
+    """Whole lines of a file from its end, read as they are requested."""
     if not path.is_file():
         return
     with path.open("rb") as file:

@@ -119,7 +119,7 @@ def _plain(profile: Profile) -> dict[str, Any]:
 
 
 def _rounded(values: Floats) -> Any:
-    """Nested lists, six digits behind the point, None for a blank."""
+    """Nested lists, six digits after the point, None for a blank."""
     if values.ndim == 0:
         return None if math.isnan(float(values)) else round(float(values), 6)
     return [_rounded(np.asarray(value)) for value in values]
@@ -158,7 +158,7 @@ def _profile(raw: Any) -> Profile:
 
 
 def _part(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """An object within, empty where there is none."""
+    """An object within, empty if there is none."""
     found = raw.get(key)
     if found is not None and not isinstance(found, Mapping):
         raise ProfileError(f"{key} is {type(found).__name__}; expected an object, or null")

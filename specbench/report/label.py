@@ -73,20 +73,20 @@ def format_share(value: float) -> str:
 
 
 def format_interval(low: float, high: float, decimals: int = 2) -> str:
-    """'1.41, 1.45'; nothing where there is no interval or no width (vanilla's MAT)."""
+    """'1.41, 1.45'; nothing if there is no interval or no width (vanilla's MAT)."""
     if math.isnan(low) or math.isnan(high) or low == high:
         return ""
     return f"{low:.{decimals}f}, {high:.{decimals}f}"
 
 
 def format_bounded(value: float, low: float, high: float) -> str:
-    """'1.43 [1.41, 1.45]'; the figure alone where there is no interval."""
+    """'1.43 [1.41, 1.45]'; the figure alone if there is no interval."""
     bounds = format_interval(low, high)
     return format_number(value) + (f" [{bounds}]" if bounds else "")
 
 
 def break_lines(name: str, width: int) -> str:
-    """A long name on several lines of at most ``width`` characters, cut after a separator where there is one."""
+    """A long name on several lines of at most ``width`` characters, cut after a separator if there is one."""
     lines = [""]
     for part in re.findall(r"[^_,\s-]*[_,\s-]?", name):
         if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:

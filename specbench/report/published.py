@@ -220,7 +220,7 @@ def _is_whole(run: Run, facts: Facts) -> bool:
 
 
 def _unfinished(reported: ReportedRun) -> list[str]:
-    """'200 of 480 cases are recorded'; nothing where all are, or their number is not known."""
+    """'200 of 480 cases are recorded'; nothing if all are, or their number is not known."""
     seen, planned = len(reported.trials.cases), reported.facts.planned
     return [f"{seen} of {planned} cases are recorded"] if planned and seen < planned else []
 

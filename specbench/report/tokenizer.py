@@ -23,7 +23,7 @@ _FIX = f"give the folder that holds the model's {FILE}: --tokenizer DIR"
 def read_counter(path: Path) -> Callable[[str], int]:
     """Text -> its tokens, without the specials (BOS) that the tokenizer would add. path: folder or file.
 
-    Raises RunError where there is no tokenizer, or it cannot be read.
+    Raises RunError if there is no tokenizer, or it cannot be read.
     """
     tokenizer = read_tokenizer(path)
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
@@ -65,7 +65,7 @@ def find_tokenizer(run: Run) -> Path:
 
 
 def _cached(name: str, revision: object) -> Path | None:
-    """The file of a hub id that was downloaded before; None where it was not."""
+    """The file of a hub id that was downloaded before; None if it was not."""
     try:
         from huggingface_hub import try_to_load_from_cache
 
@@ -81,7 +81,7 @@ _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
 
 def spell_ids(run: Run, ids: Iterable[int]) -> dict[int, str]:
-    """Id -> its piece of text: as kept beside the records, else by the run's tokenizer, else '<id>'."""
+    """Id -> its piece of text: as kept next to the records, else by the run's tokenizer, else '<id>'."""
     wanted = set(ids)
     found = {token: piece for token, piece in read_pieces(run).items() if token in wanted}
     unknown = wanted - found.keys()
@@ -92,7 +92,7 @@ def spell_ids(run: Run, ids: Iterable[int]) -> dict[int, str]:
 
 
 def read_pieces(run: Run) -> dict[int, str]:
-    """What is kept beside the records; nothing where the file is missing, damaged, or of another configuration."""
+    """What is kept next to the records; nothing if the file is missing, damaged, or of another configuration."""
     try:
         kept = parse_json(read_file(run.directory / PIECES, "", ""), "", "")
         if kept["config_hash"] != run.manifest.get("config_hash"):
@@ -103,7 +103,7 @@ def read_pieces(run: Run) -> dict[int, str]:
 
 
 def write_pieces(run: Run, ids: Iterable[int]) -> Path | None:
-    """Keep the pieces of these ids beside the records; None where the run's tokenizer is not on this machine."""
+    """Keep the pieces of these ids next to the records; None if the run's tokenizer is not on this machine."""
     kept = read_pieces(run)
     missing = set(ids) - kept.keys()
     path = run.directory / PIECES
@@ -139,7 +139,7 @@ def _make_speller(run: Run) -> Callable[[int], str] | None:
 
 
 def _hexadecimal(name: str) -> str:
-    """A byte-level piece that is no whole character as its bytes, '<E2 80>'; any other name as it is."""
+    """A byte-level piece that is no whole character as its bytes, '<E2 80>'; any other name unchanged."""
     printed = {chr(byte): byte for byte in _PRINTABLE}
     rest = (byte for byte in range(256) if byte not in _PRINTABLE)
     printed |= {chr(256 + place): byte for place, byte in enumerate(rest)}  # how byte-level vocabularies write bytes

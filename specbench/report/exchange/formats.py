@@ -115,7 +115,7 @@ def export_run(
     """Write one file a method, ``<method>/<file>``. Returns the files, and what was left out and why.
 
     name: one of ``FORMATS``, or ``samples``, which need the tokenizer, by default the run's own. Raises RunError for
-    several runs, and where no method can be written.
+    several runs, and if no method can be written.
     """
     if len({run.directory for run in findings.runs}) > 1:
         raise RunError(f"--export: got {len(findings.runs)} runs; expected one, its methods are the folders' names")
@@ -144,7 +144,7 @@ _BEFORE = "a"  # in front of an answer, since a decoder takes the first blank of
 def write_samples(findings: Findings, tokenizer: Path | None = None) -> dict[str, str]:
     """Method -> a line each finished case: its last answer, blanks at its begin kept, no thinking.
 
-    findings: of one run. tokenizer: by default the run's own. Raises RunError where there is none.
+    findings: of one run. tokenizer: by default the run's own. Raises RunError if there is none.
     """
     library = read_tokenizer(tokenizer or find_tokenizer(findings.runs[0]))
     before = library.encode(_BEFORE, add_special_tokens=False).ids

@@ -3,7 +3,7 @@
 * ``vllm bench serve``, and ``acceptance.csv`` of speculators. Source: vllm-project/vllm 009e6d4,
   vllm/benchmarks/serve.py; vllm-project/speculators 0977f3e, scripts/evaluate/perf_utils.py
   (extract_spec_decode_metrics), and 01dd14e, scripts/evaluate/evaluate.py.
-* AIPerf's ``profile_export.jsonl``: a line a request, with its acceptance if the server reported it. Source:
+* AIPerf's ``profile_export.jsonl``: one line per request, with its acceptance if the server reported it. Source:
   ai-dynamo/aiperf 017c63d, src/aiperf/common/models/record_models.py (metadata); 0786f0c,
   src/aiperf/common/models/spec_decode_models.py; 13992db, docs/tutorials/working-with-profile-exports.md (metrics).
 * SpecForge's benchmark report: a run for each configuration and task. Source: sgl-project/SpecForge 3a6c8d7,

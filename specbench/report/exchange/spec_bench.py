@@ -208,7 +208,7 @@ def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataF
     """A row a (model, suite, method, variant, task), overall last; and warnings about them.
 
     Columns: Spec-Bench's figures, ours as ``<figure>_ours``, and ``<figure>_difference`` [%] of theirs from ours.
-    tokenizer: folder or file; default the run's own. Raises RunError where there is none, or no vanilla.
+    tokenizer: folder or file; default the run's own. Raises RunError if there is none, or no vanilla.
     """
     rows: list[dict[str, Any]] = []
     notes: list[str] = []

@@ -35,10 +35,10 @@ AUDIT = (
 
 
 def audit(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> pd.DataFrame:
-    """A row a method that drafts, and category. summary: of the same runs.
+    """One row per method that drafts, and category. summary: of the same runs.
 
     first_accepted: steps whose draft's first level was accepted, of those with a draft. in_vocabulary: emitted tokens
-    that the drafter can draft at all. overlap: 1 less the total variation distance of the two laws behind the root.
+    that the drafter can draft at all. overlap: 1 less the total variation distance of the two laws after the root.
     drafted_us: drafter's time a node. as_run, oracle: decode speedups, priced by the method that ``basis`` names.
     """
     known = {tuple(row[key] for key in KEYS): row for row in summary.to_dict("records")}
@@ -90,7 +90,7 @@ def _count(entry: ReportedRun, method: str) -> tuple[str, dict[str, dict[str, fl
 
 
 def _find_price(entry: ReportedRun, trials: MethodTrials, rows: Columns) -> tuple[str, Price | None, float]:
-    """(basis, what steps cost, [ms] of drafting a level); blank where neither is known."""
+    """(basis, what steps cost, [ms] of drafting a level); blank if neither is known."""
     levels = sum(float(depth.sum()) for (depth,) in trials.turns.steps.read("depth"))
     level_ms = 1e3 * ratio(rows["drafter_s"].sum(), levels)
     if entry.prediction is not None:

@@ -31,9 +31,9 @@ EDGES = {  # of the bins; powers of two, the last is open
 
 
 def count_lengths(found: MethodTrials, timed: bool, vanilla: MethodTrials | None = None) -> Rows:
-    """A row an axis and bin that has steps: steps, tokens, MAT, mean [ms] a step, and the speedup with its interval.
+    """One row per axis and bin that has steps: steps, tokens, MAT, mean [ms] a step, and the speedup with its interval.
 
-    What needs times is blank where the target was not timed; the speedup also without ``vanilla``.
+    What needs times is blank if the target was not timed; the speedup also without ``vanilla``.
     """
     known = timed and is_timed(found)
     for axis, edges in EDGES.items():
@@ -88,7 +88,7 @@ QUALITY_COLUMNS = (*ROW, "cases", *(f"{name}{side}" for name in ("correct", "dif
 
 
 def measure_quality(reported: Sequence[ReportedRun]) -> pd.DataFrame:
-    """A row a method with checked answers: share correct, and less vanilla's share on the cases that both finished.
+    """One row per method with checked answers: share correct, and less vanilla's share on the cases that both finished.
 
     A case's share is the mean over its rounds. Intervals: bootstrap over cases, the two sides of a case together.
     """
@@ -108,7 +108,7 @@ def measure_quality(reported: Sequence[ReportedRun]) -> pd.DataFrame:
 
 
 def _shares(columns: Columns, cases: int) -> np.ndarray:
-    """(C,) share of a case's rounds that are correct; NaN where none was checked."""
+    """(C,) share of a case's rounds that are correct; NaN if none was checked."""
     rows = columns["checked"] & columns["counted"]
     checked = np.bincount(columns["case"][rows], minlength=cases)
     correct = np.bincount(columns["case"][rows & columns["correct"]], minlength=cases)
@@ -133,7 +133,7 @@ class DetailFrame:
 
     columns: behind model, suite, method and variant. count: a method's trials, and whether the target was timed, to
     rows of these columns. drafts: vanilla, its control and peers have no rows. paired: vanilla's trials are counted
-    with them, None where its times are not a baseline.
+    with them, None if its times are not a baseline.
     """
 
     name: str
@@ -183,11 +183,11 @@ def count_gains(found: MethodTrials) -> Rows:
 
 
 def count_positions(found: MethodTrials) -> Rows:
-    """A row a draft position (1 = the node after the root), to the deepest.
+    """One row per draft position (1 = the node after the root), to the deepest.
 
     drafted: steps whose draft was at least that deep. reached: of these, the ones that accepted every earlier
     position. accepted: the ones that accepted this position. Then accepted over drafted, and over reached (blank
-    where no step got there). A step that EOS or the limit cut short counts as it was emitted.
+    if no step got there). A step that EOS or the limit cut short counts as it was emitted.
     """
     steps = found.turns.steps.count("depth", "emitted")
     for position in range(1, max((depth for depth, _ in steps), default=0) + 1):
@@ -200,7 +200,7 @@ def count_positions(found: MethodTrials) -> Rows:
 
 
 def split_answers(found: MethodTrials, timed: bool) -> Rows:
-    """A row a part of the answers, thinking and then answer; none where no answer thinks. step_ms as in lengths."""
+    """One row per part of the answers, thinking and then answer; none if no answer thinks. step_ms as in lengths."""
     steps = found.turns.steps
     known = timed and is_timed(found)
     totals = np.zeros((2, 3))  # of each part: steps, tokens emitted, seconds
@@ -228,7 +228,7 @@ def count_own_figures(found: MethodTrials) -> Rows:
 
 
 def count_tails(found: MethodTrials) -> Rows:
-    """Requests, steps, then the percentiles of each wait; nothing where no step was timed."""
+    """Requests, steps, then the percentiles of each wait; nothing if no step was timed."""
     turns, steps = found.turns, found.turns.steps
     if not steps.timed:
         return
@@ -244,7 +244,7 @@ def _percentiles(seconds: Floats) -> Iterator[float]:
 
 
 def count_growth(found: MethodTrials, timed: bool) -> Rows:
-    """A row a record with the tokens that its method holds, in running order; time_s blank where not timed."""
+    """One row per record with the tokens that its method stores, in running order; time_s blank if not timed."""
     rows, counted = found.columns, np.flatnonzero(found.columns["counted"])
     for record in sorted(found.turns.state_sizes, key=lambda record: record.block):
         place = counted[record.place]

@@ -73,9 +73,9 @@ def gather(
     facts: Sequence[Facts] | None = None,
     trials: Sequence[Trials] | None = None,
 ) -> Findings:
-    """Read and judge the runs. profiles, facts, trials: one a run, where they were read before.
+    """Read and check the runs. profiles, facts, trials: one a run, if they were read before.
 
-    Raises RunError where a manifest lacks its model, suite or methods.
+    Raises RunError if a manifest lacks its model, suite or methods.
     """
     trials = trials or [read_trials(run.records) for run in runs]
     facts = facts or [read_facts(run, each.methods) for run, each in zip(runs, trials, strict=True)]
@@ -97,7 +97,7 @@ def gather(
 
 
 def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Each warning once, with the runs that it is about where there are several, and from which load to which."""
+    """Each warning once, with the runs that it is about if there are several, and from which load to which."""
     about: dict[str, list[str]] = {}
     loads = sorted((load for texts in doubts for text in texts for load in _LOAD.findall(text)), key=float)
     span = " to ".join(dict.fromkeys([*loads[:1], *loads[-1:]]))
@@ -115,7 +115,7 @@ _FIGURES = [*FACTORS[:3], "speedup"]
 
 
 def explain(findings: Findings) -> pd.DataFrame:
-    """A row a method and basis, measured and modelled, whose four factors multiply to its decode speedup.
+    """One row per method and basis, measured and modelled, whose four factors multiply to its decode speedup.
 
     Methods without recorded phases, and what was not timed or has no profile, have no row.
     """

@@ -26,7 +26,7 @@ _MOST_NAMED = 3
 
 
 def sort_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the summary as they are printed: vanilla and its control, then the others, the fastest first."""
+    """Rows of the summary in the printed order: vanilla and its control, then the others, the fastest first."""
     deciding = next((name for name in _ORDER if rows[name].notna().any()), _ORDER[0])
     reference = rows["method"].isin([VANILLA, CONTROL])
     others = rows[~reference].sort_values(deciding, ascending=False, kind="stable", na_position="last")
@@ -38,9 +38,9 @@ class Headline:
     """The headline for one model and suite.
 
     figure: the column of the summary that decides. ranking: the rows of lossless methods by it, the best first.
-    lead: who is fastest; rest: by how much. under: at which load, the least of several, temperature, on what.
-    good: the best is surely faster than vanilla; None where no speedup is known. loads: under other loads, measured and
-    modelled. loaded: cases slowed each other, so there are no intervals. remarks: see ``find_remarks``.
+    lead: the fastest method; rest: by how much. under: at which load, the least of several, temperature, on what.
+    good: the best is surely faster than vanilla; None if no speedup is known. loads: under other loads, measured and
+    modelled. loaded: cases slowed each other, so there are no intervals. remarks: from ``find_remarks``.
     """
 
     place: tuple[str, str]
@@ -56,7 +56,7 @@ class Headline:
 
 
 def find_headlines(findings: Findings, load: Load | None = None) -> list[Headline]:
-    """A headline for each model and suite, in the order of the summary; none where no method has a figure."""
+    """A headline for each model and suite, in the order of the summary; none if no method has a figure."""
     overall = findings.summary[findings.summary["category"] == OVERALL]
     found = (
         _headline(findings, (str(model), str(suite)), rows, load)
@@ -157,7 +157,7 @@ def _describe_conditions(figure: str, facts: Sequence[Facts], ranking: Sequence[
 
 
 def _describe_measured_loads(findings: Findings, place: tuple[str, str]) -> str:
-    """Who gives the largest throughput at each load that was measured; '' where there is one load."""
+    """The method that gives the largest throughput at each load that was measured; '' if there is one load."""
     frame = of_place(findings.detail[LOADED], *place)
     rows = frame[~frame["method"].isin([VANILLA, CONTROL, *findings.lossy]) & frame["speedup"].notna()]
     if frame.groupby(["requests", "rate"], dropna=False).ngroups < 2 or rows.empty:

@@ -56,14 +56,14 @@ class Load:
     where: str
 
     def of_place(self, model: str, suite: str) -> Load | None:
-        """The rows of one model and suite; None where it has none."""
+        """The rows of one model and suite; None if it has none."""
         frames = (self.speedups, self.pays, self.break_even)
         speedups, pays, even = (of_place(frame, model, suite) for frame in frames)
         return Load(speedups, pays, even, self.where) if len(speedups) else None
 
 
 def model_load(findings: Findings, concurrency: Sequence[int] = ()) -> Load | None:
-    """Every method that drafts under each number of requests; None where there is no profile, or no step to model.
+    """Every method that drafts under each number of requests; None if there is no profile, or no step to model.
 
     concurrency: numbers that were asked for, with which RunError is raised instead; default the usual ones.
     """

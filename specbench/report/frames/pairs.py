@@ -62,7 +62,7 @@ class Contest:
         return self.rates().over(self.entrants.index(first), self.entrants.index(second))
 
     def as_good(self, best: Entrant, category: str = OVERALL) -> list[Entrant]:
-        """The entrants that do not differ from the best; none where there are too few cases for an interval."""
+        """The entrants that do not differ from the best; none if there are too few cases for an interval."""
         own, found = self.entrants.index(best), self.rates(category)
         others = [place for place in range(len(self.entrants)) if place != own]
         ratios = [(place, found.over(own, place).low) for place in others]
@@ -125,7 +125,7 @@ def _column(cases: Cases, name: str | None) -> Values:
 
 
 def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: str, entrant: Entrant) -> Contest | None:
-    """The contest that this method is in; None where its figure is in none."""
+    """The contest that this method is in; None if its figure is in none."""
     wanted = CONTEST_OF.get(figure)
     found = (each for each in contests if (each.place, each.figure) == (place, wanted) and entrant in each.entrants)
     return next(found, None)
@@ -134,7 +134,7 @@ def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: st
 def is_alone(contests: Sequence[Contest], category: str, figure: str, row: Mapping[str, object]) -> bool:
     """Whether the best of a column differs from all others; False with too few cases. row: the best one's.
 
-    True where no contest holds the figure.
+    True if no contest holds the figure.
     """
     entrant = (str(row["method"]), str(row["variant"]))
     contest = find_contest(contests, (str(row["model"]), str(row["suite"])), figure, entrant)

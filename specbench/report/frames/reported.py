@@ -91,7 +91,7 @@ def _numbers(rows: Columns, unit: str) -> NDArray[np.int64]:
 class MeasuredShard:
     """A shard of a merged run. part: ``k/n``. machine: as a latency profile names it.
 
-    per_token_s: vanilla's time of a token [s], None where no model was timed. control: None without an A/A pair.
+    per_token_s: vanilla's time of a token [s], None if no model was timed. control: None without an A/A pair.
     """
 
     part: str
@@ -150,7 +150,7 @@ Key = tuple[str, str, str, str]
 class ReportedRun:
     """variants: method -> what distinguishes it from the same method in the other runs.
 
-    control: None without an A/A pair. prediction: None where no latency profile was given or found. shards: of a merged
+    control: None without an A/A pair. prediction: None if no latency profile was given or found. shards: of a merged
     run.
     """
 
@@ -194,7 +194,7 @@ def keys_of(entries: Sequence[ReportedRun]) -> set[tuple[str, str]]:
 
 
 def only(frame: pd.DataFrame, keys: set[tuple[str, str]]) -> pd.DataFrame:
-    """A frame's rows of these methods; the whole frame where it does not say which row is whose."""
+    """A frame's rows of these methods; the whole frame if it does not say which row is whose."""
     if not {"method", "variant"} <= set(frame.columns):
         return frame
     named = zip(frame["method"], frame["variant"], strict=True)
@@ -307,7 +307,7 @@ _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(b|m)(?![a-z])")
 _UNITS = {"b": 1e9, "m": 1e6}
 _RANDOM = "The weights are random: their answers are not a trained model's, so MAT and speedups say nothing of one."
 _HIDDEN = ("questions", "weights")  # known by hashes, which mean nothing to a reader
-# What rows side by side have in common.
+# What rows next to each other have in common.
 _SHARED: dict[str, Callable[[ReportedRun], Any]] = {
     "weights": lambda entry: entry.run.section("model").get("fingerprint"),
     "questions": lambda entry: entry.run.section("suite").get("sha256"),

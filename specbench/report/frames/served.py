@@ -45,7 +45,7 @@ def fewest(share: int) -> int:
 
 
 def measure_load(reported: Sequence[ReportedRun]) -> pd.DataFrame:
-    """A row a method and run under load; without any such run no rows at all."""
+    """One row per method and run under load; without any such run no rows at all."""
     rows = [row for entry in reported if entry.facts.load for row in _rows(entry)]
     frame = pd.DataFrame(rows, columns=list(LOAD))
     order = ["model", "suite", "kind", "rate", "requests"]
@@ -145,7 +145,7 @@ def _goodput(turns: Sequence[TurnRecord], lost: int, slo: dict[str, float | None
 
 
 def _waits(turns: Sequence[TurnRecord]) -> dict[str, float]:
-    """Percentiles [ms], blank where there are too few requests for one."""
+    """Percentiles [ms], blank if there are too few requests for one."""
     found = {
         "queue": [turn.load["queue_s"] for turn in turns if turn.load],
         "ttft": [_first_s(turn) for turn in turns],

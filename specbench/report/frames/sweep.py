@@ -25,7 +25,7 @@ Setting = tuple[str, dict[str, Any]]
 class Heatmap:
     """One metric of one method over two parameters.
 
-    cells: rows are values of y, columns those of x, NaN where no run has the pair. where: what else names the grid.
+    cells: rows are values of y, columns those of x, NaN if no run has the pair. where: what else names the grid.
     runs: the most runs behind one cell, whose mean it is. profile: what a modelled figure is modelled with.
     """
 
@@ -130,7 +130,7 @@ def best_settings(findings: Findings, figure: str, place: tuple[str, str]) -> li
 
 
 def _points(findings: Findings) -> dict[tuple[str, str, str], list[_Point]]:
-    """(model, suite, method) -> its runs, where there are several."""
+    """(model, suite, method) -> its runs, if there are several."""
     overall = findings.summary[findings.summary["category"] == OVERALL]
     rows = {tuple(row[name] for name in ROW): row for row in overall.to_dict("records")}
     groups: dict[tuple[str, str, str], list[_Point]] = {}

@@ -65,11 +65,11 @@ class Trials:
     record: place in the run. tokens: emitted ids, the prefill's included. emitted: tokens of the decode steps.
     proposed: non-passenger nodes. drafted_steps: steps with a draft. fed: rows fed to the target. *_s: [s], a phase
     no turn recorded is NaN. time_s: prefills, then decoding; wall_s: the same turn by turn. drafter_s: in its phases.
-    energy_j: [J], NaN where a turn has none. stretch: of a load, shard: of a merged run, -1 without.
-    judged: compared with vanilla. within: equal to vanilla, or no id beyond the tolerance. close_steps: NaN where a
+    energy_j: [J], NaN if a turn has none. stretch: of a load, shard: of a merged run, -1 without.
+    judged: compared with vanilla. within: equal to vanilla, or no id beyond the tolerance. close_steps: NaN if a
     record does not have them. drawn: whole drafts were recorded. counted: its case failed in no round.
     checked: its answer was compared with a reference's number; correct: and has it. in_vocabulary: emitted tokens that
-    the drafter can draft, overlap: of the laws, summed over steps; NaN where a turn states none.
+    the drafter can draft, overlap: of the laws, summed over steps; NaN if a turn states none.
     """
 
     cases: Values
@@ -85,7 +85,7 @@ class Trials:
         return self.of(method).columns
 
     def contexts(self) -> Counter[int]:
-        """How many steps of all methods had so many tokens in the cache."""
+        """Number of tokens in the cache -> the number of steps of all methods with it."""
         found: Counter[int] = Counter()
         for each in self.methods.values():
             found.update({context: count for (context,), count in each.turns.steps.count("context").items()})
@@ -218,13 +218,13 @@ def _judgement(record: CaseRecord) -> dict[str, Any]:
 
 
 def ratio(part: float, whole: float) -> float:
-    """Blank where there is no whole, the part is not known, or the whole is too small to divide by."""
+    """Blank if there is no whole, the part is not known, or the whole is too small to divide by."""
     found = float(part) / float(whole) if whole > 0 else BLANK
     return found if math.isfinite(found) else BLANK
 
 
 def fold_cases(rows: Columns) -> Columns:
-    """A row a case from a method's columns, in the order in which they came.
+    """One row per case from a method's columns, in the order in which they came.
 
     Counts, phases and energy are summed over the rounds. time_s: [s] end to end, with tokens the median over the rounds
     (``stats.over_rounds``); decode_time_s with decode_tokens likewise. all_tokens: over all rounds. ok: False when any

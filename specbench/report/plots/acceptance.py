@@ -179,7 +179,7 @@ def choose_window(cases: int) -> int:
 
 
 def average_windows(rows: pd.DataFrame, above: str, below: str) -> tuple[np.ndarray, np.ndarray]:
-    """(W,) mean tokens held and (W,) sum of ``above`` over sum of ``below``, a window of cases by tokens held each.
+    """(W,) mean tokens stored and (W,) sum of ``above`` over sum of ``below``, a window of cases by tokens stored each.
 
     Empty where there are fewer cases than a window holds.
     """
@@ -195,7 +195,7 @@ def keep_growing(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_growth(scene: Scene) -> Figure | str:
-    """MAT against tokens held; below it tokens/s where the target was timed."""
+    """MAT against tokens stored; below it tokens/s where the target was timed."""
     if scene.detail["growth"].empty:
         return "no method records how many tokens it holds"
     frame = keep_growing(scene.detail["growth"])

@@ -36,7 +36,7 @@ _GROUP_CHARS, _CHAR_INCH, _ROW_INCH = 13, 0.065, 1.5
 
 
 def draw_bars(scene: Scene, figure: str) -> Figure | str:
-    """One horizontal bar a method, its value beside it; NaN leaves the row empty with n/a."""
+    """One horizontal bar a method, its value next to it; NaN leaves the row empty with n/a."""
     if reason := missing(scene, figure):
         return reason
     canvas, axes = make_rows([entry.name for entry in scene.series])
@@ -55,7 +55,7 @@ def draw_bars(scene: Scene, figure: str) -> Figure | str:
 
 
 def missing(scene: Scene, figure: str) -> str:
-    """Why the figure has no plot; '' where it has one."""
+    """Why the figure has no plot; '' if it has one."""
     if figure == "speedup" and not scene.timed:
         return "the target was replayed and has no times"
     if figure == "speedup" and scene.time_only:
@@ -65,7 +65,7 @@ def missing(scene: Scene, figure: str) -> str:
 
 
 def too_many(scene: Scene) -> str:
-    """Why there is no plot by category; '' where there is one."""
+    """Why there is no plot by category; '' if there is one."""
     count = len(scene.categories)
     some = f"{count} categories, at most {MOST_CATEGORIES} are drawn; summary.csv has them"
     return some if count > MOST_CATEGORIES else ""
@@ -77,7 +77,7 @@ def draw_groups(scene: Scene, figure: str) -> Figure | str:
         return reason
     series = scene.series
     categories = (*scene.categories, OVERALL) if len(scene.categories) > 1 else scene.categories
-    marked = []  # in brackets where no method has enough cases for an interval
+    marked = []  # in brackets if no method has enough cases for an interval
     for category in categories:
         cases = [entry.rows.loc[category, "cases"] for entry in series if category in entry.rows.index]
         marked.append(mark_few(category, {"cases": max(cases)} if cases else {}))
@@ -108,7 +108,7 @@ def _rows(bars: int, names: Sequence[str]) -> list[range]:
 
 
 def _groups(axes: Axes, series: Sequence[Series], figure: str, categories: Sequence[str]) -> tuple[list[Any], bool]:
-    """The bars of one row. Returns a handle a method, and whether any has an interval."""
+    """The bars of one row. Returns one handle per method, and whether any has an interval."""
     bar = min(_GROUP_SHARE / len(series), 0.3)
     centres = np.arange(len(categories))
     spread, handles = False, []
@@ -126,7 +126,7 @@ def _groups(axes: Axes, series: Sequence[Series], figure: str, categories: Seque
 
 
 def _figures(series: Sequence[Series], figure: str, category: str) -> tuple[np.ndarray, np.ndarray]:
-    """(S,) values and (2, S) whisker lengths down and up; no whisker where there is no interval."""
+    """(S,) values and (2, S) whisker lengths down and up; no whisker if there is no interval."""
     columns = [figure, f"{figure}_low", f"{figure}_high"]
     blank = [float("nan")] * 3
     rows = [list(entry.rows.loc[category, columns]) if category in entry.rows.index else blank for entry in series]

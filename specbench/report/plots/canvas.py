@@ -37,7 +37,7 @@ NOTE = "#555555"
 REFERENCE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": (0, (4, 3))}  # the line of vanilla
 OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a figure stays legible on the dashed line
 _PAD_INCH = 0.05
-_ROWS_INCH, _ROW_INCH, _BAR_INCH, _ROW_CHARS = 4.0, 0.3, 0.24, 24  # of a plot with a row a method
+_ROWS_INCH, _ROW_INCH, _BAR_INCH, _ROW_CHARS = 4.0, 0.3, 0.24, 24  # of a plot with one row per method
 _HEAD = "head"  # marks the texts above a plot, which a paper has in its own caption
 _SERIF = ["Times New Roman", "Nimbus Roman", "Liberation Serif", "STIXGeneral"]
 _NOTE_CHARS, _TITLE_CHARS = 75, 50  # of a line as wide as the sheet
@@ -47,12 +47,12 @@ _LEAST_INCH = 1.2  # axes never shrink below this, however long the names beside
 
 
 def plain(text: str) -> str:
-    """Text that is drawn as it is: a dollar sign would start mathematics."""
+    """Text that is drawn unchanged: a dollar sign would start mathematics."""
     return printable(text).replace("$", r"\$")
 
 
 def set_log2(axes: Axes, ticks: Sequence[float] = ()) -> None:
-    """Powers of two along x, or these ticks of a log scale, written as they are."""
+    """Powers of two along x, or these ticks of a log scale, written unchanged."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(sorted(ticks)) if ticks else LogLocator(base=2))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -60,7 +60,7 @@ def set_log2(axes: Axes, ticks: Sequence[float] = ()) -> None:
 
 
 def fit(canvas: Figure) -> Bbox:
-    """Narrow the figure until all that is drawn, names beside the axes too, fits the sheet. Returns its box [inch]."""
+    """Narrow the figure until all that is drawn, names next to the axes too, fits the sheet. Returns its box [inch]."""
     for _ in range(3):  # narrower axes may have other ticks
         box = canvas.get_tightbbox()
         over = box.width - inner_inch()
@@ -185,7 +185,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def save_all(figures: Iterable[tuple[str, Figure]], folder: Path, style: str = SCREEN) -> list[Path]:
-    """Save each under its name. For a paper their titles and notes go to captions.txt, a line a file."""
+    """Save each under its name. For a paper their titles and notes go to captions.txt, one line per file."""
     files, captions = [], []
     for name, figure in figures:
         if style != SCREEN:

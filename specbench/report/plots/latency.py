@@ -57,7 +57,7 @@ def draw_latency(profile: Profile) -> Figure:
 
 
 def draw_rows(profile: Profile) -> Figure:
-    """A heatmap a context, one below the other: slowdown of k rows of w + 1 tokens over one token."""
+    """One heatmap per context, one below the other: slowdown of k rows of w + 1 tokens over one token."""
     found = profile.rows
     assert found is not None
     width, height = _CELL_INCH[0] * len(found.w), _CELL_INCH[1] * len(found.k)

@@ -104,7 +104,7 @@ class Scene:
     where, everywhere: model, suite, device and cases, with that load or with all. tag: file name suffix, '' when the
     report has one scene only. series: methods beside vanilla and its control.
     looks: (method, variant) -> its style in every plot. spell: (method, variant) -> its name in all of them.
-    timed: False where only a replayed target is in it. profile: the latency profile that predictions are made with, ''
+    timed: False if only a replayed target is in it. profile: the latency profile that predictions are made with, ''
     without one. time_only: a model driven along recorded answers is in it, and nothing else that was timed. priced: the
     profile itself and the median context of a step, None without. load: what it makes of requests that share a forward,
     None without.
@@ -138,7 +138,7 @@ def slug(name: str) -> str:
 
 
 def first_scene(findings: Findings) -> Scene:
-    """The scene of the first model and suite. Raises RunError where no case was decoded."""
+    """The scene of the first model and suite. Raises RunError if no case was decoded."""
     for scene in scenes(findings):
         return scene
     raise RunError(f"run {findings.runs[0].directory}: no case has finished yet; the same command continues it")

@@ -46,7 +46,7 @@ def draw_served(scene: Scene) -> Figure | str:
 
 
 def draw_load_speedup(scene: Scene) -> Figure | str:
-    """A line a method with intervals; thin and dotted what a profile models. Below 1 drafting does not pay."""
+    """One line per method with intervals; thin and dotted what a profile models. Below 1 drafting does not pay."""
     frame = scene.detail[LOADED]
     if frame["requests"].nunique() < 2:
         return "fewer than two loads"

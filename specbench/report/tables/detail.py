@@ -52,7 +52,7 @@ _RATES_COUNTED = "Acceptance rate, likewise: "
 
 
 def tails_table(frame: pd.DataFrame, where: str) -> Table:
-    """The figures as printed, a row a method. where: what was run."""
+    """The figures as printed, one row per method. where: what was run."""
     return method_table("tails", (where, _TAILS_MEANING), frame, _TAILS)
 
 
@@ -128,7 +128,7 @@ _AUDIT = (
 
 
 def audit_tables(findings: Findings, where: str = "") -> list[Table]:
-    """A row a method, of all cases; none without a method that drafts. The csv has the categories."""
+    """One row per method, of all cases; none without a method that drafts. The csv has the categories."""
     frame = findings.detail[AUDIT]
     overall = frame[frame["category"] == OVERALL]
     if overall.empty:
@@ -146,7 +146,7 @@ _QUALITY_MEANING = (
 
 
 def quality_tables(findings: Findings, where: str = "") -> list[Table]:
-    """A row a method; none where no answer was checked."""
+    """One row per method; none if no answer was checked."""
     frame = findings.detail[QUALITY]
     if frame.empty:
         return []
@@ -202,7 +202,7 @@ _LOAD = (
 
 
 def served_tables(frame: pd.DataFrame, where: str = "") -> tuple[Table, ...]:
-    """Throughput, and waits where the requests are enough for any percentile; none where no run was under load."""
+    """Throughput, and waits where the requests are enough for any percentile; none if no run was under load."""
     if frame.empty:
         return ()
     loads = [] if frame["rate"].notna().all() else [Heading("At once", "requests", format_count)]
@@ -226,7 +226,7 @@ _SHARDS_HEADER = ("Run", "Part", "Machine", "Cases", "Tokens/s", "A/A")
 
 
 def shards_tables(findings: Findings) -> list[Table]:
-    """A row a shard; no table where no run was merged."""
+    """One row per shard; no table if no run was merged."""
     rows = []
     for entry in findings.reported:
         for shard in entry.shards:

@@ -30,7 +30,7 @@ _COLUMNS = (
 
 
 def prediction_table(findings: Findings) -> Table | None:
-    """A row a method that has a prediction; None without any."""
+    """One row per method that has a prediction; None without any."""
     rows = findings.summary
     rows = rows[(rows["category"] == OVERALL) & rows["predicted_speedup"].notna()]
     if rows.empty:

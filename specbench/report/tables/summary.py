@@ -59,7 +59,7 @@ def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
 def build_tables(
     summary: pd.DataFrame, facts: Sequence[Facts], contests: Sequence[Contest] = ()
 ) -> dict[str, list[Table]]:
-    """Name -> the table of lossless methods, then that of lossy ones where there are any.
+    """Name -> the table of lossless methods, then that of lossy ones if there are any.
 
     A figure that is blank in every row of the summary has no table. contests: the best of a column is bold only if it
     differs from all others in them.
@@ -77,7 +77,7 @@ def build_tables(
 
 
 def split_lossy(rows: pd.DataFrame, facts: Sequence[Facts]) -> list[tuple[pd.DataFrame, str]]:
-    """The rows of lossless methods, then those of lossy ones where there are any, each with a remark."""
+    """The rows of lossless methods, then those of lossy ones if there are any, each with a remark."""
     lossy = rows["method"].isin({name for fact in facts for name in fact.lossy})
     others = [(rows[lossy], "Lossy methods: their output may differ from vanilla's. ")] if lossy.any() else []
     return [(rows[~lossy], ""), *others]

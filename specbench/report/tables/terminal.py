@@ -41,7 +41,7 @@ _MOST_SHARDS = 40
 
 
 def print_findings(findings: Findings, console: Console | None = None, load: Load | None = None) -> None:
-    """Print who is fastest, the tables and warnings; plain text, without colour, where it is not a terminal."""
+    """Print the fastest method, the tables and warnings; plain text, without colour, if it is not a terminal."""
     console = console or open_console()
     width = min(WIDTH, console.width)
     lossy = findings.summary["method"].isin(findings.lossy)
@@ -106,7 +106,7 @@ def print_table(table: Printed, console: Console | None = None) -> None:
 
 
 def _sheet(table: Printed, width: int | None) -> Table:
-    """width: of labels, which are broken to it; None = as long as they are."""
+    """width: of labels, which are broken to it; None = they are not broken."""
     sheet = _empty_sheet(table.header, table.labels)
     names = [row[0].text for row in table.rows]
     apart = len(set(names)) < len(names) or width is not None  # a name of several lines or rows
@@ -131,7 +131,7 @@ def _empty_sheet(header: Sequence[str], labels: int) -> Table:
 
 
 def open_console() -> Console:
-    """Standard output; a hundred columns of plain text where it is not a terminal."""
+    """Standard output; a hundred columns of plain text if it is not a terminal."""
     console = Screen(highlight=False)
     return console if console.is_terminal else Screen(highlight=False, width=WIDTH)
 
@@ -175,10 +175,10 @@ def _broken(name: str, width: int) -> str:
 
 
 def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table | Text]:
-    """A row a figure of each method, speedup and MAT; MAT alone where no speedup is known.
+    """One row per figure of each method, speedup and MAT; MAT alone if no speedup is known.
 
     As many tables as the width needs, none for a single category, nor where every figure is blank; a line instead where
-    tables of so many would hide the others.
+    so many tables would hide the others.
     """
     categories = category_order(rows.loc[rows["category"] != OVERALL, "category"])
     methods = rows[~rows["method"].isin([VANILLA, CONTROL])]
@@ -226,7 +226,7 @@ def _fitting(categories: Sequence[str], room: int, cell: int) -> Iterator[list[i
 
 
 def print_warnings(warnings: Sequence[str], console: Console | None = None) -> None:
-    """Each on its own lines, under how many there are; nothing where there are none."""
+    """Each on its own lines, under how many there are; nothing if there are none."""
     console = console or open_console()
     if not warnings:
         return
