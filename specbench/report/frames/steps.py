@@ -155,7 +155,7 @@ class StateSize(NamedTuple):
 class Turns:
     """Turns that are added record by record, of cases that failed in no round.
 
-    sources: name -> nodes proposed and accepted. figures: name of a method's own figure -> one value per turn that has it.
+    sources: name -> nodes proposed and accepted. figures: a method's own figure -> one value per turn that has it.
     state_sizes: of each record that has one. thought: turns that think; unanswered: those of them that have no answer.
     """
 
