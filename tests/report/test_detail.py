@@ -1,5 +1,6 @@
-"""What a mean hides: tokens a step, acceptance by position and by source, and where the time goes."""
+"""What a mean hides, and the lists of plots and of detail frames, from which every file and title comes."""
 
+import html
 import math
 from pathlib import Path
 
@@ -11,7 +12,25 @@ from builders.reports import tried
 from specbench.records.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.records.store import Run
 from specbench.report import build_report, gather
-from specbench.report.frames.detail import count_gains, count_own_figures, count_positions, count_sources
+from specbench.report.columns import COLUMNS, OVERALL_COLUMNS, RESULT, Column
+from specbench.report.frames import summary
+from specbench.report.frames.detail import (
+    AUDIT,
+    DETAILS,
+    LOADED,
+    QUALITY,
+    TIME_SPLIT,
+    DetailFrame,
+    count_gains,
+    count_own_figures,
+    count_positions,
+    count_sources,
+)
+from specbench.report.page.page import gallery
+from specbench.report.plots.catalogue import PLOTS, title_of
+from specbench.report.table import KEYS
+from specbench.report.tables import summary as tables
+from specbench.report.tables.summary import build_tables
 
 SKIPPED = "specbench.report.plots.catalogue"  # the log that says why a plot is left out
 
@@ -123,3 +142,57 @@ def test_a_methods_own_figures_are_summed_and_averaged():
 
     found = list(count_own_figures(tried([record(turn(hits=3.0, misses=1.0), turn(hits=1.0)), record(turn())])))
     assert found == [("hits", 2, 4.0, 2.0), ("misses", 1, 1.0, 1.0)]
+
+
+def test_every_picture_is_in_the_list_of_plots(built):
+    names = {path.stem for path in (built.output / "plots").iterdir()}
+    assert names <= {plot.name for plot in PLOTS}
+    assert len({plot.name for plot in PLOTS}) == len(PLOTS)
+
+
+def test_the_page_takes_the_titles_of_the_list(built):
+    page = gallery([path for path in built.files if path.suffix == ".png"])
+    for plot in PLOTS:
+        drawn = (built.output / "plots" / f"{plot.name}.png").is_file()
+        assert (f'alt="{plot.title}"' in html.unescape(page)) is drawn
+        assert title_of(f"{plot.name}-big-mini") == f"{plot.title}, big-mini"
+
+
+def test_every_csv_is_a_table_or_a_frame_of_the_list(built):
+    names = {path.stem for path in (built.output / "tables").glob("*.csv")} - {"pairs"}
+    made = set(build_tables(built.summary, built.findings.facts))
+    assert (
+        names - made == {TIME_SPLIT, AUDIT, *DETAILS} == set(built.findings.detail) - {LOADED, QUALITY}
+    )  # alone, no references
+
+
+def test_a_frame_is_added_in_one_place(make_manifest, monkeypatch):
+    """Counted for every method but vanilla, named and written as the others are."""
+
+    added = DetailFrame("turns", "method", "turns", ("turns",), lambda found, _: iter([(len(found),)]), drafts=True)
+    monkeypatch.setitem(DETAILS, added.name, added)
+    records = [record(name, "a", [turn([1])]) for name in (VANILLA, "pld")]
+    frame = gather([Run(Path("r"), make_manifest({"pld": {}}), records)]).detail["turns"]
+    assert frame[["method", "turns"]].values.tolist() == [["pld", 1]]
+
+
+def test_every_figure_of_the_summary_is_declared_once_and_documented():
+    names = [name for column in RESULT for name in column.names]
+    assert len(set(names)) == len(names)
+    assert (*KEYS, *names) == COLUMNS
+    page = (Path(__file__).parents[2] / "docs" / "measurement.md").read_text(encoding="utf-8")
+    assert all(f"`{column.figure}`" in page for column in RESULT if column.value)
+
+
+def test_a_figure_is_added_in_one_place(two_cases, monkeypatch):
+    """A column is computed, printed with its caption, and blank where it does not apply."""
+    records, manifest = two_cases
+    added = Column("Turns", "turns", str, value=lambda scope: int(scope.cases["turns"].sum()), caption="Turns: asked.")
+    monkeypatch.setattr(summary, "RESULT", (*RESULT, added))
+    monkeypatch.setattr(summary, "COLUMNS", (*COLUMNS, *added.names))
+    monkeypatch.setattr(tables, "OVERALL_COLUMNS", (*OVERALL_COLUMNS, added))
+    findings = gather([Run(Path("r"), manifest, records)])
+    (overall,) = build_tables(findings.summary, findings.facts)["overall"]
+    assert overall.header[-1] == "Turns"
+    assert [row[-1].text for row in overall.rows] == ["2", "2"]
+    assert "Turns: asked." in overall.meaning

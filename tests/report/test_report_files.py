@@ -262,7 +262,7 @@ def test_a_table_of_blanks_is_not_printed(make_run):
 
 
 def test_many_categories_are_looked_up_and_not_searched_for(make_run):
-    """Calls of functions: 7,400 to 11,500 a category for its rows and cells; a search in frames for each makes 100,000."""
+    """Calls of functions: 7,400 to 11,500 per category; a search in frames for each makes 100,000."""
 
     def calls(count):
         run = make_run(f"of{count}", {"pld": (4.0, 0.3, 1e-3)}, categories=list(map(str, range(count))), per_category=1)
