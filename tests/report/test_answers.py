@@ -76,7 +76,7 @@ def by_hand(method_file, baseline_file, tokenizer, task):
     return sum(speeds) / len(speeds), sum(base) / len(base), lengths
 
 
-def test_compat_is_spec_bench_by_hand(exported):
+def test_compat_is_spec_bench_by_hand_and_files_read_back(exported):
     run, answers, tokenizer = exported
     frame = pd.read_csv(run / "tables/compat_spec_bench.csv")
     assert len(frame) == 5 * 7
@@ -97,6 +97,17 @@ def test_compat_is_spec_bench_by_hand(exported):
         assert row["speedup"] == pytest.approx(sum(ratios) / 2)
         assert row["speedup_std"] == pytest.approx(abs(ratios[0] - ratios[1]) / math.sqrt(2))
         assert row["mat"] == pytest.approx(sum(lengths) / len(lengths))
+    _, folder, _ = exported
+    path = folder / "run_1/token_recycling.jsonl"
+    answers = read_answers(path)
+    assert [answer.question_id for answer in answers] == list(range(100, 112))
+    assert (answers[0].category, answers[0].task) == ("writing", "multi-turn")
+    for answer in answers:
+        assert answer.new_tokens == sum(answer.accept_lengths)
+        assert sum(turn.decoding_steps for turn in answer.turns) == len(answer.accept_lengths)
+    assert answers[0].model_id == "tiny-token_recycling-float32-temp-0.0"
+    again = "".join(answer.to_json() + "\n" for answer in answers)
+    assert again == path.read_text(encoding="utf-8")
 
 
 def test_compat_stands_beside_ours(exported):
@@ -114,20 +125,6 @@ def test_compat_stands_beside_ours(exported):
     text = (run / "tables/compat_spec_bench.md").read_text(encoding="utf-8")
     assert "prefill's forward as a step" in text
     assert "vanilla (A/A)" in text
-
-
-def test_files_read_back_as_they_were_written(exported):
-    _, folder, _ = exported
-    path = folder / "run_1/token_recycling.jsonl"
-    answers = read_answers(path)
-    assert [answer.question_id for answer in answers] == list(range(100, 112))
-    assert (answers[0].category, answers[0].task) == ("writing", "multi-turn")
-    for answer in answers:
-        assert answer.new_tokens == sum(answer.accept_lengths)
-        assert sum(turn.decoding_steps for turn in answer.turns) == len(answer.accept_lengths)
-    assert answers[0].model_id == "tiny-token_recycling-float32-temp-0.0"
-    again = "".join(answer.to_json() + "\n" for answer in answers)
-    assert again == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

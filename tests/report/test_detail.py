@@ -39,13 +39,10 @@ def detail_of(records, manifest):
     return gather([Run(Path("r"), manifest, records)]).detail
 
 
-def test_gains_are_shares_of_all_steps():
+def test_gains_positions_and_sources_by_hand():
     records = [record("pld", "a", [turn([1, 3, 1])]), record("pld", "b", [turn([4]), turn([1])])]
     assert list(count_gains(tried(records))) == [(1, 3, 0.6), (2, 0, 0.0), (3, 1, 0.2), (4, 1, 0.2)]
     assert list(count_gains(tried([]))) == []
-
-
-def test_positions_count_what_was_drafted_reached_and_accepted():
     # accepted 3 of depth 3, 0 of 3, 1 of 2, 2 of 3, and a step without a draft
     records = [record("pld", "a", [turn([4, 1, 2, 3, 1], depth=[3, 3, 2, 3, 0])])]
     assert list(count_positions(tried(records))) == [
@@ -53,9 +50,6 @@ def test_positions_count_what_was_drafted_reached_and_accepted():
         (2, 4, 3, 2, 2 / 4, 2 / 3),
         (3, 3, 2, 1, 1 / 3, 1 / 2),
     ]
-
-
-def test_a_position_that_no_step_reached_is_blank_and_late_tokens_are_none_of_it():
     rows = list(count_positions(tried([record("pld", "a", [turn([1, 1], depth=[2, 2])])])))
     assert rows[1][:4] == (2, 2, 0, 0)
     assert math.isnan(rows[1][5])
@@ -63,9 +57,6 @@ def test_a_position_that_no_step_reached_is_blank_and_late_tokens_are_none_of_it
         (1, 1, 1, 1, 1, 1),
         (2, 1, 1, 1, 1, 1),
     ]
-
-
-def test_sources_are_shares_of_both():
     turns = [turn([2], sources={"dynamic": [6, 1]}), turn([3], sources={"dynamic": [0, 0], "frozen": [2, 2]})]
     assert list(count_sources(tried([record("cacheback", "a", turns)]))) == [
         ("dynamic", 6, 1, 0.75, 1 / 3, 1 / 6),
@@ -73,7 +64,7 @@ def test_sources_are_shares_of_both():
     ]
 
 
-def test_peers_and_failed_cases_are_left_out(make_manifest):
+def test_peers_and_failed_cases_are_left_out_and_the_time_split_adds_up(make_manifest):
     records = [
         record(VANILLA, "a", [turn([1])]),
         record("pld", "a", [turn([2], [3], sources={"context": [3, 1]})]),
@@ -86,9 +77,6 @@ def test_peers_and_failed_cases_are_left_out(make_manifest):
     assert set(detail["accept_positions"]["method"]) == set(detail["accept_sources"]["method"]) == {"pld"}
     lengths = detail["accept_lengths"].groupby("method")["tokens"].max().to_dict()
     assert lengths == {VANILLA: 1, "pld": 2, "hf_assisted": 2}
-
-
-def test_time_split_adds_up(make_manifest):
     records = [record("pld", "a", [turn([1, 1], phases_s={"draft": 0.25, "forward": 0.5})])]
     row = detail_of(records, make_manifest({"pld": {}}))["time_split"].iloc[0]
     assert (row["draft_ms"], row["forward_ms"], row["step_ms"]) == (125, 250, 375)
@@ -144,21 +132,15 @@ def test_a_methods_own_figures_are_summed_and_averaged():
     assert found == [("hits", 2, 4.0, 2.0), ("misses", 1, 1.0, 1.0)]
 
 
-def test_every_picture_is_in_the_list_of_plots(built):
+def test_every_picture_title_and_csv_comes_from_a_list(built):
     names = {path.stem for path in (built.output / "plots").iterdir()}
     assert names <= {plot.name for plot in PLOTS}
     assert len({plot.name for plot in PLOTS}) == len(PLOTS)
-
-
-def test_the_page_takes_the_titles_of_the_list(built):
     page = gallery([path for path in built.files if path.suffix == ".png"])
     for plot in PLOTS:
         drawn = (built.output / "plots" / f"{plot.name}.png").is_file()
         assert (f'alt="{plot.title}"' in html.unescape(page)) is drawn
         assert title_of(f"{plot.name}-big-mini") == f"{plot.title}, big-mini"
-
-
-def test_every_csv_is_a_table_or_a_frame_of_the_list(built):
     names = {path.stem for path in (built.output / "tables").glob("*.csv")} - {"pairs"}
     made = set(build_tables(built.summary, built.findings.facts))
     assert (

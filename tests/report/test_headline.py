@@ -48,7 +48,7 @@ def first(findings):
     return found
 
 
-def test_rates_are_the_speedup_of_each_and_pairs_their_ratio():
+def test_rates_and_pairs_of_methods():
     random = np.random.default_rng(1)
     columns = random.uniform(1, 2, (4, 3, 30))
     found = stats.rates(columns, resamples=300)
@@ -60,10 +60,7 @@ def test_rates_are_the_speedup_of_each_and_pairs_their_ratio():
     assert pair.value == pytest.approx(found.values[0] / found.values[2])
     assert (pair.low, pair.high) == pytest.approx((1 / back.high, 1 / back.low), rel=1e-3)
     assert stats.rates(columns[:, :, :7]).over(0, 1).low is None
-
-
-def test_pairing_tells_apart_what_two_intervals_do_not():
-    """Cases that are hard for both move both figures together: their ratio hardly moves."""
+    # Cases that are hard for both move both figures together: their ratio hardly moves.
     hard = np.exp(np.random.default_rng(2).normal(0, 1, 40))
     one = np.ones(40)
     columns = np.stack([np.stack([one, one]), np.stack([one, one]), np.stack([hard, 1.1 * hard]), np.stack([one, one])])

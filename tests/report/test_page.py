@@ -51,7 +51,7 @@ def text_of(report):
     return (report.output / "report.html").read_text(encoding="utf-8")
 
 
-def test_leaderboard_without_a_script_is_the_overall_table(page):
+def test_the_leaderboard_is_the_summary_without_a_script(page):
     rows = rows_of(text_of(page))
     assert len(rows) == 7 * 5
     shown = [cells for attributes, cells in rows if "hidden" not in attributes]
@@ -59,9 +59,6 @@ def test_leaderboard_without_a_script_is_the_overall_table(page):
     assert '<span class="chip">reference</span>' in shown[0]
     assert '<span class="chip">control</span>' in shown[1]
     assert 'id="board-filters" hidden' in text_of(page)
-
-
-def test_leaderboard_figures_are_the_summarys(page):
     summary = page.summary.set_index(["category", "method"])
     for attributes, cells in rows_of(text_of(page)):
         category = re.search('data-category="(.*?)"', attributes)[1]
@@ -69,6 +66,11 @@ def test_leaderboard_figures_are_the_summarys(page):
         method = CONTROL if name == "vanilla (A/A)" else name
         values = [float(found) for found in re.findall('data-v="(.*?)"', cells)]
         assert values[1] == pytest.approx(summary.loc[(category, method), "mat"], rel=1e-5)
+    for category in ("qa", "rag"):
+        rows = [cells for attributes, cells in rows_of(text_of(page)) if f'category="{category}"' in attributes]
+        bold = [cells for cells in rows if re.search(r"<td[^>]*><b>", cells)]
+        assert bold
+        assert not any("vanilla (A/A)" in cells for cells in bold)
 
 
 def test_the_environments_of_several_runs_are_folded(make_run):
@@ -85,14 +87,6 @@ def test_the_environments_of_several_runs_are_folded(make_run):
         )
         assert [title for title in titles if title not in everywhere] == folds
         assert section.count("a processor") == len(given)
-
-
-def test_best_figures_of_each_category_are_bold(page):
-    for category in ("qa", "rag"):
-        rows = [cells for attributes, cells in rows_of(text_of(page)) if f'category="{category}"' in attributes]
-        bold = [cells for cells in rows if re.search(r"<td[^>]*><b>", cells)]
-        assert bold
-        assert not any("vanilla (A/A)" in cells for cells in bold)
 
 
 def test_lossy_methods_stand_apart(make_run):
@@ -115,15 +109,12 @@ def test_several_models_can_be_told_apart(make_run):
     }
 
 
-def test_recorded_text_cannot_end_the_data(page):
+def test_recorded_text_cannot_break_out_and_only_the_pages_script_runs(page):
     text = text_of(page)
     assert EVIL not in text
     assert EVIL in data_of(text)["sources"]
     assert text.count("</script>") == 2
     assert json.loads(embed({"a": f"{EVIL}&amp;"})) == {"a": f"{EVIL}&amp;"}
-
-
-def test_page_allows_only_its_own_script(page):
     policy = re.search('http-equiv="Content-Security-Policy" content="(.*?)"', text_of(page))[1]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy

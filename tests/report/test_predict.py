@@ -182,6 +182,10 @@ def test_a_load_by_hand_and_where_it_stops_paying(make_manifest):
     assert found.pays["pays_to"].item() == 120  # 3 (6.03 + 0.02 B) = 6.03 + 0.16 B at B = 120.6
     even = found.break_even.set_index(["concurrency", "fed"])["break_even_mat"]
     assert even[(8, 16)] == pytest.approx((6.03 + 0.02 * 128) / (6.03 + 0.02 * 8))
+    dear = gather([equal_steps(make_manifest)], [linear(base=0.01)])
+    free = gather([equal_steps(make_manifest)], [linear(fed=0.0)])
+    assert model_load(dear, (1,)).pays["pays_to"].item() == 0
+    assert model_load(free, (1,)).pays["pays_to"].item() == MOST
 
 
 def test_a_measured_grid_counts_each_requests_attention_to_its_own_tokens_only(make_manifest):
@@ -248,13 +252,6 @@ def test_several_models_have_columns_of_their_own(make_manifest):
         assert table.header[:2] == ("Model", "Method")
         assert [row[0].text for row in table.rows] == ["tiny", "other"]
         assert table.labels == 2
-
-
-def test_never_and_without_end(make_manifest):
-    dear = gather([equal_steps(make_manifest)], [linear(base=0.01)])
-    free = gather([equal_steps(make_manifest)], [linear(fed=0.0)])
-    assert model_load(dear, (1,)).pays["pays_to"].item() == 0
-    assert model_load(free, (1,)).pays["pays_to"].item() == MOST
 
 
 def test_the_command_writes_and_prints_the_load(make_run, tmp_path, capsys):

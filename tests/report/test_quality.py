@@ -40,7 +40,7 @@ def report(tmp_path_factory):
     return build_report([run], plots=False)
 
 
-def test_a_lossy_method_loses_points_and_a_lossless_one_none(report):
+def test_a_lossy_method_loses_points_and_quality_stands_beside_speed(report):
     rows = {row["method"]: row for row in report.findings.detail["quality"].to_dict("records")}
     assert [row["cases"] for row in rows.values()] == [12, 12, 12]
     assert rows[VANILLA]["correct"] == rows["pld"]["correct"] == 9 / 12
@@ -50,9 +50,6 @@ def test_a_lossy_method_loses_points_and_a_lossless_one_none(report):
     assert rows["pld"]["difference"] == rows["pld"]["difference_low"] == rows["pld"]["difference_high"] == 0
     assert math.isnan(rows[VANILLA]["difference"])
     assert rows[VANILLA]["correct_low"] < 0.75 < rows[VANILLA]["correct_high"]
-
-
-def test_quality_stands_beside_speed(report):
     page = (report.output / "report.html").read_text("utf-8")
     assert 'id="answers"' in page
     text = (report.output / "tables/quality.md").read_text("utf-8")

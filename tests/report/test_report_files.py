@@ -88,7 +88,7 @@ def hurt(manifest, records):
             record.lossless = Lossless(False, [0, 0], 40, 1, 3, 0.75)
 
 
-def test_all_files_appear(built):
+def test_all_files_appear_and_the_page_holds_everything_itself(built):
     directory = built.output
     found = {str(path.relative_to(directory)) for path in built.files}
     others = {"summary.csv", "report.html"} | TABLES | DETAILS
@@ -99,6 +99,13 @@ def test_all_files_appear(built):
     frame = pd.read_csv(directory / "summary.csv")
     assert tuple(frame.columns) == COLUMNS
     assert len(frame) == 7 * 5
+    for path in (built.output / "plots").iterdir():
+        start = path.read_bytes()[:5]
+        assert start == (b"%PDF-" if path.suffix == ".pdf" else b"\x89PNG\r"), path
+    found = outline(built.output / "report.html")
+    assert found.tags.count("img") == sum(path.suffix == ".png" for path in built.files) > 0
+    assert all(source.startswith(("data:image/png;base64,", "#")) for source in found.loads)
+    assert "url(" not in (built.output / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.exhaustive
@@ -107,12 +114,6 @@ def test_building_twice_gives_the_same(built, fine_plots, tmp_path):
     with fine_plots():
         again = build_report([built.output], tmp_path)
     assert before == {path.relative_to(tmp_path): path.read_bytes() for path in again.files}
-
-
-def test_plots_are_images(built):
-    for path in (built.output / "plots").iterdir():
-        start = path.read_bytes()[:5]
-        assert start == (b"%PDF-" if path.suffix == ".pdf" else b"\x89PNG\r"), path
 
 
 def test_page_escapes_what_a_run_recorded(make_run):
@@ -124,13 +125,6 @@ def test_page_escapes_what_a_run_recorded(make_run):
     assert "img" not in found.tags
     assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4  # warning, machine, case, message, traceback
     assert "<details>" in text
-
-
-def test_page_holds_everything_itself(built):
-    found = outline(built.output / "report.html")
-    assert found.tags.count("img") == sum(path.suffix == ".png" for path in built.files) > 0
-    assert all(source.startswith(("data:image/png;base64,", "#")) for source in found.loads)
-    assert "url(" not in (built.output / "report.html").read_text(encoding="utf-8")
 
 
 def test_page_tells_the_verdicts(make_run):
@@ -274,14 +268,11 @@ def test_many_categories_are_looked_up_and_not_searched_for(make_run):
     assert (calls(34) - few) / 30 < 12_000
 
 
-def test_a_terminal_names_the_file_of_very_many_categories(built, monkeypatch):
+def test_very_many_categories_stay_in_the_tables(built, monkeypatch):
     monkeypatch.setattr(terminal, "_MOST_CATEGORIES", 5)
     text = printed(built)
     assert "6 categories, at most 5 are printed; summary.csv has them" in text
     assert "multi-turn" not in text
-
-
-def test_more_categories_than_a_plot_can_show_stay_in_the_tables(built, monkeypatch):
     monkeypatch.setattr(bars, "MOST_CATEGORIES", 2)
     scene = next(scenes(built.findings))
     said = f"{len(scene.categories)} categories, at most 2 are drawn; summary.csv has them"

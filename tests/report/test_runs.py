@@ -27,20 +27,20 @@ def sweep(make_manifest, records, *parameters):
     ]
 
 
-def test_one_run_has_no_variant(two_cases):
+def test_a_bare_manifest_is_enough_and_one_run_has_no_variant(two_cases):
     assert {row["variant"] for row in rows_of(*two_cases).values()} == {""}
+    records, _ = two_cases
+    manifest = {"model": {"name": "m"}, "suite": {"name": "s"}, "methods": {VANILLA: {}, "pld": {}}}
+    assert rows_of(records, json.loads(json.dumps(manifest)))[OVERALL, "pld"]["mat"] == 3
 
 
-def test_sweep_names_only_what_differs(two_cases, make_manifest):
+def test_a_variant_names_what_differs(two_cases, make_manifest):
     runs = sweep(make_manifest, two_cases[0], {"n": 2, "k": 5}, {"n": 3, "k": 5})
     frame = gather(runs).summary
     overall = frame[frame["category"] == OVERALL]
     assert list(overall[overall["method"] == "pld"]["variant"]) == ["n=2", "n=3"]
     assert list(overall[overall["method"] == VANILLA]["variant"]) == ["run=0", "run=1"]
     assert not frame.duplicated(["model", "suite", "category", "method", "variant"]).any()
-
-
-def test_settings_of_the_run_are_a_variant(two_cases, make_manifest):
     runs = [
         Run(
             Path(name),
@@ -49,23 +49,15 @@ def test_settings_of_the_run_are_a_variant(two_cases, make_manifest):
         )
         for name, value in (("x", 0.0), ("y", 1.0))
     ]
-    frame = gather(runs).summary
     assert set(frame["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
-
-
-def test_what_some_methods_use_is_no_variant_of_the_others(two_cases, make_manifest):
     runs = [
         Run(Path(name), make_manifest({method: {}}, config={"model": {"frozen_table": table}}), two_cases[0])
         for name, table, method in (("x", "old", "cacheback"), ("y", "new", "pld"))
     ]
     overall = gather(runs).summary.query("category == 'overall' and method == 'pld'")
     assert not any("frozen_table" in variant for variant in overall["variant"])
-
-
-def test_other_models_and_suites_are_columns(two_cases, make_manifest):
     other = make_manifest({"pld": {}}, model={"name": "big"})
     runs = [Run(Path("x"), make_manifest({"pld": {}}), two_cases[0]), Run(Path("y"), other, two_cases[0])]
-    frame = gather(runs).summary
     assert list(dict.fromkeys(frame["model"])) == ["tiny", "big"]
     assert set(frame["variant"]) == {""}
 
@@ -82,12 +74,6 @@ def test_missing_essentials_are_named(two_cases, key, named):
     del manifest[key]
     with pytest.raises(RunError, match=named):
         gather([Run(Path("r"), manifest, records)])
-
-
-def test_bare_manifest_is_enough(two_cases):
-    records, _ = two_cases
-    manifest = {"model": {"name": "m"}, "suite": {"name": "s"}, "methods": {VANILLA: {}, "pld": {}}}
-    assert rows_of(records, json.loads(json.dumps(manifest)))[OVERALL, "pld"]["mat"] == 3
 
 
 def test_warnings_name_what_is_wrong(two_cases, make_manifest):

@@ -18,7 +18,7 @@ from specbench.report.frames.load import model_load
 from specbench.report.frames.trials import Tally, read_trials
 
 
-def test_figures_by_hand(two_cases):
+def test_figures_blanks_and_categories_by_hand(two_cases):
     row = rows_of(*two_cases)[OVERALL, "pld"]
     assert (row["cases"], row["tokens"], row["steps"], row["errors"]) == (2, 14, 4, 0)
     assert row["mat"] == pytest.approx(12 / 4)
@@ -33,9 +33,6 @@ def test_figures_by_hand(two_cases):
     assert row["draft_ms"] == pytest.approx(1e3 * 0.5 / 4)
     assert row["prefill_ms"] == pytest.approx(500)
     assert (row["state_bytes"], row["lossless"], row["equal"], row["violations"]) == (64, 1, 1, 0)
-
-
-def test_blanks_are_blank(two_cases):
     rows = rows_of(*two_cases)
     vanilla, pld = rows[OVERALL, VANILLA], rows[OVERALL, "pld"]
     assert vanilla["mat"] == 1
@@ -44,10 +41,6 @@ def test_blanks_are_blank(two_cases):
         assert math.isnan(vanilla[name]), name
     for name in ("speedup_low", "mat_low", "mat_high", "speedup_hf", "prepare_ms", "verify_ms", "update_ms"):
         assert math.isnan(pld[name]), name
-
-
-def test_categories_stand_alone(two_cases):
-    rows = rows_of(*two_cases)
     assert rows["rag", "pld"]["mat"] == pytest.approx(4)
     assert rows["rag", "pld"]["speedup"] == pytest.approx(8.5 / 3.5)
     assert rows["qa", "pld"]["acceptance_rate"] == pytest.approx(2 / 4)
@@ -123,7 +116,7 @@ def test_rounds_are_folded_by_their_median(make_manifest):
     assert row["mat"] == 3
 
 
-def test_answers_of_one_token(make_manifest):
+def test_answers_of_one_token_and_of_no_time(make_manifest):
     only = {"decode_s": 0.0, "phases_s": {}}
     records = [record(name, "a", [turn([], **only)]) for name in (VANILLA, "pld")]
     rows = rows_of(records, make_manifest({"pld": {}}))
@@ -133,9 +126,6 @@ def test_answers_of_one_token(make_manifest):
         assert math.isnan(row["mat"])
         assert math.isnan(row["decode_tokens_per_s"])
     assert rows[OVERALL, "pld"]["speedup"] == 1
-
-
-def test_a_time_too_small_to_divide_by_gives_a_blank(make_manifest):
     tiny = {"prefill_s": 5e-324, "decode_s": 5e-324, "phases_s": {}}
     records = [record(name, "a", [turn([1, 1], **tiny)]) for name in (VANILLA, "pld")]
     row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
@@ -151,11 +141,18 @@ def test_one_token_answer_beside_others(two_cases):
     assert row["draft_ms"] == pytest.approx(1e3 * 0.5 / 4)
 
 
-def test_method_that_never_drafts_has_no_rates(make_manifest):
+def test_intervals_from_eight_cases_and_no_rates_without_drafts(make_manifest):
     records = [record(name, "a", [turn([1, 1], [0, 0])]) for name in (VANILLA, "pld")]
     row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
     assert all(math.isnan(row[name]) for name in ("acceptance_rate", "draft_rate", "mean_draft"))
     assert row["tokens_fed"] == 1
+    records = [
+        record(name, f"c{i}", [turn(accept, [2] * len(accept), decode_s=float(len(accept)))])
+        for i in range(8)
+        for name, accept in ((VANILLA, [1] * (6 + i)), ("pld", [2] * 3 + [1] * i))
+    ]
+    assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
+    assert row["mat_low"] < row["mat"] < row["mat_high"]
 
 
 def test_category_without_drafts_has_a_rate_of_zero(two_cases):
@@ -220,17 +217,6 @@ def test_replayed_target_has_the_drafters_times_alone(two_cases):
         assert math.isnan(row[name]), name
     for name in ("prepare_ms", "forward_ms", "verify_ms", "prefill_ms"):
         assert math.isnan(row[name]), name
-
-
-def test_intervals_from_eight_cases(make_manifest):
-    records = [
-        record(name, f"c{i}", [turn(accept, [2] * len(accept), decode_s=float(len(accept)))])
-        for i in range(8)
-        for name, accept in ((VANILLA, [1] * (6 + i)), ("pld", [2] * 3 + [1] * i))
-    ]
-    row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
-    assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
-    assert row["mat_low"] < row["mat"] < row["mat_high"]
 
 
 @pytest.fixture(scope="module")

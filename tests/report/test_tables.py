@@ -112,7 +112,7 @@ def test_only_all_is_a_hundred_percent(value, text):
     assert format_share(value) == text
 
 
-def test_a_column_of_blanks_is_left_out_and_the_best_moves_along():
+def test_columns_of_blanks_are_left_out_and_long_names_break():
     cells = (("pld", BLANK, "1.00", BLANK), ("sam", BLANK, "2.00", "5"))
     rows = tuple(tuple(map(Cell, row)) for row in cells)
     table = Table("t", "", "", ("Method", "Speedup", "MAT", "Fed"), rows, frozenset({(1, 2), (1, 3)}))
@@ -122,9 +122,6 @@ def test_a_column_of_blanks_is_left_out_and_the_best_moves_along():
     assert kept.best == {(1, 1), (1, 2)}
     bare = Table("t", "", "", ("Method", "MAT"), (), frozenset())
     assert without_blanks(bare) == bare
-
-
-def test_long_names_break_at_separators():
     assert break_lines("a_very_long_name,with=3", 12) == "a_very_long_\nname,with=3"
     assert break_lines("x" * 30, 12).split("\n") == ["x" * 12, "x" * 12, "x" * 6]
     assert break_lines("pld", 12) == "pld"
@@ -141,20 +138,14 @@ def printed_table(rows: list[tuple[str, ...]], width: int, labels: int = 1) -> l
 ROWS = [("suffix_decoding_local", "1.25", "2.02"), ("sam_token_recycling", "0.75", "59.54")]
 
 
-def test_names_are_whole_where_there_is_room():
+def test_names_on_a_terminal_are_whole_or_broken_and_printed_once():
     lines = printed_table(ROWS, 60)
     assert [line.split() for line in lines if "_" in line] == [list(row) for row in ROWS]
     assert "" not in lines[lines.index(" Method                 Figure 1  Figure 2") : -1]
-
-
-def test_names_are_broken_where_there_is_none():
     lines = printed_table(ROWS, 36)
     assert "suffix_decoding_local" not in "\n".join(lines)
     assert all(len(line) <= 36 for line in lines)
     assert [word for line in lines for word in line.split() if "." in word] == ["1.25", "2.02", "0.75", "59.54"]
-
-
-def test_a_name_of_several_rows_is_said_once():
     lines = printed_table([("pld", "qa", "1"), ("pld", "math", "2"), ("sam", "qa", "3")], 60, labels=2)
     assert sum("pld" in line for line in lines) == 1
 

@@ -40,9 +40,6 @@ def test_percentiles_of_waiting():
     assert found["burst_p99_ms"] == pytest.approx(1e3 * np.percentile([*steps, 0.5], 99))
     assert found["per_token_p50_ms"] == pytest.approx((1e3 * sum(steps) / 400 + 500) / 2)
     assert np.isnan(found["first_token_p99_ms"])  # of two requests it would be the larger one
-
-
-def test_without_step_times_there_is_nothing_to_say():
     assert not list(count_tails(tried([record("pld", "a", [turn([1, 2])])])))
 
 
