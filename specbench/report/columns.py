@@ -18,7 +18,7 @@ from specbench.report.frames.cases import Cases
 from specbench.report.frames.facts import Facts
 from specbench.report.frames.predict import Prediction
 from specbench.report.frames.trials import BLANK, DRAFTER_PHASES, Values, ratio
-from specbench.report.label import format_count, format_microseconds, format_milliseconds, format_rate, format_share
+from specbench.report.label import format_count, format_milliseconds, format_rate, format_share
 from specbench.report.table import KEYS, Heading
 from specbench.stats import Estimate
 
@@ -236,14 +236,14 @@ RESULT = (
     Column("Mean draft", "mean_draft", value=_share("proposed", "steps"), applies=_drafts, better=0),
     Column("Tokens fed", "tokens_fed", value=_share("fed", "steps"), applies=_reports_drafts, better=-1),
     Column("Tokens fed", "fed", caption="Tokens fed: root and draft, a step."),
-    Column(f"Drafting {_MICRO}", "drafting_us", format_microseconds, caption=_DRAFTING),
+    Column(f"Drafting {_MICRO}", "drafting_us", format_rate, caption=_DRAFTING),
     Column("Target compute", "target_compute", value=_target_compute, applies=_reports_drafts),
     *(
         Column(f"{phase.capitalize()} ms", f"{phase}_ms", format_milliseconds, better=-1,
                value=functools.partial(_phase_ms, phase))
         for phase in PHASES
     ),
-    *(Column(f"{phase.capitalize()} {_MICRO}", f"{phase}_us", format_microseconds) for phase in DRAFTER_PHASES),
+    *(Column(f"{phase.capitalize()} {_MICRO}", f"{phase}_us", format_rate) for phase in DRAFTER_PHASES),
     Column("Prefill ms", "prefill_ms", format_milliseconds, value=_share("prefill_s", "turns", 1e3), better=-1,
            applies=lambda scope: scope.facts.timed),
     Column("State bytes", "state_bytes", format_count, value=lambda scope: float(scope.cases["state_bytes"].max()),

@@ -45,18 +45,13 @@ def format_milliseconds(value: float) -> str:
     return format_number(value, 3)
 
 
-def format_microseconds(value: float) -> str:
-    """[us] '0.42', '15.3', '1204'."""
-    return format_rate(value)
-
-
 def format_count(value: float) -> str:
     """12345.0 -> '12345'."""
     return BLANK if math.isnan(value) else f"{value:.0f}"
 
 
 def format_rate(value: float) -> str:
-    """[tokens/s] three significant digits or all before the point: '5.43', '38.5', '1204'."""
+    """[tokens/s] or [us]: three significant digits or all before the point: '5.43', '38.5', '1204'."""
     if math.isnan(value):
         return BLANK
     decimals = 2 if value < 10 else 1 if value < 1000 else 0

@@ -67,12 +67,10 @@ def by_hand(method_file, baseline_file, tokenizer, task):
     for choice in chosen(method_file):
         speeds.append(sum(choice["new_tokens"]) / sum(choice["wall_time"]))
         lengths += choice["accept_lengths"]
-    base = []
-    for choice in chosen(baseline_file):
-        tokens = 0
-        for text in choice["turns"]:
-            tokens += len(encode(text).ids) - 1
-        base.append(tokens / sum(choice["wall_time"]))
+    base = [
+        sum(len(encode(text).ids) - 1 for text in choice["turns"]) / sum(choice["wall_time"])
+        for choice in chosen(baseline_file)
+    ]
     return sum(speeds) / len(speeds), sum(base) / len(base), lengths
 
 
@@ -81,15 +79,9 @@ def test_compat_is_spec_bench_by_hand_and_files_read_back(exported):
     frame = pd.read_csv(run / "tables/compat_spec_bench.csv")
     assert len(frame) == 5 * 7
     for row in frame.to_dict("records"):
-        found = [
-            by_hand(
-                answers / f"run_{number}/{row['method']}.jsonl",
-                answers / f"run_{number}/{VANILLA}.jsonl",
-                tokenizer,
-                row["category"],
-            )
-            for number in (1, 2)
-        ]
+        folders = [answers / f"run_{number}" for number in (1, 2)]
+        files = [(each / f"{row['method']}.jsonl", each / f"{VANILLA}.jsonl") for each in folders]
+        found = [by_hand(*pair, tokenizer, row["category"]) for pair in files]
         ratios = [speed / base for speed, base, _ in found]
         lengths = [length for *_, part in found for length in part]
         assert row["tokens_per_s"] == pytest.approx(sum(speed for speed, *_ in found) / 2)

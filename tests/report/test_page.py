@@ -79,12 +79,8 @@ def test_the_environments_of_several_runs_are_folded(make_run):
         text = text_of(build_report(given, plots=False))
         section = text[text.index('<section id="environment">') :]
         titles = re.findall(r"<summary>(.*?)</summary>", section)
-        everywhere = (
-            "Methods and their parameters",
-            "Configuration",
-            "versions, machine and configuration",
-            "definitions",
-        )
+        everywhere = ("Methods and their parameters", "Configuration", "definitions")
+        everywhere += ("versions, machine and configuration",)
         assert [title for title in titles if title not in everywhere] == folds
         assert section.count("a processor") == len(given)
 
@@ -103,10 +99,8 @@ def test_several_models_can_be_told_apart(make_run):
     runs = [make_run("one", per_category=1), make_run("two", per_category=1, manifest=big)]
     text = text_of(build_report(runs, plots=False))
     assert 'data-filter="where"' in text
-    assert {re.search('data-where="(.*?)"', attributes)[1] for attributes, _ in rows_of(text)} == {
-        "tiny on mini",
-        "big on mini",
-    }
+    places = {re.search('data-where="(.*?)"', attributes)[1] for attributes, _ in rows_of(text)}
+    assert places == {"tiny on mini", "big on mini"}
 
 
 def test_recorded_text_cannot_break_out_and_only_the_pages_script_runs(page):
@@ -150,13 +144,8 @@ def test_data_says_who_drafted_each_token(page):
 def test_drafts_beyond_the_room_are_left_out_and_counted(page):
     cases = sample_cases(page.findings)
     whole, cut = token_data(cases), token_data(cases, tree_bytes=4000)
-    left = [
-        tree
-        for case in cut["cases"]
-        for answer in case["answers"]
-        for turn in answer["turns"]
-        for tree in turn["trees"]
-    ]
+    turns = [turn for case in cut["cases"] for answer in case["answers"] for turn in answer["turns"]]
+    left = [tree for turn in turns for tree in turn["trees"]]
     assert whole["trees_left_out"] == 0
     assert cut["trees_left_out"] == sum(tree is None for tree in left) > 0
     drafts = sum(len(json.dumps(tree, separators=(",", ":"))) for tree in left if tree)
@@ -203,11 +192,8 @@ def test_a_sweep_is_cut_to_what_a_page_can_hold(make_manifest, tmp_path):
     names = [f"m{number}" for number in range(MOST_ANSWERS + 5)]
     cases = [f"c{number}" for number in range(MOST_CASES + 5)]
     tree = {"tokens": [1], "parents": [-1], "path": [0]}
-    records = [
-        record(method, case, [turn([2], [1], trees=[tree])], block=block)
-        for block, case in enumerate(cases)
-        for method in (VANILLA, *names)
-    ]
+    pairs = [(block, case, method) for block, case in enumerate(cases) for method in (VANILLA, *names)]
+    records = [record(name, case, [turn([2], [1], trees=[tree])], block=block) for block, case, name in pairs]
     found = sample_cases(gather([Run(tmp_path, make_manifest({name: {} for name in names}), records)]))
     assert [case.case for case in found] == cases[:MOST_CASES]
     assert all((len(case.answers), case.left_out) == (MOST_ANSWERS, 6) for case in found)
@@ -297,11 +283,8 @@ def test_lossless_table_says_what_was_judged(page):
     text = text_of(page)
     section = text[text.index('<section id="lossless">') :]
     rows = re.findall("<tr>(.*?)</tr>", section[: section.index("</table>")], re.S)
-    assert [re.sub("<.*?>", " ", row.replace("<wbr>", "")).split()[0] for row in rows[1:]] == [
-        VANILLA,
-        VANILLA,
-        *METHODS,
-    ]
+    names = [re.sub("<.*?>", " ", row.replace("<wbr>", "")).split()[0] for row in rows[1:]]
+    assert names == [VANILLA, VANILLA, *METHODS]
     assert all("100 %" in row for row in rows[1:])
 
 

@@ -41,14 +41,9 @@ def test_a_variant_names_what_differs(two_cases, make_manifest):
     assert list(overall[overall["method"] == "pld"]["variant"]) == ["n=2", "n=3"]
     assert list(overall[overall["method"] == VANILLA]["variant"]) == ["run=0", "run=1"]
     assert not frame.duplicated(["model", "suite", "category", "method", "variant"]).any()
-    runs = [
-        Run(
-            Path(name),
-            make_manifest({"pld": {}}, config={"decode": {"temperature": value}}, temperature=value),
-            two_cases[0],
-        )
-        for name, value in (("x", 0.0), ("y", 1.0))
-    ]
+    heats = {"x": 0.0, "y": 1.0}
+    sheets = [make_manifest({"pld": {}}, config={"decode": {"temperature": t}}, temperature=t) for t in heats.values()]
+    runs = [Run(Path(name), sheet, two_cases[0]) for name, sheet in zip(heats, sheets, strict=True)]
     assert set(frame["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
     runs = [
         Run(Path(name), make_manifest({method: {}}, config={"model": {"frozen_table": table}}), two_cases[0])
@@ -82,15 +77,8 @@ def test_warnings_name_what_is_wrong(two_cases, make_manifest):
     manifest = make_manifest({"pld": {}}, warnings=["dirty tree"], control=False)
     findings = gather([Run(Path("r"), manifest, [*records, failed("pld", "c"), record(VANILLA, "c", [turn([1])])])])
     text = "\n".join(findings.warnings)
-    for expected in (
-        "dirty tree",
-        "3 of 60 cases",
-        "pld: 1 of 3 cases failed",
-        "4 ids",
-        "3 cases: no",
-        "no A/A control",
-    ):
-        assert expected in text
+    parts = ("dirty tree", "3 of 60 cases", "pld: 1 of 3 cases failed", "4 ids", "3 cases: no", "no A/A control")
+    assert all(expected in text for expected in parts), text
 
 
 def test_a_control_that_failed_is_not_advised_again(two_cases, make_manifest):

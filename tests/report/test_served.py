@@ -29,12 +29,8 @@ def stretch_of(method: str, block: int, seconds: float, tokens: int, cases: int 
     accept = [1] * 4 if method == VANILLA else [2, 2]
     found = []
     for case in range(cases):
-        load = {
-            "arrival_s": 0.1 * case,
-            "queue_s": 0.04 * case,
-            "requests": [4] * len(accept),
-            "rows": [7] * len(accept),
-        }
+        load = {"arrival_s": 0.1 * case, "queue_s": 0.04 * case}
+        load |= {"requests": [4] * len(accept), "rows": [7] * len(accept)}
         told = turn(accept, [0 if method == VANILLA else 2] * len(accept), step_s=[1.0 / len(accept)] * len(accept))
         told.load = load
         found.append(record(method, f"{block}-{case}", [told], block=block, stretch=about))

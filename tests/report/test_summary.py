@@ -169,12 +169,7 @@ def test_category_without_drafts_has_a_rate_of_zero(two_cases):
         ([EQUAL, EQUAL], 1.0, 1.0, 0),
         ([EQUAL, Lossless(False, [0, 3], 9, 2, 0, 1e-5)], 1.0, 0.5, 0),
         ([EQUAL, Lossless(False, [0, 3], 9, 0, 4, 2.5)], 0.5, 0.5, 4),
-        (
-            [Lossless(False, [0, 3], 0, 0, 0, 0.0), EQUAL],
-            0.5,
-            0.5,
-            0,
-        ),  # differs and was never judged: not known to hold
+        ([Lossless(False, [0, 3], 0, 0, 0, 0.0), EQUAL], 0.5, 0.5, 0),  # differs and was never checked: unknown
         ([None, EQUAL], 1.0, 1.0, 0),
         ([None, None], math.nan, math.nan, math.nan),
     ],

@@ -23,18 +23,10 @@ def write_sweep(folder, settings, method="cacheback", **options):
 
         return change
 
+    options = {"peers": (), "per_category": 1, "categories": ("qa",), **options}
     return [
-        build_run(
-            folder / str(number),
-            {method: (3.0 + number, 0.4, 1e-3)},
-            peers=(),
-            per_category=1,
-            categories=("qa",),
-            seed=number,
-            edit=edit(parameters),
-            **options,
-        )
-        for number, parameters in enumerate(settings)
+        build_run(folder / str(n), {method: (3.0 + n, 0.4, 1e-3)}, seed=n, edit=edit(parameters), **options)
+        for n, parameters in enumerate(settings)
     ]
 
 
@@ -132,10 +124,8 @@ def test_command_draws_them(tmp_path, capsys):
     report = tmp_path / "sweep/report"
     found = {path.name for path in report.glob("*/heatmap*")}
     pairs = "-a_long_parameter_name-leader", "-leader-a_long_parameter_name"
-    names = (
-        f"heatmap_tokens_fed-cacheback{pairs[0]}",
-        *(f"heatmap_{name}-cacheback{pairs[1]}" for name in ("mat", "tokens_fed", "speedup")),
-    )
+    names = [f"heatmap_{name}-cacheback{pairs[1]}" for name in ("mat", "tokens_fed", "speedup")]
+    names.append(f"heatmap_tokens_fed-cacheback{pairs[0]}")
     assert found == {f"{name}.{kind}" for name in names for kind in ("csv", "png")}
     assert "Heatmap" in (report / "report.html").read_text(encoding="utf-8")
     assert main([str(tmp_path / "sweep"), "--heatmap", "mat", "a", "b"]) == 2

@@ -56,10 +56,8 @@ PROFILE = Path(__file__).resolve().parents[2] / "results/profiles/published/h100
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_latex_compiles(make_run, tmp_path, layout):
     """Every column that a report may have, predictions and load too, and no wider than a line; without graphicx too."""
-    odd = {
-        "a_b%c&d#e$f{g}": (3.0, 0.4, 1e-3),
-        "x^y~z\\w": (3.0, 0.4, 1e-3),
-        "2\N{MULTIPLICATION SIGN}3": (1.0, 0.2, 1e-3),
+    odd = dict.fromkeys(("a_b%c&d#e$f{g}", "x^y~z\\w"), (3.0, 0.4, 1e-3)) | {
+        "2\N{MULTIPLICATION SIGN}3": (1.0, 0.2, 1e-3)
     }
     directory = make_run(methods=odd, peers=())
     report = build_report([directory], plots=False, profile=PROFILE, concurrency=[1, 8, 32, 128])
@@ -69,12 +67,8 @@ def test_latex_compiles(make_run, tmp_path, layout):
     preamble, fits = LAYOUTS[layout]
     source = tmp_path / "paper.tex"
     source.write_text(rf"{preamble}\begin{{document}}{tables}\end{{document}}")
-    done = subprocess.run(
-        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", source.name],
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", source.name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     log = done.stdout.decode(errors="replace")
     assert done.returncode == 0, log[-2000:]
     assert not fits or not re.search(r"Overfull \\hbox", log), log[-2000:]

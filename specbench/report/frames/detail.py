@@ -17,7 +17,7 @@ from specbench.report.frames.audit import audit
 from specbench.report.frames.counting import count_all_ways
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.served import measure_load
-from specbench.report.frames.steps import CACHED, Floats
+from specbench.report.frames.steps import CACHED
 from specbench.report.frames.summary import replayed
 from specbench.report.frames.trials import BLANK, Columns, MethodTrials, ratio
 from specbench.report.table import ROW
@@ -228,19 +228,14 @@ def count_own_figures(found: MethodTrials) -> Rows:
 
 
 def count_tails(found: MethodTrials) -> Rows:
-    """Requests, steps, then the percentiles of each wait; nothing if no step was timed."""
+    """Requests, steps, then the percentiles of each wait [ms], the 99th of too few blank; nothing if not timed."""
     turns, steps = found.turns, found.turns.steps
     if not steps.timed:
         return
-    waits = (turns.first_s, steps.seconds(), turns.per_token_s)
-    yield (len(turns.first_s), steps.timed, *(figure for seconds in waits for figure in _percentiles(seconds)))
-
-
-def _percentiles(seconds: Floats) -> Iterator[float]:
-    """[ms] Linear between order statistics; the 99th of too few is blank."""
-    for share in PERCENTILES:
-        few = not len(seconds) or (share == 99 and len(seconds) < MIN_VALUES)
-        yield BLANK if few else float(np.quantile(1e3 * seconds, share / 100))
+    waits = [(each, share) for each in (turns.first_s, steps.seconds(), turns.per_token_s) for share in PERCENTILES]
+    known = (len(seconds) >= (MIN_VALUES if share == 99 else 1) for seconds, share in waits)
+    figures = (float(np.quantile(1e3 * s, p / 100)) if k else BLANK for (s, p), k in zip(waits, known, strict=True))
+    yield (len(turns.first_s), steps.timed, *figures)
 
 
 def count_growth(found: MethodTrials, timed: bool) -> Rows:

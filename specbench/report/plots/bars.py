@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.frames.trials import DRAFTER_PHASES
-from specbench.report.label import break_lines, format_microseconds, format_share
+from specbench.report.label import break_lines, format_rate, format_share
 from specbench.report.plots.canvas import REFERENCE, finish, inner_inch, make_rows, make_sheet, plain, write_ends
 from specbench.report.plots.scene import PARTS, Scene, Series, Style, style_of
 from specbench.report.table import mark_few
@@ -228,7 +228,7 @@ def draw_time_split(scene: Scene) -> Figure | str:
     parts = {phase: factor * frame[f"{phase}_ms"].to_numpy(dtype=float) for phase in phases}
     _stack(axes, parts, looks)
     wholes = np.nansum(list(parts.values()), axis=0)
-    spell = (lambda ms: f"{ms:.2f}" if ms < 100 else f"{ms:.0f}") if scene.timed else format_microseconds
+    spell = (lambda ms: f"{ms:.2f}" if ms < 100 else f"{ms:.0f}") if scene.timed else format_rate
     write_ends(axes, wholes.tolist(), list(map(spell, wholes)))
     axes.set_xlabel(f"{unit} a decode step")
     note = f"{scene.where}; means over all steps, prefill not included"

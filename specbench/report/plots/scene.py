@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -155,7 +154,10 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
     drawn = only(summary[~summary["method"].isin([VANILLA, CONTROL])], kept)
     keys = dict.fromkeys(zip(drawn["method"], drawn["variant"], strict=True))
     looks = {key: style_of(place) for place, key in enumerate(keys)}
-    spell = partial(_spell, display)
+
+    def spell(method: str, variant: str) -> str:
+        return label(display_name(method) if display else method, variant)
+
     groups = summary.groupby(["model", "suite"], sort=False)
     for (model, suite), rows in groups:
         series = [
@@ -196,10 +198,6 @@ def _say_where(entries: Sequence[ReportedRun], cases: int) -> str:
     kinds = [*dict.fromkeys(each.ran_on for each in facts if each.ran_on), describe_loads(facts)]
     details = "; ".join(filter(None, kinds))
     return f"{model} on {suite}{f' ({details})' if details else ''}, {cases} cases"
-
-
-def _spell(display: bool, method: str, variant: str) -> str:
-    return label(display_name(method) if display else method, variant)
 
 
 def _find_price(entries: Sequence[ReportedRun]) -> tuple[Profile, int] | None:
