@@ -40,15 +40,12 @@ def test_the_range_of_the_slowdown(machine, fed, low, high):
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "profiles" / "published"
 
 
-def test_shapes_have_the_parameters_that_the_models_have():
+def test_shapes_have_their_parameters_and_every_pair_fits_on_the_fewest_gpus():
     """Of the model cards; Qwen's 32,763,876,352 have biases too."""
     sizes = {model: shape_of(model)[2] for model in MODELS}
     assert sizes == pytest.approx(
         {"1b": 1_235_814_400, "8b": 8_030_261_248, "32b": 32_763_876_352, "70b": 70_553_706_496}, rel=2e-5
     )
-
-
-def test_every_pair_fits_on_the_fewest_gpus():
     assert len(pairs()) == len(GPUS) * len(MODELS)
     needed = {(gpu, model): gpus_needed(gpu, model) for gpu in GPUS for model in MODELS}
     assert {pair for pair, count in needed.items() if count == 8} == {(gpu, "70b") for gpu in ("rtx4090", "a10", "l4")}

@@ -130,7 +130,7 @@ def test_a_case_that_is_a_number_is_its_question(case, question, make_manifest):
     assert answers_of(run, read_facts(run), VANILLA, 0)[0].question_id == question
 
 
-def test_a_failed_case_is_left_out_and_said(make_run, tokenizer, tmp_path, capsys):
+def test_failed_cases_are_left_out_and_a_replayed_run_has_mat_only(make_run, tokenizer, tmp_path, capsys):
     def edit(manifest, records):
         fail(next(record for record in records if record.method == "pld"), "no")
 
@@ -141,6 +141,13 @@ def test_a_failed_case_is_left_out_and_said(make_run, tokenizer, tmp_path, capsy
     assert main([str(run), "--compat", "spec_bench", "--tokenizer", str(tokenizer)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "pld: 1 questions are in only one of method (11) and baseline (12)" in printed
+    run = make_run(per_category=1, manifest={"config": {"engine": {"kind": "replay"}}})
+    assert main([str(run), "--compat", "spec_bench", "--tokenizer", str(tokenizer)]) == 0
+    frame = pd.read_csv(run / "tables/compat_spec_bench.csv")
+    assert frame["speedup"].isna().all()
+    assert frame["mat"].notna().all()
+    assert main([str(run), "--export-answers", str(tmp_path / "x")]) == 2
+    assert "replayed" in capsys.readouterr().err
 
 
 def test_a_missing_tokenizer_says_how_to_give_it(make_run, capsys, tokenizer, tmp_path):
@@ -153,16 +160,6 @@ def test_a_missing_tokenizer_says_how_to_give_it(make_run, capsys, tokenizer, tm
     assert "holds no tokenizer.json" in capsys.readouterr().err
     named = make_run("named", per_category=1, manifest={"model": {"name": "m", "path": str(tokenizer)}})
     assert main([str(named), "--compat", "spec_bench"]) == 0
-
-
-def test_a_replayed_run_has_mat_only(make_run, tokenizer, tmp_path, capsys):
-    run = make_run(per_category=1, manifest={"config": {"engine": {"kind": "replay"}}})
-    assert main([str(run), "--compat", "spec_bench", "--tokenizer", str(tokenizer)]) == 0
-    frame = pd.read_csv(run / "tables/compat_spec_bench.csv")
-    assert frame["speedup"].isna().all()
-    assert frame["mat"].notna().all()
-    assert main([str(run), "--export-answers", str(tmp_path / "x")]) == 2
-    assert "replayed" in capsys.readouterr().err
 
 
 def test_answer_files_alone(exported, capsys, tmp_path):

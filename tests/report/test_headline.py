@@ -100,7 +100,7 @@ def test_a_tied_cell_is_not_crowned(tmp_path):
         assert is_alone(findings.contests, OVERALL, "speedup", best) is crowned
 
 
-def test_pairs_are_over_the_cases_of_both(tmp_path):
+def test_pairs_are_over_the_cases_of_both_and_bars_shares_of_the_width(tmp_path):
     findings = findings_of(tmp_path, {"a": FAST, "b": SLOW, "c": SAME}, per_category=3)
     headline = first(findings)
     (table,) = pair_tables(findings, [headline])
@@ -112,6 +112,13 @@ def test_pairs_are_over_the_cases_of_both(tmp_path):
     contest = find_contest(findings.contests, headline.place, "speedup", ("a", ""))
     row = frame[(frame["method"] == "a") & (frame["over"] == "b")].iloc[0]
     assert row["ratio"] == pytest.approx(contest.over(("a", ""), ("b", "")).value)
+    findings = findings_of(tmp_path, {"a": FAST, "b": SLOW}, per_category=4)
+    html = headlines_html(find_headlines(findings))
+    widths = [float(found) for found in re.findall(r'<rect class="\w+" x="0" y="3" width="([\d.]+)%"', html)]
+    figures = [row["speedup"] for row in first(findings).ranking]
+    assert widths[0] / widths[1] == pytest.approx(figures[0] / figures[1], rel=1e-2)
+    assert max(float(found) for found in re.findall(r'x2="([\d.]+)%"', html)) <= 100
+    assert "style=" not in html
 
 
 def test_a_sweep_names_the_best_setting_and_its_neighbours(tmp_path):
@@ -130,16 +137,6 @@ def test_a_sweep_names_the_best_setting_and_its_neighbours(tmp_path):
     section = text[text.index('id="best-settings"') :]
     names = re.findall(r'<td class="name">(.*?)</td>', section[: section.index("</table>")])
     assert names == ["best: pld [n=2]", "pld: n=1", "pld: n=3"]
-
-
-def test_bars_are_shares_of_the_width(tmp_path):
-    findings = findings_of(tmp_path, {"a": FAST, "b": SLOW}, per_category=4)
-    html = headlines_html(find_headlines(findings))
-    widths = [float(found) for found in re.findall(r'<rect class="\w+" x="0" y="3" width="([\d.]+)%"', html)]
-    figures = [row["speedup"] for row in first(findings).ranking]
-    assert widths[0] / widths[1] == pytest.approx(figures[0] / figures[1], rel=1e-2)
-    assert max(float(found) for found in re.findall(r'x2="([\d.]+)%"', html)) <= 100
-    assert "style=" not in html
 
 
 def test_the_definitions_are_of_the_words_on_the_page(tmp_path):

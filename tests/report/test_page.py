@@ -188,7 +188,7 @@ def test_a_late_chains_token_is_drafted(make_run):
         assert late[VANILLA] == [[], []]
 
 
-def test_a_sweep_is_cut_to_what_a_page_can_hold(make_manifest, tmp_path):
+def test_what_a_page_cannot_hold_is_left_out_and_counted(make_manifest, tmp_path):
     names = [f"m{number}" for number in range(MOST_ANSWERS + 5)]
     cases = [f"c{number}" for number in range(MOST_CASES + 5)]
     tree = {"tokens": [1], "parents": [-1], "path": [0]}
@@ -197,9 +197,6 @@ def test_a_sweep_is_cut_to_what_a_page_can_hold(make_manifest, tmp_path):
     found = sample_cases(gather([Run(tmp_path, make_manifest({name: {} for name in names}), records)]))
     assert [case.case for case in found] == cases[:MOST_CASES]
     assert all((len(case.answers), case.left_out) == (MOST_ANSWERS, 6) for case in found)
-
-
-def test_answers_longer_than_a_page_are_left_out_and_counted(make_manifest, tmp_path):
     names = ["one", "two", "three"]
     long = turn([1] * (MOST_TOKENS // 3))
     records = [record(method, "c", [long]) for method in (VANILLA, *names)]

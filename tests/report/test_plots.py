@@ -199,13 +199,21 @@ def test_a_heatmap_gives_up_figures_that_do_not_fit_its_cells(figures):
 LONG = {"token_recycling": (4.0, 0.35, 4e-4), "my_method": (20.0, 0.5, 9e-4)}
 
 
-def test_every_method_of_ours_has_a_name_of_its_own():
+def test_names_and_captions_of_a_paper():
     ours = {path.stem for path in (Path(__file__).parents[2] / "conf/method").glob("*.yaml")} - {"vanilla"}
     assert all(display_name(name) != name for name in ours)
     assert len({display_name(name) for name in ours}) == len(ours)
     assert [display_name(name) for name in ("pld", "token_recycling", "my_method")] == [
         *("PLD", "Token Recycling", "my_method")
     ]
+    for meaning, short in (
+        ("Speedup: time per token. Intervals: 95 %.", "tiny on mini."),
+        ("Lossy methods: their output may differ. Speedup: time.", "tiny on mini. Lossy methods."),
+        ("Modelled, decode steps only. Measured: without prefills.", "tiny on mini. Modelled, decode steps only."),
+    ):
+        table = Table("t", "tiny on mini.", meaning, ("Method",), (), frozenset())
+        assert f"\\caption{{{short}}}" in to_latex(table)
+        assert meaning.replace("%", r"\%") in to_notes([table])
 
 
 @pytest.fixture(scope="module")
@@ -249,17 +257,6 @@ def test_captions_are_beside_the_plots(paper_findings, tmp_path):
         save_all(figures[1:], tmp_path / "plots", "paper")
     lines = (tmp_path / "plots" / CAPTIONS).read_text().splitlines()
     assert [line.partition(":")[0] for line in lines] == ["speedup", "mat"]
-
-
-def test_a_caption_is_one_line_and_the_rest_a_note():
-    for meaning, short in (
-        ("Speedup: time per token. Intervals: 95 %.", "tiny on mini."),
-        ("Lossy methods: their output may differ. Speedup: time.", "tiny on mini. Lossy methods."),
-        ("Modelled, decode steps only. Measured: without prefills.", "tiny on mini. Modelled, decode steps only."),
-    ):
-        table = Table("t", "tiny on mini.", meaning, ("Method",), (), frozenset())
-        assert f"\\caption{{{short}}}" in to_latex(table)
-        assert meaning.replace("%", r"\%") in to_notes([table])
 
 
 def test_an_unknown_style_is_refused_before_anything_is_read(tmp_path, capsys):

@@ -116,7 +116,7 @@ def test_building_twice_gives_the_same(built, fine_plots, tmp_path):
     assert before == {path.relative_to(tmp_path): path.read_bytes() for path in again.files}
 
 
-def test_page_escapes_what_a_run_recorded(make_run):
+def test_page_escapes_what_a_run_recorded_and_has_its_verdicts(make_run):
     directory = make_run(per_category=2, edit=hurt)
     build_report([directory], plots=False)
     text = (directory / "report.html").read_text(encoding="utf-8")
@@ -125,12 +125,6 @@ def test_page_escapes_what_a_run_recorded(make_run):
     assert "img" not in found.tags
     assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4  # warning, machine, case, message, traceback
     assert "<details>" in text
-
-
-def test_page_tells_the_verdicts(make_run):
-    directory = make_run(per_category=2, edit=hurt)
-    build_report([directory], plots=False)
-    text = (directory / "report.html").read_text(encoding="utf-8")
     assert "Not lossless" in text
     assert "token_recycling 91.7 %" in text
     assert "pld 1 of 12" in text
@@ -151,7 +145,7 @@ def test_lossy_methods_have_a_table_of_their_own(make_run):
     assert "lossy methods" in printed(report)
 
 
-def test_several_runs_go_beside_the_first(make_run):
+def test_several_runs_and_several_models(make_run):
     options = {"per_category": 2, "methods": {"pld": (4.0, 0.3, 1e-3)}, "peers": ()}
     runs = [make_run("sweep/0", **options), make_run("sweep/1", seed=1, **options)]
     report = build_report(runs)
@@ -159,10 +153,6 @@ def test_several_runs_go_beside_the_first(make_run):
     assert set(report.summary[report.summary["method"] == "pld"]["variant"]) == {"run=0", "run=1"}
     assert (report.output / "plots/radar.png").is_file()
     assert "pld [run=1]" in printed(report)
-
-
-def test_several_models_get_plots_each(make_run):
-    options = {"per_category": 2, "methods": {"pld": (4.0, 0.3, 1e-3)}, "peers": ()}
     big = {"model": {"name": "big/model 7b", "dtype": "float16", "device": "cuda"}}
     report = build_report([make_run("one", **options), make_run("two", manifest=big, **options)])
     names = {path.name for path in report.files}
@@ -200,6 +190,12 @@ def test_a_run_where_everything_failed_still_reports(make_run):
     report = build_report([directory])
     outline(directory / "report.html")
     assert "12/12" in printed(report)
+
+    def edit(manifest, records):
+        for record in records:
+            fail(record, "no")
+
+    assert "multi-turn" not in printed(build_report([make_run(per_category=1, edit=edit)], plots=False))
 
 
 @pytest.mark.parametrize("count", [1, 12])
@@ -245,14 +241,6 @@ def test_no_figure_is_cut_short(make_run):
         text = printed(report, width)
         assert max(map(len, text.splitlines())) <= width
         assert "…" not in text, width
-
-
-def test_a_table_of_blanks_is_not_printed(make_run):
-    def edit(manifest, records):
-        for record in records:
-            fail(record, "no")
-
-    assert "multi-turn" not in printed(build_report([make_run(per_category=1, edit=edit)], plots=False))
 
 
 def test_many_categories_are_looked_up_and_not_searched_for(make_run):

@@ -81,7 +81,7 @@ def test_warnings_name_what_is_wrong(two_cases, make_manifest):
     assert all(expected in text for expected in parts), text
 
 
-def test_a_control_that_failed_is_not_advised_again(two_cases, make_manifest):
+def test_warnings_of_several_runs_and_of_a_failed_control(two_cases, make_manifest):
     """Asked for, and yet without a pair of answers."""
     records, _ = two_cases
     runs = [Run(Path("r"), make_manifest({"pld": {}}, control=asked), records) for asked in (True, False)]
@@ -89,6 +89,18 @@ def test_a_control_that_failed_is_not_advised_again(two_cases, make_manifest):
     assert "the A/A control has no finished case" in failed_text
     assert "measure.control=true" not in failed_text
     assert "measure.control=true" in missing_text
+    manifests = [make_manifest({"pld": {}}, warnings=["hot", *more]) for more in ([], ["busy"])]
+    findings = gather([Run(Path(name), manifest, records) for name, manifest in zip("xy", manifests, strict=True)])
+    assert "all runs: hot" in findings.warnings
+    assert "y: busy" in findings.warnings
+    busy = "load average is {} a core: other processes compete, times are unsafe".format
+    for own, said in (
+        ([[busy("10.20")], [busy("0.61"), busy("9.00")]], f"all runs: {busy('0.61 to 10.20')}"),
+        ([[], [busy("0.61")]], f"y: {busy('0.61')}"),
+    ):
+        manifests = [make_manifest({"pld": {}}, warnings=texts) for texts in own]
+        warnings = gather([Run(Path(name), each, records) for name, each in zip("xy", manifests, strict=True)]).warnings
+        assert [text for text in warnings if "load average" in text] == [said]
 
 
 def test_control_is_judged_by_retiming(make_manifest):
@@ -107,22 +119,6 @@ def test_control_is_judged_by_retiming(make_manifest):
     assert "it should hold 1" in control([11.0] * 12).sentence()
     assert "narrower" in control([10.0, 9.0, 11.0] * 4).sentence()
     assert control([10.0] * 3).steady is None
-
-
-def test_warnings_of_several_runs_are_said_once(two_cases, make_manifest):
-    records, _ = two_cases
-    manifests = [make_manifest({"pld": {}}, warnings=["hot", *more]) for more in ([], ["busy"])]
-    findings = gather([Run(Path(name), manifest, records) for name, manifest in zip("xy", manifests, strict=True)])
-    assert "all runs: hot" in findings.warnings
-    assert "y: busy" in findings.warnings
-    busy = "load average is {} a core: other processes compete, times are unsafe".format
-    for own, said in (
-        ([[busy("10.20")], [busy("0.61"), busy("9.00")]], f"all runs: {busy('0.61 to 10.20')}"),
-        ([[], [busy("0.61")]], f"y: {busy('0.61')}"),
-    ):
-        manifests = [make_manifest({"pld": {}}, warnings=texts) for texts in own]
-        warnings = gather([Run(Path(name), each, records) for name, each in zip("xy", manifests, strict=True)]).warnings
-        assert [text for text in warnings if "load average" in text] == [said]
 
 
 def test_sweep_starts_are_its_order(make_run):
