@@ -31,6 +31,7 @@ from specbench.records.record import CONTROL, VANILLA, CaseRecord, Lossless
 
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
+LOCK = ".lock"
 PAGE = "report.html"
 PIECES = "pieces.json"  # the text of tokens, which a report stores next to the records
 SHARDS = "shards"  # folder of the parts of a run on several workers
@@ -342,25 +343,24 @@ def read_blocks(
 class RunWriter:
     """The only writer of a run's records."""
 
-    def __init__(
-        self,
-        directory: Path,
-        methods: Iterable[str],
-        sizes: Mapping[tuple[str, int], int] = MappingProxyType({}),
-        first_blocks: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
-        """methods: the rows of the run, vanilla included. sizes, first_blocks: see ``read_blocks``."""
-        self.directory = directory
-        self._methods, self._sizes, self._first_blocks = frozenset(methods), sizes, first_blocks
-        self._path = directory / RECORDS
+    def __init__(self, directory: Path) -> None:
+        self.directory, self._path = directory, directory / RECORDS
 
-    def resume(self) -> list[CaseRecord]:
-        """The records of complete blocks, in file order; everything after the last complete block is cut off."""
+    def resume(
+        self,
+        methods: Iterable[str],
+        first_blocks: Mapping[str, int] = MappingProxyType({}),
+        sizes: Mapping[tuple[str, int], int] = MappingProxyType({}),
+    ) -> list[CaseRecord]:
+        """The records of complete blocks, in file order; everything after the last complete block is cut off.
+
+        methods, first_blocks, sizes: as of ``read_blocks``.
+        """
         for folder in (self.directory, self.directory / "tables", self.directory / "plots"):
             remove_partials(folder)
         kept: list[CaseRecord] = []
         safe = 0
-        for records, end in read_blocks(self._path, self._methods, self._first_blocks, self._sizes):
+        for records, end in read_blocks(self._path, frozenset(methods), first_blocks, sizes):
             kept.extend(records)
             safe = end
         if self._path.is_file() and self._path.stat().st_size != safe:

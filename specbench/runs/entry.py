@@ -19,6 +19,7 @@ from typing import Any, get_type_hints
 import pydantic
 
 from specbench.method import Method
+from specbench.models.facade import ModelCard
 from specbench.names import near
 from specbench.types import InputError, named
 
@@ -35,6 +36,11 @@ class Entry:
     method: Method
     reset: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def check_model(self, card: ModelCard) -> None:
+        """Raise InputError for a model that the method cannot draft for."""
+        with named(f"method.{self.name}."):
+            self.method.check(card)
 
 
 def make_entry(name: str, node: Mapping[str, Any]) -> Entry:

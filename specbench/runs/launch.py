@@ -27,6 +27,7 @@ from specbench.models.tensor_parallel.team import TeamError
 from specbench.names import Plain, printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
 from specbench.records.store import DISK_FAULTS, MANIFEST, PAGE
+from specbench.runs.config import ReportConfig
 from specbench.runs.execution import execute
 from specbench.runs.job import Job
 from specbench.screen import DONE, FAILED, INTERRUPTED, Screen, ending_as_interrupts, forwarding, showing
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from specbench.report import Findings
 
 TABLE_WIDTH = 100
-SCREEN = "screen"  # the look of plots that needs no file
+EXACT = ("float32", "float64")  # dtypes in which every token must be the target's own
 LINE_EVERY_S = 30  # of progress off a terminal
 SLOW_S = 3  # of a step of loading
 
@@ -54,16 +55,12 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) 
     """
     console = open_console()
     directory = directory.resolve()
-    if job.config.report.style != SCREEN:
-        from specbench.report.plots import check_style  # brings pandas, which a run does without until its end
-
-        check_style(job.config.report.style)
     shown = Progress(console, job.config.report.progress, job.source.timed)
     try:
         with ending_as_interrupts():
             with _log_file(directory / "run.log"), shown, forwarding(shown.show, "specbench.runs.sources"):
                 decoded = execute(job, directory, shown.observe)
-            return _report(job, directory, console, decoded or again) if report else DONE
+            return _report(job.config.report, directory, console, decoded or again) if report else DONE
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may have gone
             console.print(
@@ -76,7 +73,7 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) 
         return print_unwritten(error, directory)
 
 
-def _report(job: Job, directory: Path, console: Console, anew: bool) -> int:
+def _report(settings: ReportConfig, directory: Path, console: Console, anew: bool) -> int:
     """Report a run, unless that is done and not wanted ``anew``; returns the exit code."""
     from specbench.report import build_report, read_findings  # pandas and matplotlib only once they are needed
     from specbench.report.tables.terminal import print_findings, print_page
@@ -84,13 +81,13 @@ def _report(job: Job, directory: Path, console: Console, anew: bool) -> int:
     page, manifest = directory / PAGE, directory / MANIFEST  # whose price, or blocks, may have changed since
     if not anew and page.is_file() and page.stat().st_mtime >= manifest.stat().st_mtime:
         console.print(f"complete, skipped: {plain(directory)}", highlight=False, soft_wrap=True)
-        return _verdict(read_findings([directory]), job, directory, console)
+        return _verdict(read_findings([directory]), directory, console)
     with showing(console, "writing the report", "specbench.report.build"):
-        report = build_report([directory], plots=job.config.report.plots, style=job.config.report.style)
+        report = build_report([directory], plots=settings.plots, style=settings.style)
     print_findings(report.findings, console, report.load)
     for path in (directory / "records.jsonl", report.output / "summary.csv"):
         console.print(plain(path), highlight=False, soft_wrap=True)
-    code = _verdict(report.findings, job, directory, console)
+    code = _verdict(report.findings, directory, console)
     print_page(report.output, console)
     return code
 
@@ -114,7 +111,7 @@ def print_unwritten(error: OSError, directory: Path) -> int:
     )
 
 
-def _verdict(findings: Findings, job: Job, directory: Path, console: Console) -> int:
+def _verdict(findings: Findings, directory: Path, console: Console) -> int:
     """Return the exit code. Violations of vanilla (the noise floor), lossy methods and half precision do not count."""
     overall = findings.summary[findings.summary["category"] == OVERALL]
     dead = sorted(set(overall.loc[overall["cases"] == 0, "method"]))
@@ -122,7 +119,7 @@ def _verdict(findings: Findings, job: Job, directory: Path, console: Console) ->
         names = plain(", ".join(dead))
         console.print(f"[red]no case of {names} could be decoded[/]: see error in {plain(directory)}/records.jsonl")
     judged = overall[~overall["method"].isin({VANILLA, CONTROL, *findings.lossy})]
-    violations = int(judged["violations"].fillna(0).sum()) if job.card.dtype in ("float32", "float64") else 0
+    violations = int(judged["violations"].fillna(0).sum()) if findings.runs[0].about.model.dtype in EXACT else 0
     if violations:
         console.print(
             f"[red]{violations} tokens are not the target's own[/]: see lossless in {plain(directory)}/records.jsonl"

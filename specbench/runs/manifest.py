@@ -1,4 +1,4 @@
-"""Builds the manifest of a run from its job, and compares a job with the manifest of an earlier run.
+"""Builds the manifest of a run from its job.
 
 Warnings are written down; nothing is corrected, and no outlier is dropped. A run that was resumed has several
 processes: each adds its time, commit, machine and versions, and the warnings of all are kept.
@@ -33,13 +33,11 @@ from specbench.records.manifest import (
     Threads,
 )
 from specbench.records.record import SCHEMA, VANILLA
-from specbench.runs.digest import find_difference, fixed, of_methods
 from specbench.runs.entry import Entry
 from specbench.runs.job import Job
 from specbench.runs.sources import Stage
 from specbench.suite.prompt import TEMPLATES
 from specbench.trace import model_of
-from specbench.types import InputError
 
 DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERBOSE")
 
@@ -62,7 +60,7 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
     given: dict[str, Any] = {}  # entries that a manifest has only where there is something to tell
     if stage.threads:
         given["threads"] = before.threads or Threads(**asdict(stage.threads))
-    if job.suite.whole:  # what a merge puts a part in its place by
+    if job.source.suite.whole:  # what a merge puts a part in its place by
         first = [block for block in job.plan if block.round == 0]
         places, cases = [block.place for block in first], [block.case.id for block in first]
         given["part"] = Part(of=str(job.config.suite.part), config_hash=job.whole, places=places, cases=cases)
@@ -81,13 +79,13 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
         forward=stage.engine.describe_forward(),
         parallel=Parallel(way=job.way, gpus=job.config.model.gpus) if job.way else None,
         suite=Questions(
-            name=job.suite.name,
-            cases=len(job.suite.cases),
-            turns=sum(len(case.turns) for case in job.suite.cases),
-            origin=job.suite.origin,
-            sha256=job.suite.sha256,
+            name=job.source.suite.name,
+            cases=len(job.source.suite.cases),
+            turns=sum(len(case.turns) for case in job.source.suite.cases),
+            origin=job.source.suite.origin,
+            sha256=job.source.suite.sha256,
         ),
-        trace=job.trace.summary() if job.trace else None,
+        trace=job.source.trace.summary() if job.source.trace else None,
         methods={entry.name: _method(entry, entry.name in stage.readers) for entry in job.entries} | kept,
         control=job.config.measure.control,
         rounds=job.config.measure.rounds,
@@ -100,8 +98,8 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
         warnings=before.warnings,
         **given,
     )
-    prompts = job.prompts.warnings if job.prompts else ()
-    manifest.warn([*job.suite.warnings, *job.card.warnings, *prompts, *filter(None, [stage.note])])
+    prompts = job.source.prompts.warnings if job.source.prompts else ()
+    manifest.warn([*job.source.suite.warnings, *job.source.card.warnings, *prompts, *filter(None, [stage.note])])
     manifest.warn([*_warnings_before(process.git), *_warnings_between(manifest.processes)])
     return manifest
 
@@ -113,7 +111,7 @@ def _growths(job: Job, earlier: Manifest | None, rest: Sequence[Block]) -> list[
     growth = Growth(
         block=rest[0].index,
         methods=[each.name for each in job.entries if each.name not in earlier.methods],
-        cases=len(job.suite.cases) - (earlier.suite.cases or 0),
+        cases=len(job.source.suite.cases) - (earlier.suite.cases or 0),
         rounds=job.config.measure.rounds - (earlier.rounds or 1),
         again=sum(len(block.order) < len(job.rows) for block in rest),
     )
@@ -131,8 +129,8 @@ def _process() -> Process:
 
 def _model(job: Job, model: Any) -> TargetModel:
     """model: None where answers are replayed; the run that they are from knows its size."""
-    card = job.card
-    answered = model_of(Path(job.trace.origin)) if job.trace and model is None else TargetModel()
+    card = job.source.card
+    answered = model_of(Path(job.source.trace.origin)) if job.source.trace and model is None else TargetModel()
     weights = answered.weights or answered.path
     size = sum(parameter.numel() for parameter in model.parameters()) if model is not None else answered.parameters
     return TargetModel(
@@ -146,13 +144,13 @@ def _model(job: Job, model: Any) -> TargetModel:
         tokenizer=card.tokenizer.name_or_path,
         fingerprint=environment.weights_fingerprint(card.path),
         **({"weights": weights} if weights == "random" else {}),
-        **_template(job),
+        **template_of(job.config.model.template),
     )
 
 
-def _template(job: Job) -> dict[str, str | None]:
+def template_of(template: str | None) -> dict[str, str | None]:
     """The fingerprint of a chat template that is a file."""
-    path = job.config.model.template or ""
+    path = template or ""
     return {"template": environment.weights_fingerprint(path)} if path.endswith(TEMPLATES) else {}
 
 
@@ -163,59 +161,21 @@ def _method(entry: Entry, reads_target: bool) -> MethodOfRun:
         lossless=entry.method.lossless,
         peer=isinstance(entry.method, Peer),
         reads_target=reads_target,
-        inputs=_fingerprints(entry),
+        inputs=fingerprints(entry),
     )
 
 
-def _fingerprints(entry: Entry) -> dict[str, str | None]:
+def fingerprints(entry: Entry) -> dict[str, str | None]:
     """Path -> fingerprint of the files that a method decodes with."""
     return {path: environment.weights_fingerprint(path) for path in entry.method.inputs}
 
 
-def shared(job: Job, values: Mapping[str, Any]) -> dict[str, Any]:
+def shared(values: Mapping[str, Any], identify: bool) -> dict[str, Any]:
     """A manifest's values as they are written: without home directory, user, host and secrets.
 
-    With ``report.identify`` they stay unchanged.
+    identify: ``report.identify``, with which they stay unchanged.
     """
-    return dict(values) if job.config.report.identify else cast(dict[str, Any], hide_identity(values))
-
-
-def refuse_settings(job: Job, earlier: Manifest, directory: Path) -> None:
-    """Raise InputError where the earlier run has other settings than this job, or a method with others."""
-    if earlier.config_hash == job.digest:
-        return
-    there, here = (hide_identity(config) for config in (earlier.config.written, job.resolved))
-    one, two = of_methods(there), of_methods(here)
-    kept, asked = ({name: each[name] for name in one if name in two} for each in (one, two))
-    key, old, new = find_difference({"method": kept}, {"method": asked})
-    if old == new:
-        key, old, new = find_difference(fixed(there), fixed(here))
-    if old != new or not there:
-        what = f"{key}={old!r}, here {new!r}" if there else "its settings are not known"
-        raise InputError(
-            f"results directory {directory}: holds a run of another configuration ({what}); choose another with"
-            " hydra.run.dir=..., or keep it aside with measure.fresh=true"
-        )
-
-
-def check_same(job: Job, earlier: Manifest, directory: Path) -> None:
-    """Raise InputError unless the earlier run has this job's configuration, questions, weights and files."""
-    refuse_settings(job, earlier, directory)
-    compared: list[tuple[str, Any, Any]] = [
-        ("suite file", earlier.suite.sha256, job.suite.sha256),
-        ("weights", earlier.model.fingerprint, environment.weights_fingerprint(job.card.path)),
-    ]
-    if "template" in earlier.model.model_fields_set:  # an older manifest does not have it
-        compared += [("chat template", earlier.model.template, new) for new in _template(job).values()]
-    for entry in job.entries:
-        if entry.name in earlier.methods:
-            compared.append((f"file behind {entry.name}", earlier.methods[entry.name].inputs, _fingerprints(entry)))
-    for what, old, new in compared:
-        if hide_identity(old) != hide_identity(new):
-            raise InputError(
-                f"results directory {directory}: holds a run of another {what};"
-                " choose another with hydra.run.dir=..., or keep it aside with measure.fresh=true"
-            )
+    return dict(values) if identify else cast(dict[str, Any], hide_identity(values))
 
 
 def _warnings_before(git: Git) -> list[str]:

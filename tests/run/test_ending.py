@@ -87,7 +87,7 @@ def test_what_a_kill_left_is_removed(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
     (tmp_path / "tables").symlink_to("b")
-    assert RunWriter(tmp_path, ["vanilla"]).resume() == []
+    assert RunWriter(tmp_path).resume(["vanilla"]) == []
     assert [name for name in (*gone, *kept) if (tmp_path / name).exists()] == [*kept]
 
 

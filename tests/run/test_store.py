@@ -25,7 +25,7 @@ def record(block: int, method: str) -> CaseRecord:
 
 
 def write(folder: Path, blocks: int) -> RunWriter:
-    writer = RunWriter(folder, METHODS)
+    writer = RunWriter(folder)
     for block in range(blocks):
         writer.append([record(block, method) for method in METHODS])
     return writer
@@ -49,8 +49,8 @@ def test_cut_at_any_byte(blocks, share):
         cut = int(size * share)
         if size:
             path.write_bytes(whole[:cut])
-        writer = RunWriter(folder, METHODS)
-        kept = writer.resume()
+        writer = RunWriter(folder)
+        kept = writer.resume(METHODS)
         done = len(kept) // 2
         ends = [0]
         for _ in range(blocks):
@@ -65,12 +65,12 @@ def test_cut_at_any_byte(blocks, share):
 def test_rewind_drops_blocks_from_a_span_on(tmp_path):
     writer = write(tmp_path, 5)
     assert {entry.block for entry in writer.rewind(3)} == {0, 1, 2}
-    assert len(RunWriter(tmp_path, METHODS).resume()) == 6
+    assert len(RunWriter(tmp_path).resume(METHODS)) == 6
 
 
 def test_a_block_without_vanilla_is_refused(tmp_path):
     with pytest.raises(RuntimeError, match="vanilla"):
-        RunWriter(tmp_path, METHODS).append([record(0, "pld")])
+        RunWriter(tmp_path).append([record(0, "pld")])
 
 
 def test_bad_line_in_the_middle_is_named(tmp_path):
@@ -96,4 +96,4 @@ def test_a_record_taken_out_of_the_middle_is_noticed(tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2] + lines[3:]))
     with pytest.raises(RunError, match="block 1 lacks a record"):
-        RunWriter(tmp_path, METHODS).resume()
+        RunWriter(tmp_path).resume(METHODS)
