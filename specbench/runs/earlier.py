@@ -22,7 +22,6 @@ from specbench.records.store import LOCK, MANIFEST, RECORDS, parse_lines, read_m
 from specbench.runs.digest import find_difference, fixed, of_methods
 from specbench.runs.job import Job
 from specbench.runs.ledger import Ledger
-from specbench.runs.manifest import fingerprints, template_of
 from specbench.serving.settings import find_last_arrival
 from specbench.types import InputError
 
@@ -55,12 +54,12 @@ def check_same(job: Job, earlier: Manifest, directory: Path) -> None:
         ("weights", earlier.model.fingerprint, environment.weights_fingerprint(job.source.card.path)),
     ]
     if "template" in earlier.model.model_fields_set:  # an older manifest does not have it
-        compared += [
-            ("chat template", earlier.model.template, new) for new in template_of(job.config.model.template).values()
-        ]
+        template = environment.weights_fingerprint(str(job.config.model.template))
+        compared.append(("chat template", earlier.model.template, template))
     for entry in job.entries:
         if entry.name in earlier.methods:
-            compared.append((f"file behind {entry.name}", earlier.methods[entry.name].inputs, fingerprints(entry)))
+            inputs = {path: environment.weights_fingerprint(path) for path in entry.method.inputs}
+            compared.append((f"file behind {entry.name}", earlier.methods[entry.name].inputs, inputs))
     for what, old, new in compared:
         if hide_identity(old) != hide_identity(new):
             raise InputError(
@@ -121,7 +120,7 @@ def _smaller_runs(job: Job, directory: Path) -> Iterator[tuple[int, Path]]:
             manifest = read_manifest(run)
             _refuse_settings(job, manifest, run)
             with FileLock(run / LOCK, blocking=False):
-                ledger = job.ledger(record for record, _ in parse_lines(run / RECORDS))
+                ledger = Ledger(job.plan, (record for record, _ in parse_lines(run / RECORDS)), job.resets)
             check_growth(job, manifest, ledger, run)
         except (InputError, Timeout, OSError):  # a run of another kind, or one that is being made
             continue
@@ -134,10 +133,10 @@ def preview(job: Job, directory: Path) -> list[tuple[str, str]]:
     """What a run of ``job`` in ``directory`` would do, as pairs (what, how much); nothing is loaded or written."""
     suite, card = job.source.suite, job.source.card
     records = list(_records_of(directory))
-    ledger = job.ledger(records)
+    ledger = Ledger(job.plan, records, job.resets)
     if job.config.run.retry and ledger.failed is not None:
         records = [record for record in records if record.block < ledger.failed]
-        ledger = job.ledger(records)
+        ledger = Ledger(job.plan, records, job.resets)
     kept, left = ledger.kept, len(ledger.rest)
     turns = sum(len(case.turns) * len(block.order) for block in ledger.rest for case in block.cases)
     state = "new" if not kept else f"{kept} blocks are there, {left} are left" if left else "complete"

@@ -10,14 +10,16 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from filelock import FileLock, Timeout
 
 from specbench.measure.clock import gpus_in_use, open_meter
+from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block
 from specbench.records.manifest import Manifest
 from specbench.records.record import CaseRecord
@@ -36,8 +38,9 @@ from specbench.records.store import (
 from specbench.runs.digest import with_outside
 from specbench.runs.earlier import check_growth, check_same
 from specbench.runs.job import Job
+from specbench.runs.ledger import Ledger
 from specbench.runs.load_session import LoadSession
-from specbench.runs.manifest import build_manifest, shared
+from specbench.runs.manifest import build_manifest
 from specbench.runs.session import Session, set_stage
 from specbench.serving.settings import ONE
 from specbench.types import InputError
@@ -59,12 +62,19 @@ def execute(job: Job, directory: Path, observe: Observer) -> bool:
     with locked(directory), _threads(job.config.model.threads):
         own, writer = _is_own(job.launch, directory), RunWriter(directory)
         done, earlier = _open(job, writer, own)
-        ledger = job.ledger(done)
+        ledger = Ledger(job.plan, done, job.resets)
         if ledger.failed is not None and job.config.run.retry and not own:
-            done = _without_failed(writer, ledger.failed)
-            ledger = job.ledger(done)
+            log.warning("run.retry: continues at block %d, where a case failed; a copy is kept aside", ledger.failed)
+            aside = _make_aside(directory)
+            for name in (MANIFEST, RECORDS):
+                shutil.copy2(directory / name, aside / name)
+            _forget_attempts(directory)
+            done = writer.rewind(ledger.failed)
+            ledger = Ledger(job.plan, done, job.resets)
         start, rest, recorded = ledger.kept, ledger.rest, len(ledger.recorded)
         earlier = earlier if done else None
+        same = earlier is not None and earlier.config_hash == job.digest
+        config = job.resolved if same or not earlier else with_outside(earlier.config.written, job.resolved)
         if rest and earlier:
             check_growth(job, earlier, ledger, directory)
         if start < recorded:
@@ -76,19 +86,24 @@ def execute(job: Job, directory: Path, observe: Observer) -> bool:
         if done:
             observe(done, start, start + len(rest))
         if rest:
-            if start and earlier and earlier.config_hash != job.digest:  # blocks get other numbers
+            if start and not same:  # blocks get other numbers
                 _forget_attempts(directory)
             _decode(job, writer, rest, earlier if start else None, observe)
             return True
         point_latest(directory)
         if earlier:  # a price may have changed, or a user's name that an older manifest has
-            values = earlier.as_dict()
-            config = job.resolved
-            if earlier.config_hash != job.digest:
-                config = with_outside(earlier.config.written, config)
-            if values != (current := shared(values | {"config": config}, job.config.report.identify)):
-                write_manifest(directory, current)
+            values = share(earlier.as_dict() | {"config": config})
+            if values != earlier.as_dict():
+                write_manifest(directory, values)
         return False
+
+
+def share(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest's values as they are written: without home directory, user, host and secrets.
+
+    They stay unchanged if ``report.identify`` is set among the manifest's own settings.
+    """
+    return dict(values) if values["config"]["report"]["identify"] else cast(dict[str, Any], hide_identity(values))
 
 
 @contextlib.contextmanager
@@ -140,11 +155,12 @@ def _decode(job: Job, writer: RunWriter, rest: Sequence[Block], earlier: Manifes
     threads = earlier.threads.count if earlier and earlier.threads else None
     try:
         with set_stage(left, threads) as stage, _Attempts(directory) as attempts:
-            manifest = build_manifest(job, stage, earlier, rest)
-            write_manifest(directory, shared(manifest.as_dict(), config.report.identify))
-            point_latest(directory)  # now that nothing is refused any more
             meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))
-            session = (Session if config.load.kind == ONE else LoadSession)(left, stage, meter)
+            manifest = build_manifest(job, stage, earlier, rest)
+            write_manifest(directory, share(manifest.as_dict()))
+            point_latest(directory)  # now that nothing is refused any more
+            kind = Session if config.load.kind == ONE else LoadSession
+            session = kind(left, stage, meter)
             manifest.warn(session.warm_up(stage.warmup))
             blocks = session.run(rest, attempts.deadly)
             for records in attempts.watch(blocks, start):
@@ -157,7 +173,7 @@ def _decode(job: Job, writer: RunWriter, rest: Sequence[Block], earlier: Manifes
         gc.unfreeze()  # what the session froze (``without_collector``)
     manifest.warn(f"{each.name}: {text}" for each in entries for text in each.method.warnings)
     manifest.warn(session.warnings)
-    write_manifest(directory, shared(manifest.as_dict(), config.report.identify))
+    write_manifest(directory, share(manifest.as_dict()))
     log.info("done")
 
 
@@ -205,16 +221,6 @@ def _threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _without_failed(writer: RunWriter, first: int) -> list[CaseRecord]:
-    """The records before block ``first``, in which a case failed; all of them are kept aside."""
-    log.warning("run.retry: goes on at block %d, in which a case failed; what was there is kept aside", first)
-    aside = _make_aside(writer.directory)
-    for name in (MANIFEST, RECORDS):
-        shutil.copy2(writer.directory / name, aside / name)
-    _forget_attempts(writer.directory)
-    return writer.rewind(first)
 
 
 def _forget_attempts(directory: Path) -> None:

@@ -9,7 +9,7 @@ import logging
 import re
 import uuid
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,11 @@ from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
 from specbench.method import Peer, Remote
 from specbench.models.choose import check_attention, choose_parallelism
 from specbench.names import Plain, printable
-from specbench.records.record import CONTROL, VANILLA, CaseRecord
+from specbench.records.record import CONTROL, VANILLA
 from specbench.runs import composition
 from specbench.runs.config import Config, DecodeConfig, check_settings, refuse_unusable
 from specbench.runs.digest import digest
 from specbench.runs.entry import Entry, make_entry
-from specbench.runs.ledger import Ledger
 from specbench.runs.sources import Source, gather
 from specbench.serving.settings import ONE, check_load
 from specbench.suite import Suite
@@ -65,9 +64,10 @@ class Job:
     launch: str | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
 
-    def ledger(self, records: Iterable[CaseRecord]) -> Ledger:
-        """Which blocks of the plan these records have."""
-        return Ledger(self.plan, records, {row.name: row.reset for row in self.rows})
+    @property
+    def resets(self) -> dict[str, str]:
+        """Row -> when its method forgets what it has learned."""
+        return {row.name: row.reset for row in self.rows}
 
 
 def job_of(overrides: Sequence[str], like: Job | None = None) -> Job:

@@ -7,15 +7,14 @@ processes: each adds its time, commit, machine and versions, and the warnings of
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from specbench import __version__
 from specbench.measure import environment
-from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block
 from specbench.method import Peer
 from specbench.records.manifest import (
@@ -129,7 +128,7 @@ def _process() -> Process:
 
 def _model(job: Job, model: Any) -> TargetModel:
     """model: None where answers are replayed; the run that they are from knows its size."""
-    card = job.source.card
+    card, template = job.source.card, job.config.model.template or ""
     answered = model_of(Path(job.source.trace.origin)) if job.source.trace and model is None else TargetModel()
     weights = answered.weights or answered.path
     size = sum(parameter.numel() for parameter in model.parameters()) if model is not None else answered.parameters
@@ -144,14 +143,8 @@ def _model(job: Job, model: Any) -> TargetModel:
         tokenizer=card.tokenizer.name_or_path,
         fingerprint=environment.weights_fingerprint(card.path),
         **({"weights": weights} if weights == "random" else {}),
-        **template_of(job.config.model.template),
+        **({"template": environment.weights_fingerprint(template)} if template.endswith(TEMPLATES) else {}),
     )
-
-
-def template_of(template: str | None) -> dict[str, str | None]:
-    """The fingerprint of a chat template that is a file."""
-    path = template or ""
-    return {"template": environment.weights_fingerprint(path)} if path.endswith(TEMPLATES) else {}
 
 
 def _method(entry: Entry, reads_target: bool) -> MethodOfRun:
@@ -161,21 +154,8 @@ def _method(entry: Entry, reads_target: bool) -> MethodOfRun:
         lossless=entry.method.lossless,
         peer=isinstance(entry.method, Peer),
         reads_target=reads_target,
-        inputs=fingerprints(entry),
+        inputs={path: environment.weights_fingerprint(path) for path in entry.method.inputs},
     )
-
-
-def fingerprints(entry: Entry) -> dict[str, str | None]:
-    """Path -> fingerprint of the files that a method decodes with."""
-    return {path: environment.weights_fingerprint(path) for path in entry.method.inputs}
-
-
-def shared(values: Mapping[str, Any], identify: bool) -> dict[str, Any]:
-    """A manifest's values as they are written: without home directory, user, host and secrets.
-
-    identify: ``report.identify``, with which they stay unchanged.
-    """
-    return dict(values) if identify else cast(dict[str, Any], hide_identity(values))
 
 
 def _warnings_before(git: Git) -> list[str]:

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from specbench.measure.plan import LASTING
 from specbench.records.store import RECORDS, SHARDS
-from specbench.runs.execution import OURS, locked, set_aside
+from specbench.runs.execution import OURS, locked, set_aside, share
 from specbench.runs.job import Job
 from specbench.runs.launch import print_unwritten, run_job
-from specbench.runs.manifest import shared
 from specbench.runs.parts import is_whole, merge, part_name, split_part
 from specbench.runs.sweep import print_failed, run_jobs, run_one
 from specbench.screen import FAILED
@@ -60,7 +59,7 @@ def run_shards(job: Job, directory: Path, name: str, overrides: list[str]) -> in
         print_failed(ended)
         if find_missing():
             return max([FAILED, *(job.code for job in ended)])
-        about = shared({"config": job.resolved, "config_hash": job.digest}, job.config.report.identify)
+        about = share({"config": job.resolved, "config_hash": job.digest})
         try:
             merge(list(shards.values()), directory, own=about)
         except OSError as error:  # a full disk; the shards are unchanged

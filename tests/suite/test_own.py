@@ -6,7 +6,7 @@ import json
 import pytest
 
 from builders.records import write_json_lines
-from builders.suites import write_parquet
+from builders.suites import suite_with, write_parquet
 from specbench.names import suite_name
 from specbench.types import InputError
 
