@@ -9,14 +9,13 @@ length.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, parse_as
@@ -258,7 +257,7 @@ class CaseRecord:
     def from_json(cls, line: bytes | str, where: str = "record") -> CaseRecord:
         """The inverse of ``to_json``, checked against the schema. Raises InputError, which begins with ``where``."""
         text = line.encode("utf-8") if isinstance(line, str) else line
-        record = parse_as(_schema(), text, where, _FIX)
+        record = parse_as(CaseRecord, text, where, _FIX)
         if fault := record.find_fault():
             raise InputError(f"{where}: {fault}; {_FIX}")
         return record
@@ -277,11 +276,6 @@ class CaseRecord:
             return f"lossless.{fault}"
         faults = ((place, turn.find_fault()) for place, turn in enumerate(self.turns))
         return next((f"turns.{place}: {fault}" for place, fault in faults if fault), None)
-
-
-@functools.cache
-def _schema() -> TypeAdapter[CaseRecord]:
-    return TypeAdapter(CaseRecord)
 
 
 def _fault_of_tree(tree: TreeRecord) -> str | None:

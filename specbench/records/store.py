@@ -17,7 +17,7 @@ import os
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -87,25 +87,26 @@ def open_run(directory: Path, watch: Callable[[CaseRecord], None]) -> Run:
     return Run(directory, manifest.as_dict(), records)
 
 
+@dataclass(slots=True)
 class _Block:
-    """One case in one round. methods: a bit each. answer: hash of vanilla's ids. waiting: verdicts before."""
+    """One case in one round. methods: a bit each. answer: hash of vanilla's ids. waiting: verdicts before it."""
 
-    __slots__ = ("answer", "first", "methods", "number", "waiting")
+    number: int
+    first: int
+    methods: int = 0
+    answer: int | None = None
+    waiting: list[tuple[int, int, Lossless]] = field(default_factory=list)
 
-    def __init__(self, number: int, first: int) -> None:
-        self.number, self.first, self.methods = number, first, 0
-        self.answer: int | None = None
-        self.waiting: list[tuple[int, int, Lossless]] | None = None
 
-
+@dataclass(slots=True)
 class _Case:
-    """A case by its first record. turns, done: the number of turns in its first good record, and that record."""
+    """The question of a case. first, done: places of its first record, and of the first with turns."""
 
-    __slots__ = ("category", "done", "first", "subcategory", "turns")
-
-    def __init__(self, category: str, subcategory: str, first: int) -> None:
-        self.category, self.subcategory, self.first = category, subcategory, first
-        self.turns = self.done = -1
+    category: str
+    subcategory: str
+    first: int
+    turns: int = -1
+    done: int = -1
 
 
 class Consistency:
@@ -168,15 +169,13 @@ class Consistency:
     def _judge(self, place: int, record: CaseRecord, block: _Block) -> None:
         """Note a verdict that contradicts the ids: it tells whether they are equal to vanilla's in the block."""
         ids = hash(tuple(tuple(turn.ids) for turn in record.turns))
-        judged = block.waiting or []
         if record.lossless is not None:
-            judged = [*judged, (place, ids, record.lossless)]
+            block.waiting.append((place, ids, record.lossless))
         if record.method == VANILLA:
             block.answer = ids
         if block.answer is None:
-            block.waiting = judged or None
             return
-        block.waiting = None
+        judged, block.waiting = block.waiting, []
         for number, own, verdict in judged:
             same = own == block.answer
             if verdict.equal != same or (verdict.divergence is None) != same:

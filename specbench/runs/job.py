@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from specbench.decode.lengths import Limit, make_limit
 from specbench.decode.sampling import Sampling, make_sampling
@@ -72,23 +70,15 @@ class Job:
 
 def job_of(overrides: Sequence[str], like: Job | None = None) -> Job:
     """The checked job of ``specbench run OVERRIDES``, for scripts and tests; like: see ``make_job``."""
-    composition.register()
-    try:
-        return make_job(composition.compose_config(composition.CONFIG, list(overrides)), like)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise InputError(composition.explain(error, list(overrides))) from error
+    with composition.composing(overrides) as cfg:
+        return make_job(cfg, like)
 
 
 def job_at(overrides: Sequence[str]) -> tuple[Job, Path]:
     """The checked job of ``specbench run OVERRIDES``, and its directory. Raises InputError."""
-    composition.register()
     quiet_libraries()
-    given = composition.with_own_groups(overrides)
-    try:
-        cfg = composition.compose_config(composition.CONFIG, given)
+    with composition.composing(composition.with_own_groups(overrides)) as cfg:
         return begin_job(cfg, uuid.uuid4().hex), Path(cfg.hydra.run.dir).resolve()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise InputError(composition.explain(error, given)) from error
 
 
 def begin_job(cfg: DictConfig, launch: str) -> Job:

@@ -10,8 +10,8 @@ import logging
 import os
 import re
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -153,25 +153,6 @@ def _log_file(path: Path) -> Iterator[None]:
         handler.close()
 
 
-@dataclass(slots=True)
-class _Tally:
-    tokens: int = 0
-    seconds: float = 0.0
-    accepted: int = 0
-    steps: int = 0
-    errors: int = 0
-
-    def add(self, record: CaseRecord) -> None:
-        if record.status != "ok":
-            self.errors += 1
-            return
-        for turn in record.turns:
-            self.tokens += len(turn.ids)
-            self.seconds += turn.wall_s
-            self.accepted += sum(turn.accept)
-            self.steps += len(turn.accept)
-
-
 def _spell_s(seconds: float) -> str:
     """'0:35', '12:05', '3:04:05'."""
     return re.sub("^0:0?", "", str(timedelta(seconds=round(seconds))), count=1)
@@ -185,7 +166,7 @@ class Progress:
         self._timed = timed
         self._console = console
         self._live_wanted = enabled and console.is_terminal
-        self._tallies: dict[str, _Tally] = {}
+        self._tallies: defaultdict[str, Counter[str]] = defaultdict(Counter)  # method -> sums of its records
         self._bar = Bar(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("blocks"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console,
@@ -220,7 +201,11 @@ class Progress:
     def observe(self, records: Sequence[CaseRecord], done: int, total: int) -> None:
         """Count the records of one block (or, on resuming, of all earlier ones)."""
         for record in sorted(records, key=lambda record: record.method):
-            self._tallies.setdefault(record.method, _Tally()).add(record)
+            tally = self._tallies[record.method]
+            tally["errors"] += record.status != "ok"
+            for turn in record.turns if record.status == "ok" else ():
+                tally.update(tokens=len(turn.ids), accepted=sum(turn.accept), steps=len(turn.accept))
+                tally["seconds"] += turn.wall_s  # type: ignore[assignment]
         now = time.monotonic()
         earlier = done > self._done + 1  # blocks of another process; the model is yet to be loaded
         if not (earlier or self._first[0]):
@@ -247,7 +232,7 @@ class Progress:
         for name in ("method", "MAT", *speeds, "errors"):
             table.add_column(name, justify="left" if name == "method" else "right")
         for name, tally in self._tallies.items():
-            mat = f"{tally.accepted / tally.steps:.2f}" if tally.steps else ""
-            speed = f"{tally.tokens / tally.seconds:.1f}" if tally.seconds else ""
-            table.add_row(plain(name), mat, *([speed] if self._timed else []), str(tally.errors or ""))
+            mat = f"{tally['accepted'] / tally['steps']:.2f}" if tally["steps"] else ""
+            speed = f"{tally['tokens'] / tally['seconds']:.1f}" if tally["seconds"] else ""
+            table.add_row(plain(name), mat, *([speed] if self._timed else []), str(tally["errors"] or ""))
         return Group(self._bar, table)

@@ -129,7 +129,7 @@ def test_a_failed_download_is_one_line_of_the_error(monkeypatch, error):
 )
 def test_an_address_on_the_hub_is_given_on_the_command_line(given, monkeypatch):
     monkeypatch.delenv("SPECBENCH_DATA", raising=False)
-    monkeypatch.setattr("specbench.suite.sources._hub_file", lambda *address: f"asked for {address}")
+    monkeypatch.setattr("specbench.suite.sources._fetch_file", lambda *address: f"asked for {address}")
     with pytest.raises(InputError, match=r"asked for \('a/b', 'q.jsonl', None\)"):
         job_for("suite=spec_bench", *given)
 
