@@ -160,19 +160,17 @@ class TurnRecord:
         for step, tree in enumerate(self.trees or ()):
             if fault := _fault_of_tree(tree):
                 return f"trees.{step}.{fault}"
-        return self._impossible_step() or self._impossible_time()
+        return self._find_impossible()
 
-    def _impossible_step(self) -> str | None:
-        """A step that emits more than a path of its draft and one token; the drafts of a library's loop are unknown."""
+    def _find_impossible(self) -> str | None:
+        """A step that emits more than a path of its draft and one token, or parts that take longer than the turn."""
+        # the drafts of a library's loop, which records no phases, are unknown
         for step, (emitted, depth) in enumerate(zip(self.accept, self.depth, strict=True)):
             if self.phases_s and emitted > depth + 1:
                 return f"accept.{step} is {emitted}, a draft of depth {depth} gives at most {depth + 1}"
         for name, (proposed, accepted) in self.sources.items():
             if accepted > proposed:
                 return f"sources.{name} has {accepted} accepted nodes of {proposed} proposed ones"
-        return None
-
-    def _impossible_time(self) -> str | None:
         for name, spent in (("step_s", sum(self.step_s)), ("phases_s", sum(self.phases_s.values()))):
             if spent > _SLACK * self.wall_s + _SLACK_S:
                 return f"{name} adds up to {spent:g} s, the whole turn took {self.wall_s:g} s"

@@ -113,10 +113,6 @@ def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> N
         except pydantic.ValidationError as error:
             wanted = error.errors()[0]["msg"]
             raise InputError(f"method.{name}.{key}={value}: {wanted} (declared {hints[key]})") from error
-    missing = [
-        key
-        for key, parameter in signature.parameters.items()
-        if parameter.default is parameter.empty and key not in parameters
-    ]
-    if missing:
+    required = [key for key, each in signature.parameters.items() if each.default is each.empty]
+    if missing := [key for key in required if key not in parameters]:
         raise InputError(f"method.{name}: lacks {', '.join(missing)}; set them with method.{name}.{missing[0]}=...")

@@ -32,7 +32,6 @@ from specbench.records.manifest import (
     Threads,
 )
 from specbench.records.record import SCHEMA, VANILLA
-from specbench.runs.entry import Entry
 from specbench.runs.job import Job
 from specbench.runs.sources import Stage
 from specbench.suite.prompt import TEMPLATES
@@ -44,18 +43,31 @@ DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERB
 def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Sequence[Block] = ()) -> Manifest:
     """The manifest before the first case is decoded.
 
-    Args:
-        job: what is run.
-        stage: what it runs on.
-        earlier: the manifest of the run that is resumed, None for a new run.
-        rest: the blocks to come; a method without any keeps its earlier entry.
+    earlier: of the run that is resumed, None for a new run. rest: the blocks to come; a method without any keeps its
+    earlier entry.
     """
     before = earlier or Manifest()
-    process = _process()
+    process = Process(
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        git=Git(**environment.git_state(Path(__file__).parent)),
+        machine=Machine(**environment.machine()),
+        versions=environment.versions(),
+    )
     if job.launch:
         process.launch = job.launch
     grown, left = _growths(job, earlier, rest), {name for block in rest for name in block.order}
     kept = {name: entry for name, entry in before.methods.items() if rest and name not in left}
+    methods = {
+        entry.name: MethodOfRun(
+            parameters=dict(entry.parameters),
+            reset=entry.reset,
+            lossless=entry.method.lossless,
+            peer=isinstance(entry.method, Peer),
+            reads_target=entry.name in stage.readers,
+            inputs={path: environment.weights_fingerprint(path) for path in entry.method.inputs},
+        )
+        for entry in job.entries
+    }
     given: dict[str, Any] = {}  # entries that a manifest has only where there is something to tell
     if stage.threads:
         given["threads"] = before.threads or Threads(**asdict(stage.threads))
@@ -85,7 +97,7 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
             sha256=job.source.suite.sha256,
         ),
         trace=job.source.trace.summary() if job.source.trace else None,
-        methods={entry.name: _method(entry, entry.name in stage.readers) for entry in job.entries} | kept,
+        methods=methods | kept,
         control=job.config.measure.control,
         rounds=job.config.measure.rounds,
         temperature=job.config.decode.temperature,
@@ -99,7 +111,7 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
     )
     prompts = job.source.prompts.warnings if job.source.prompts else ()
     manifest.warn([*job.source.suite.warnings, *job.source.card.warnings, *prompts, *filter(None, [stage.note])])
-    manifest.warn([*_warnings_before(process.git), *_warnings_between(manifest.processes)])
+    manifest.warn(_warnings(process.git, manifest.processes))
     return manifest
 
 
@@ -115,15 +127,6 @@ def _growths(job: Job, earlier: Manifest | None, rest: Sequence[Block]) -> list[
         again=sum(len(block.order) < len(job.rows) for block in rest),
     )
     return [*earlier.grown, growth]
-
-
-def _process() -> Process:
-    return Process(
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        git=Git(**environment.git_state(Path(__file__).parent)),
-        machine=Machine(**environment.machine()),
-        versions=environment.versions(),
-    )
 
 
 def _model(job: Job, model: Any) -> TargetModel:
@@ -147,19 +150,8 @@ def _model(job: Job, model: Any) -> TargetModel:
     )
 
 
-def _method(entry: Entry, reads_target: bool) -> MethodOfRun:
-    return MethodOfRun(
-        parameters=dict(entry.parameters),
-        reset=entry.reset,
-        lossless=entry.method.lossless,
-        peer=isinstance(entry.method, Peer),
-        reads_target=reads_target,
-        inputs={path: environment.weights_fingerprint(path) for path in entry.method.inputs},
-    )
-
-
-def _warnings_before(git: Git) -> list[str]:
-    """What is known before the first case."""
+def _warnings(git: Git, processes: Sequence[Process]) -> list[str]:
+    """What is known before the first case. processes: of the run, which may have been resumed on another machine."""
     found = [busy] if (busy := environment.spell_busy()) else []
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     if governor.is_file() and (mode := governor.read_text().strip()) != "performance":
@@ -167,12 +159,6 @@ def _warnings_before(git: Git) -> list[str]:
     if git.dirty:
         found.append("the checkout has uncommitted changes: the commit does not name this code")
     found += [f"{name} is set: it slows the GPU path" for name in DEBUG if os.environ.get(name)]
-    return found
-
-
-def _warnings_between(processes: Sequence[Process]) -> list[str]:
-    """What is known of a run that went on in another process: other code or another machine."""
-    found: list[str] = []
     commits = {str(process.git.commit) for process in processes}
     processors = {str(process.machine.cpu) for process in processes}
     for what, seen in (("commits", commits), ("processors", processors)):

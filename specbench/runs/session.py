@@ -140,7 +140,6 @@ class Session:
         return records
 
     def _judge(self, case: Case, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]) -> None:
-        """Judge one case's records as the source of their tokens allows."""
         try:
             self._source.judge(self._engine, self._entries[VANILLA].method, records, prompts)
         except (CaseError, torch.OutOfMemoryError) as error:

@@ -280,13 +280,16 @@ class Recorded(Source):
                 f" {highest}; expected the tokenizer of the model that answered, which the run of a records.jsonl"
                 " names itself"
             )
+        end = tokenizer.eos_token_id  # ends drafts as in the recorded run, unless it is inside an answer
+        inside = end is None or any((turn.ids[:-1] == end).any() for turn in turns)
+        own_end = frozenset() if inside else frozenset({end})
         card = ModelCard(
             name=config.model.name or trace.model or path.stem,
             path=trace.origin,
             config=PreTrainedConfig.from_dict({"vocab_size": max(len(tokenizer), 1 + highest)}),
             tokenizer=tokenizer,
             context=max(len(turn.prompt) + len(turn.ids) for turn in turns),
-            eos=trace.ends | _own_end(trace, tokenizer.eos_token_id),
+            eos=trace.ends | own_end,
             dtype="auto",
             device="cpu",
         )
@@ -389,14 +392,6 @@ def gather(config: Config) -> Source:
 
 def _no_replay(name: str, reason: str) -> str:
     return f"method.{name}: {reason}, and a replay has recorded tokens only; leave it out, or choose a model"
-
-
-def _own_end(trace: Trace, eos: int | None) -> frozenset[int]:
-    """The tokenizer's EOS where it cuts no answer: no draft goes on behind it, as in the run that was recorded."""
-    turns = (turn for each in trace.conversations for turn in each.turns)
-    if eos is None or any((turn.ids[:-1] == eos).any() for turn in turns):
-        return frozenset()
-    return frozenset({eos})
 
 
 def trace_warnings(trace: Trace, suite: Suite | None, tokenizer: Any) -> Iterator[str]:

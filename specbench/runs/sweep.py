@@ -148,7 +148,11 @@ def run_jobs(
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
         cfg = hydra.config_loader.load_configuration(name, list(overrides), RunMode.MULTIRUN)
-        _refuse_calls(cfg)
+        for call in _calls(OmegaConf.to_container(cfg.hydra), "hydra"):
+            if not MAY_CALL.fullmatch(call):  # a sweep would call it
+                raise InputError(
+                    f"{call}: names code to be called; expected a plugin of Hydra as launcher or sweeper only"
+                )
         package = _require_launcher(cfg.hydra.launcher._target_)
         jobs, swept = _list_jobs(hydra.config_loader, cfg, overrides)
         drafting = {tuple(item for item in job if re.match(r"decode(=|\.length)", item)): job for job in jobs or ()}
@@ -191,13 +195,6 @@ def _list_jobs(
     return BasicSweeper.split_arguments(parsed, None)[0], swept
 
 
-def _refuse_calls(cfg: DictConfig) -> None:
-    """Raise InputError where a setting of Hydra names code to be called: a sweep would call it."""
-    for call in _calls(OmegaConf.to_container(cfg.hydra), "hydra"):
-        if not MAY_CALL.fullmatch(call):
-            raise InputError(f"{call}: names code to be called; expected a plugin of Hydra as launcher or sweeper only")
-
-
 def _calls(node: Any, path: str) -> Iterator[str]:
     """``key=value`` of all that Hydra's ``instantiate`` or ``logging.config`` would call below a node."""
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
@@ -218,10 +215,18 @@ def _killed_as_results() -> Iterator[None]:
         try:
             return wait(job)
         except (FailedJobError, UncompletedJobError) as error:
-            return [JobReturn(_return_value=_ended(job, error), status=JobStatus.COMPLETED)]
+            lines = [line for line in str(error).splitlines() if line.strip(" -")]
+            state = re.search(r"\(state: (\w+)", lines[1] if len(lines) > 1 else "")
+            how = f"state {state[1]}" if state else lines[-1]
+            reason = f"ended without a result, {how}: see {job.paths.stderr}"
+            ended = Ended(tuple(job.submission().args[0]), None, KILLED, reason)
+            return [JobReturn(_return_value=ended, status=JobStatus.COMPLETED)]
 
     # The launcher makes its jobs itself, so their class is changed while it runs.
-    watcher = SlurmJob.watcher if _accounts() else _queue_watcher()
+    # Without accounts Slurm's ``sacct`` fails, and no end of a killed job would be seen.
+    sacct = ["sacct", "--noheader"]
+    accounts = shutil.which("sacct") and not subprocess.run(sacct, capture_output=True, check=False).returncode
+    watcher = SlurmJob.watcher if accounts else _queue_watcher()
     replaced = ((Job, "results", wait, results), (SlurmJob, "watcher", SlurmJob.watcher, watcher))
     for owner, name, _, ours in replaced:
         setattr(owner, name, ours)
@@ -230,21 +235,6 @@ def _killed_as_results() -> Iterator[None]:
     finally:
         for owner, name, theirs, _ in replaced:
             setattr(owner, name, theirs)
-
-
-def _ended(job: Any, error: Exception) -> Ended:
-    overrides = tuple(job.submission().args[0])
-    lines = [line for line in str(error).splitlines() if line.strip(" -")]
-    state = re.search(r"\(state: (\w+)", lines[1] if len(lines) > 1 else "")
-    how = f"state {state[1]}" if state else lines[-1]
-    return Ended(overrides, None, KILLED, f"ended without a result, {how}: see {job.paths.stderr}")
-
-
-def _accounts() -> bool:
-    """Whether Slurm keeps accounts: without them ``sacct`` fails, and no end of a killed job would be seen."""
-    if shutil.which("sacct") is None:
-        return False
-    return subprocess.run(["sacct", "--noheader"], capture_output=True, check=False).returncode == 0
 
 
 def _queue_watcher() -> Any:

@@ -67,7 +67,12 @@ class PromptBuilder:
                 f"{_choices()}."
             )
         if template not in (None, RAW) and template not in _fschat_names():
-            raise InputError(_unknown_template(str(template)))
+            close = get_close_matches(str(template), [RAW, *_fschat_names()], n=5, cutoff=0.4)
+            hint = f"did you mean {', '.join(close)}? " if close else ""
+            raise InputError(
+                f"model.template={template}: fschat writes no prompt under that name; {hint}"
+                f"Expected null (the tokenizer's own chat template), a file *.jinja, {_choices()}."
+            )
         self._switch: dict[str, Any] = {} if thinking is None else self._find_switch(thinking)
         probe = self.ids(["Hello"], [])  # a template that cannot be written out fails here, before a run starts
         self.warnings = tuple(filter(None, (self._bos_warning(probe), _space_run_warning(tokenizer))))
@@ -238,15 +243,6 @@ def _choices() -> str:
         return f"{known}, or another of the {len(_fschat_names())} in fastchat.conversation.conv_templates"
     except InputError:
         return f"{known}, or any other of fschat (not installed: pip install fschat)"
-
-
-def _unknown_template(template: str) -> str:
-    close = get_close_matches(template, [RAW, *_fschat_names()], n=5, cutoff=0.4)
-    hint = f"did you mean {', '.join(close)}? " if close else ""
-    return (
-        f"model.template={template}: fschat writes no prompt under that name; {hint}"
-        f"Expected null (the tokenizer's own chat template), a file *.jinja, {_choices()}."
-    )
 
 
 def _space_run_warning(tokenizer: PreTrainedTokenizerBase) -> str:
