@@ -310,15 +310,9 @@ def read_blocks(
     A block is complete when it has each of its cases under the methods that these cases are not done with yet, and
     under vanilla and its control, which the others are paired with.
 
-    Args:
-        path: the file of records.
-        methods: all rows of the run.
-        first_blocks: method -> the first block that may have it, for those that were added to the run.
-        sizes: (case, round) -> cases of its block, where it is more than one.
-        fix: the end of the message.
-
-    Raises:
-        RunError: a block lacks a record, and another block follows.
+    methods: all rows of the run. first_blocks: method -> the first block that may have it, for those that were added to
+    the run. sizes: (case, round) -> cases of its block, if it is more than one. fix: the end of the message. Raises
+    RunError if a block lacks a record, and another block follows.
     """
     pending: list[CaseRecord] = []
     done: dict[tuple[str, int], frozenset[str]] = {}  # of a run that has grown: methods of earlier blocks

@@ -104,14 +104,10 @@ def quiet_libraries() -> None:
 
 
 def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
-    """Check a composed configuration and read everything but weights.
+    """Check a composed configuration and read everything but weights. Raises InputError.
 
-    Args:
-        cfg: The configuration; a method that is left out is deleted from it.
-        like: A job that differs in its methods alone, whose source is not read again.
-
-    Raises:
-        InputError: A setting, a question or the model does not allow the run.
+    cfg: the configuration; a method that is left out is deleted from it. like: a job that differs in its methods alone,
+    whose source is not read again.
     """
     resolved = composition.plain_values(cfg)
     refuse_unusable(resolved, "")

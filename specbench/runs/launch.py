@@ -30,6 +30,7 @@ from specbench.records.store import DISK_FAULTS, MANIFEST, PAGE
 from specbench.runs.config import ReportConfig
 from specbench.runs.execution import execute
 from specbench.runs.job import Job
+from specbench.runs.sources import LOADING
 from specbench.screen import DONE, FAILED, INTERRUPTED, Screen, ending_as_interrupts, forwarding, showing
 
 if TYPE_CHECKING:
@@ -42,23 +43,17 @@ SLOW_S = 3  # of a step of loading
 
 
 def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) -> int:
-    """Run a job in its directory and report; returns the exit code.
+    """Run a job in its directory, or resume it, and report; returns the exit code.
 
-    Args:
-        job: A checked job.
-        directory: Where the run is written, or resumed.
-        report: False where another process reports.
-        again: Report a run that is complete and reported already.
-
-    Raises:
-        InputError: The directory cannot be used, or the target or a method cannot be loaded.
+    report: False if another process reports. again: report a run that is complete and reported already. Raises
+    InputError if the directory cannot be used, or the target or a method cannot be loaded.
     """
     console = open_console()
     directory = directory.resolve()
     shown = Progress(console, job.config.report.progress, job.source.timed)
     try:
         with ending_as_interrupts():
-            with _log_file(directory / "run.log"), shown, forwarding(shown.show, "specbench.runs.sources"):
+            with _log_file(directory / "run.log"), shown, forwarding(shown.show, LOADING):
                 decoded = execute(job, directory, shown.observe)
             return _report(job.config.report, directory, console, decoded or again) if report else DONE
     except KeyboardInterrupt:

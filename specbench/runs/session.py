@@ -29,12 +29,12 @@ from specbench.models.tensor_parallel.team import TeamError
 from specbench.records.record import VANILLA, CaseRecord, Failure, TurnRecord
 from specbench.runs.entry import Entry
 from specbench.runs.job import Job
-from specbench.runs.sources import Stage, Turn
+from specbench.runs.sources import LOADING, Stage, Turn
 from specbench.suite.number import is_right
 from specbench.suite.prompt import answer_text, count_thinking, thinking_marks
 from specbench.types import Case, CaseError
 
-log = logging.getLogger(__name__)
+log, loading = logging.getLogger(__name__), logging.getLogger(LOADING)
 _KILLED = Failure(
     type="Killed",
     message="the process was killed in this block three times: the case is not tried again",
@@ -47,23 +47,19 @@ _KILLED = Failure(
 def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
     """Load the target of a job and bind its methods; both are closed at the end.
 
-    Args:
-        job: A checked job.
-        threads: The number of CPU threads of the run that is resumed, if any.
-
-    Raises:
-        InputError: The target cannot be driven, or a method cannot be served.
+    threads: the number of CPU threads of the run that is resumed, if any. Raises InputError if the target cannot be
+    driven, or a method cannot be served.
     """
     model, source = job.config.model, job.source
     allow_cudnn_attention(model.cudnn_attention)
     stage = source.open(job.sampling, job.way, job.why)
     try:
         if source.loads and job.way != TENSOR:
-            log.info("choosing the threads")
+            loading.info("choosing the threads")
             stage = replace(stage, threads=choose_threads(stage.engine, model.threads, threads))
         readers = frozenset(entry.name for entry in job.entries if source.bind(entry, stage))
         source.refuse_together(job.entries)
-        log.info("warming up, %d prompts a method", len(stage.warmup))
+        loading.info("warming up, %d prompts a method", len(stage.warmup))
         yield replace(stage, readers=readers)
     finally:
         for entry in job.entries:

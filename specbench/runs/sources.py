@@ -46,7 +46,8 @@ SPELLED = 50  # answers that are turned into text to see whether the tokenizer i
 SERVED = "server"  # in place of a folder of weights
 MOST_CONTEXT = 1 << 20  # [tokens] where a tokenizer names no length: the server refuses what is too long
 FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
-log = logging.getLogger(__name__)
+LOADING = "specbench.runs.loading"  # name of the log of the steps of loading, which the display shows
+log = logging.getLogger(LOADING)
 
 
 @dataclass(frozen=True, slots=True)

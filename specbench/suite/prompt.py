@@ -30,18 +30,12 @@ RAW = "raw"  # no template; shadows fschat's own "raw", which writes no separato
 class PromptBuilder:
     """Builds the prompts of one tokenizer under one template.
 
-    Args:
-        tokenizer: of the target.
-        template: a template of fschat (``vicuna_v1.1``, ``llama-2``), None for the tokenizer's own chat template, a
-            file (``*.jinja``) of another one, or ``raw`` for turns and answers joined by newlines.
-        system: replaces the template's system message; None keeps it.
-        thinking: the chat template's switch; None leaves it unchanged.
+    template: a template of fschat (``vicuna_v1.1``, ``llama-2``), None for the tokenizer's own chat template, a file
+    (``*.jinja``) of another one, or ``raw`` for turns and answers joined by newlines. system: replaces the template's
+    system message; None keeps it. thinking: the chat template's switch; None leaves it unchanged. Raises InputError if
+    the template does not exist or cannot be written out.
 
-    Attributes:
-        warnings: where the tokenizer gives other prompts than the model was trained on.
-
-    Raises:
-        InputError: the template does not exist or cannot be written out.
+    The attribute ``warnings`` states where the tokenizer gives other prompts than the model was trained on.
     """
 
     def __init__(
@@ -97,9 +91,7 @@ class PromptBuilder:
     def ids(self, turns: Sequence[str], answers: Sequence[str]) -> list[int]:
         """Returns the token ids of the conversation, up to the start of the model's next answer.
 
-        Args:
-            turns: the user's n + 1 messages.
-            answers: the model's n earlier answers (``answer_text``).
+        turns: the user's n + 1 messages. answers: the model's n earlier answers (``answer_text``).
         """
         if self._template is None:
             return [int(token) for token in self._chat(turns, answers, tokenize=True)]

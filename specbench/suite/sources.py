@@ -30,22 +30,11 @@ def locate(
     key: str = "suite.path",
     holds: str = "a .jsonl or .jsonl.gz file of questions",
 ) -> Path | HubTables:
-    """Finds a suite.
+    """Finds a suite: a file or folder, or the tables on the hub.
 
-    Args:
-        name: of the suite.
-        path: returned unchanged if it is given.
-        relative: below ``$SPECBENCH_DATA/suites``, by default ``<name>/question.jsonl``.
-        hub: a data set on the Hugging Face hub.
-        home: where its authors publish it, for errors.
-        key: the setting that gives ``path``, for errors.
-        holds: what that setting must name, for errors.
-
-    Returns:
-        The file or folder, or the tables on the hub.
-
-    Raises:
-        InputError: none of the places has the suite; the message lists every way to give it.
+    path: returned unchanged if it is given. relative: below ``$SPECBENCH_DATA/suites``, by default
+    ``<name>/question.jsonl``. For errors: home: where its authors publish it; key: the setting that gives ``path``;
+    holds: what that setting must name. Raises InputError, with every way to give it, if none of the places has it.
     """
     if path is not None:
         return Path(path).expanduser()

@@ -20,8 +20,8 @@ from filelock import FileLock
 import specbench.runs.execution
 import specbench.runs.session
 import specbench.runs.sources
-from builders.resumed import edit_manifest, timeless, watch_job
-from builders.runs import Stopped
+from builders.resumed import edit_manifest, timeless
+from builders.runs import Stopped, watch_job
 from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, point_latest, read_manifest, read_run
 from specbench.runs.digest import ADDED, digest
