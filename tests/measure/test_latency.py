@@ -14,7 +14,7 @@ from specbench.input import whole_numbers
 from specbench.models.engine import Engine
 from specbench.models.fast.graphs import GRAPHED
 from specbench.profile import Ceilings, ModelShape
-from specbench.runs.sources import set_stage
+from specbench.runs.session import set_stage
 from specbench.types import InputError, Prefill, Step
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from builders.runs import job_for
 from methods.parts.port import Port
 from specbench.measure.environment import machine
 from specbench.models.tensor_parallel.start import TeamSettings
-from specbench.runs.sources import set_stage
+from specbench.runs.session import set_stage
 
 OTHERS = ["flash", "efficient", "math"]
 
@@ -37,4 +37,4 @@ def test_processes_of_the_run_follow_it(allowed):
     port = Port("process", Diary, ("dear",), 60.0)
     assert port.ask("sees_cudnn") is allowed
     port.close()
-    assert TeamSettings(job_for("model=tiny").card, 2, 8).cudnn is allowed
+    assert TeamSettings(job_for("model=tiny").source.card, 2, 8).cudnn is allowed

@@ -310,7 +310,7 @@ def test_what_cannot_be_timed_says_why(live, tmp_path, overrides, words):
 def test_shapes_have_the_size_of_their_name(shape, billions, monkeypatch):
     """As written; no weights are made, so any machine has room for them."""
     monkeypatch.setattr(weights, "_total_memory", lambda *_: 1 << 40)
-    config = job_for(f"model={shape}", "method=[pld]").card.config
+    config = job_for(f"model={shape}", "method=[pld]").source.card.config
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
