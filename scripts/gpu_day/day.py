@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.backends.cuda import enable_cudnn_sdp
 
 from methods.n_grammys import NGrammys
 from methods.pld import PromptLookup
@@ -25,7 +26,7 @@ from specbench.measure.clock import Clock
 from specbench.measure.environment import machine, versions
 from specbench.method import Method
 from specbench.models.facade import ModelCard, Target
-from specbench.models.fast.attention import SDPA, FastOptions, allow_cudnn_attention
+from specbench.models.fast.attention import SDPA, FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.records.store import write_atomically
 
@@ -97,7 +98,7 @@ class Day:
             "n_grammys": NGrammys(strategy="context"),
         }  # fmt: skip
         self.few_methods = {name: self.methods[name] for name in list(self.methods)[: 2 if rehearse else None]}
-        allow_cudnn_attention(False)
+        enable_cudnn_sdp(False)
 
     def run(self, call: str, sections: Sequence[tuple[str, Section]], only: Sequence[str]) -> bool:
         """Run every section of a call, or those of ``only``; returns whether all of them succeeded."""

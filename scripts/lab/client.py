@@ -59,10 +59,10 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
         job = job_of(["model=server", f"model.tokenizer={given.tokenizer}", f"method.vanilla.url={url}", "method=[]"])
         method = next(entry.method for entry in job.entries)
         assert isinstance(method, Remote)
-        assert job.prompts is not None
-        method.bind(Target(job.card, None, 64, None))
+        assert job.source.prompts is not None
+        method.bind(Target(job.source.card, None, 64, None))
         stack.callback(method.close)
-        prompts = [job.prompts.ids(case.turns[:1], []) for case in job.suite.cases]
+        prompts = [job.source.prompts.ids(case.turns[:1], []) for case in job.source.suite.cases]
         profile = stack.enter_context(cProfile.Profile()) if given.profile else None
         costs = ((requests, measure_client(method, prompts, given.limit, requests, given.answers * requests))
                  for requests in given.requests)  # fmt: skip

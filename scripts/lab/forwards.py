@@ -32,10 +32,10 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=4, help="forwards of each width in a turn")
     given = parser.parse_intermixed_args(arguments)
     job, model = load_target(["method=[]", *given.overrides])
-    engines = [FastEngine(model, job.card.context, frozenset(), 256, options=FastOptions(compiled=compiled))
+    engines = [FastEngine(model, job.source.card.context, frozenset(), 256, options=FastOptions(compiled=compiled))
                for compiled in (True, False, True)]  # fmt: skip
     if engines[0].compiled is None:
-        raise InputError(f"model={job.card.name}: there is no compiled forward, {engines[0].describe_forward()}")
+        raise InputError(f"model={job.source.card.name}: there is no compiled forward, {engines[0].describe_forward()}")
     device = torch.device("cpu")
     benches = [Bench(engine, device, len(engine.compact.embedding)) for engine in engines]
     drafts = [Draft.chain(benches[0].ids(fed - 1)) if fed > 1 else EMPTY for fed in given.fed]
@@ -49,4 +49,5 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
     figures = (plain / compiled, again / compiled, compiled / compiled[0], plain / plain[0], bound_ms / compiled)
     rows = ([fed, *(f"{figure:.2f}" for figure in row)] for fed, *row in zip(given.fed, *figures, strict=True))
     print_table(columns, rows, left=())
-    print(f"{job.card.name}, {job.card.dtype}, {torch.get_num_threads()} threads, {given.context} tokens of context")
+    about = f"{job.source.card.name}, {job.source.card.dtype}, {torch.get_num_threads()} threads"
+    print(f"{about}, {given.context} tokens of context")

@@ -26,13 +26,17 @@ def load_target(overrides: Sequence[str]) -> tuple[Job, Any]:
 
     job = job_of(overrides)
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
-    return job, load_model(job.card, **model_options(job.config))
+    return job, load_model(job.source.card, **model_options(job.config))
 
 
 def load_engine(overrides: Sequence[str], max_nodes: int) -> tuple[Job, Any, Engine]:
     """Return the job and the model of settings, and its engine for drafts of at most ``max_nodes``."""
     job, model = load_target(overrides)
-    return job, model, make_engine(job.config.engine.kind, model, job.card, max_nodes, job.config.model.attention)[0]
+    return (
+        job,
+        model,
+        make_engine(job.config.engine.kind, model, job.source.card, max_nodes, job.config.model.attention)[0],
+    )
 
 
 def random_model(family: str, sizes: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Any:

@@ -53,11 +53,11 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
             shape, base, masked = ModelShape(**shape_of(model)), 0, any(find_windows(model.config).values())
             clock = Clock(engine.device)
             for entry in job.entries:
-                entry.method.bind(Target(job.card, model, NODES, None))
-                short = repeating_tokens(64, job.card.vocab_size)
+                entry.method.bind(Target(job.source.card, model, NODES, None))
+                short = repeating_tokens(64, job.source.card.vocab_size)
                 _, base = measure_peak(partial(decode, engine, entry.method, Request(short, 8, None, 0), clock))
             for count, entry in product(sorted(given.context), job.entries):
-                prompt = repeating_tokens(count - given.tokens, job.card.vocab_size)
+                prompt = repeating_tokens(count - given.tokens, job.source.card.vocab_size)
                 request = Request(prompt, given.tokens, None, 0)
                 out, decoded = measure_peak(partial(decode, engine, entry.method, request, clock))
                 _, checked = measure_peak(partial(engine.gaps, prompt, out.ids))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from builders.engines import Scripted, scripts
+from builders.engines import decode_script, scripts
 from builders.models import VOCAB, build, plain_greedy
 from scripts.lab.judge import (
     FAULTS,
@@ -21,9 +20,7 @@ from scripts.lab.judge import (
     rate_cells,
     sound_cells,
 )
-from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
-from specbench.measure.clock import Clock
 from specbench.measure.lossless import TOLERANCE
 from specbench.models.engine import Silent
 from specbench.models.fast.engine import FastEngine
@@ -48,7 +45,7 @@ def engine_of(model, plant: type[Fault]) -> tuple[FastEngine, Fault]:
 def worst_gap(target, plant: type[Fault], script) -> tuple[float, int]:
     """The judge's largest gap for one answer, and the strikes of the fault."""
     engine, fault = engine_of(target[0], plant)
-    ids = decode(engine, Scripted(script), Request(PROMPT, COUNT, None, 0), Clock(torch.device("cpu"))).ids
+    ids = decode_script(engine, script, PROMPT, COUNT).ids
     return max(engine.gaps(PROMPT, ids)), fault.strikes
 
 

@@ -1,1 +1,1 @@
-"""Result files of other harnesses, written from a run or compared with one."""
+"""Result files of other harnesses, written from a run and read next to one."""

@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 class Plot:
     """A kind of plot. name: of its files. title: what the picture shows, on the page.
 
-    draw: of a scene that has methods; instead of the figure the reason why it is missing.
+    draw: of a scene that has methods; in place of the figure the reason why there is none.
     """
 
     name: str
@@ -59,7 +59,7 @@ def draw_plots(findings: Findings, load: Load | None = None, display: bool = Fal
 
 
 def title_of(stem: str) -> str:
-    """'growth-tiny' -> 'Mean accepted tokens against tokens held, tiny'; unknown names unchanged."""
+    """'growth-tiny' -> 'Mean accepted tokens against tokens stored, tiny'; unknown names unchanged."""
     kind, _, where = stem.partition("-")
     known = [plot for plot in PLOTS if kind == plot.name or kind.startswith(f"{plot.name}_")]
     if not known:
