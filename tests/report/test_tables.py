@@ -145,7 +145,7 @@ def test_names_on_a_terminal_are_whole_or_broken_and_printed_once():
 
 
 def test_figures_are_whole_on_any_terminal():
-    """Where even broken names leave no room the table is wider than the terminal; no digit is lost."""
+    """If even broken names leave no space, the table is wider than the terminal; no digit is lost."""
     rows = [("a_method_with_a_long_name", *(f"{number}.125" for number in range(9)))]
     for width in (30, 80, 90, 110, 200):
         text = "\n".join(printed_table(rows, width))
