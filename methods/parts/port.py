@@ -27,8 +27,8 @@ from typing import Any, Literal
 
 import torch
 import torch.multiprocessing
+from torch.backends.cuda import cudnn_sdp_enabled, enable_cudnn_sdp
 
-from specbench.models.fast.attention import allow_cudnn_attention, is_cudnn_attention_allowed
 from specbench.types import CaseError, InputError
 
 CLOSE_S = 2.0  # [s] that a partner has to end by itself
@@ -186,7 +186,7 @@ class ProcessChannel(ThreadChannel):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             end.detach()  # the connection's own, not to be closed here
-        given = (theirs, torch.get_num_threads(), is_cudnn_attention_allowed(), build, arguments)
+        given = (theirs, torch.get_num_threads(), cudnn_sdp_enabled(), build, arguments)
         self.worker = context.Process(target=_run, args=given, daemon=True, name="drafting")
         with _interrupts_ignored():
             self.worker.start()
@@ -207,7 +207,7 @@ def _run(connection: Connection, threads: int, cudnn: bool, build: Build, argume
     """What the process does. threads: torch's, as many as here, since sums depend on it. cudnn: its attention too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C, and ends this process
     torch.set_num_threads(threads)
-    allow_cudnn_attention(cudnn)
+    enable_cudnn_sdp(cudnn)
     _serve(_Wire(connection), build, arguments)
 
 

@@ -62,12 +62,12 @@ def run(given: Namespace) -> None:
         answer = answers_behind(given.url) if given.url else partial(generate_batch, model)
         if given.library == LIBRARIES[1]:
             peer = OpenvinoBatches()
-            peer.bind(Target(job.card, model, max_nodes=1, sampling=None))
+            peer.bind(Target(job.source.card, model, max_nodes=1, sampling=None))
             answer = peer.answer
         bench.compare(answer, given.requests, given.steps, given.blocks)
     else:
         bench.measure(given.requests, given.nodes, given.blocks)
-    about = f"{job.card.name}, {job.card.dtype}, engine={engine.kind.value}: {engine.describe_forward()}"
+    about = f"{job.source.card.name}, {job.source.card.dtype}, engine={engine.kind.value}: {engine.describe_forward()}"
     sizes = f"{given.context} tokens of context, drafts of {given.nodes} nodes"
     print(f"{about}, {torch.get_num_threads()} threads, {sizes}")
 

@@ -55,10 +55,10 @@ def run(given: Namespace) -> None:
         job = job_of(["model=server", f"model.tokenizer={given.tokenizer}", f"method.vanilla.url={url}", "method=[]"])
         method = next(entry.method for entry in job.entries)
         assert isinstance(method, Remote)
-        assert job.prompts is not None
-        method.bind(Target(job.card, None, 64, None))
+        assert job.source.prompts is not None
+        method.bind(Target(job.source.card, None, 64, None))
         stack.callback(method.close)
-        prompts = [job.prompts.ids(case.turns[:1], []) for case in job.suite.cases]
+        prompts = [job.source.prompts.ids(case.turns[:1], []) for case in job.source.suite.cases]
         profile = stack.enter_context(cProfile.Profile()) if given.profile else None
         print_head("requests at once", "events", "events a second", "CPU us an event", "of a core", left=())
         for requests in given.requests:

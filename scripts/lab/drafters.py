@@ -62,7 +62,7 @@ def run(given: Namespace) -> None:
         raise InputError("--tokens, --context: expected 1 or more")
     known = _names()
     job_of([f"method=[{name}]" for name in given.methods if name not in known][:1])  # an error, not a skipped line
-    card = job_of([*given.set, "method=[]", "suite.limit=1"]).card
+    card = job_of([*given.set, "method=[]", "suite.limit=1"]).source.card
     need = 2 * (max(given.context) + given.tokens)
     documents = tokenize(read_documents(given.corpus or []), card.tokenizer)
     text = np.concatenate([*documents])[:need].tolist() if given.corpus else repeating_tokens(need, card.vocab_size)

@@ -37,12 +37,12 @@ def add_options(parser: ArgumentParser) -> None:
 def run(given: Namespace) -> None:
     """Time, and print the table."""
     job = job_of(["method=[]", *given.overrides])
-    model = load_model(job.card, **model_options(job.config))
+    model = load_model(job.source.card, **model_options(job.config))
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
-    engines = [FastEngine(model, job.card.context, frozenset(), 256, options=FastOptions(compiled=compiled))
+    engines = [FastEngine(model, job.source.card.context, frozenset(), 256, options=FastOptions(compiled=compiled))
                for compiled in (True, False, True)]  # fmt: skip
     if engines[0].compiled is None:
-        raise InputError(f"model={job.card.name}: there is no compiled forward, {engines[0].describe_forward()}")
+        raise InputError(f"model={job.source.card.name}: there is no compiled forward, {engines[0].describe_forward()}")
     device = torch.device("cpu")
     benches = [Bench(engine, device, len(engine.compact.embedding)) for engine in engines]
     drafts = [Draft.chain(benches[0].ids(fed - 1)) if fed > 1 else EMPTY for fed in given.fed]
@@ -56,4 +56,7 @@ def run(given: Namespace) -> None:
     figures = (plain / compiled, again / compiled, compiled / compiled[0], plain / plain[0], bound_ms / compiled)
     for fed, *row in zip(given.fed, *figures, strict=True):
         print_row(fed, *(f"{figure:.2f}" for figure in row))
-    print(f"{job.card.name}, {job.card.dtype}, {torch.get_num_threads()} threads, {given.context} tokens of context")
+    print(
+        f"{job.source.card.name}, {job.source.card.dtype}, {torch.get_num_threads()} threads,"
+        f" {given.context} tokens of context"
+    )

@@ -25,8 +25,7 @@ from specbench.models.engine import Silent
 from specbench.models.fast.engine import FastEngine
 from specbench.records.record import CaseRecord
 from specbench.runs.job import job_of
-from specbench.runs.session import RequestSettings, Session
-from specbench.runs.sources import set_stage
+from specbench.runs.session import Session, set_stage
 from specbench.types import Needs
 
 ANSWERS, TOKENS = (3, 10, 30), (1_000, 10_000, 30_000, 100_000)
@@ -94,8 +93,7 @@ def decode(*settings: str, plant: type[Fault] = Fault) -> tuple[list[CaseRecord]
     job = job_of(["model=tiny", "suite=mini", "measure=quick", *settings])
     with set_stage(job) as stage:
         fault = plant(stage.engine)
-        asked = RequestSettings(job.config.decode.max_new_tokens, None, 0)
-        blocks = Session(stage, job.rows, asked).run(job.plan)
+        blocks = Session(job, stage).run(job.plan)
         return [record for records in blocks for record in records], fault
 
 

@@ -34,8 +34,8 @@ def load_engine(overrides: Sequence[str], max_nodes: int) -> tuple[Job, Any, Eng
 
     job = job_of(overrides)
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
-    model = load_model(job.card, **model_options(job.config))
-    engine, _ = make_engine(job.config.engine.kind, model, job.card, max_nodes, job.config.model.attention)
+    model = load_model(job.source.card, **model_options(job.config))
+    engine, _ = make_engine(job.config.engine.kind, model, job.source.card, max_nodes, job.config.model.attention)
     return job, model, engine
 
 

@@ -55,11 +55,11 @@ def run(given: Namespace) -> int:
         job, model, engine = load_engine(settings, NODES)
         shape, base, masked = ModelShape(**shape_of(model)), 0, any(find_windows(model.config).values())
         for entry in job.entries:
-            entry.method.bind(Target(job.card, model, NODES, None))
-            short = repeating_tokens(64, job.card.vocab_size)
+            entry.method.bind(Target(job.source.card, model, NODES, None))
+            short = repeating_tokens(64, job.source.card.vocab_size)
             _, base = measure_peak(partial(_decode, engine, entry.method, short, 8))
         for count in sorted(given.context):
-            prompt = repeating_tokens(count - given.tokens, job.card.vocab_size)
+            prompt = repeating_tokens(count - given.tokens, job.source.card.vocab_size)
             for entry in job.entries:
                 ids, decoded = measure_peak(partial(_decode, engine, entry.method, prompt, given.tokens))
                 _, judged = measure_peak(partial(engine.gaps, prompt, ids))

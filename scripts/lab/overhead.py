@@ -61,16 +61,16 @@ def run(given: Namespace) -> None:
     torch.set_num_threads(1)
     layers = f"model.random.config.num_hidden_layers={2 if given.transfers else 32}"  # transfers do not depend on them
     job = job_of([*SHAPE, layers, f"method=[{','.join(given.methods)}]", "suite.categories=[rag]", "suite.limit=5"])
-    card = replace(job.card, eos=frozenset())
-    assert job.prompts is not None
-    prompts = [job.prompts.ids(case.turns[:1], []) for case in job.suite.cases]
+    card = replace(job.source.card, eos=frozenset())
+    assert job.source.prompts is not None
+    prompts = [job.source.prompts.ids(case.turns[:1], []) for case in job.source.suite.cases]
     if given.transfers:
         return print_transfers({entry.name: entry.method for entry in job.entries}, card, prompts[0])
-    model = load_model(job.card)
+    model = load_model(job.source.card)
     print_head("method", "forward ops", "other ops", "of these compaction", "syncs", "host us")
     for entry in job.entries:
         engine = make_engine(given.engine, model, card, 256, "sdpa", FastOptions(compiled=False))[0]
-        entry.method.bind(Target(job.card, model, 256, None))
+        entry.method.bind(Target(job.source.card, model, 256, None))
         entry.method.reset()
         print_row(entry.name, *count_operations(entry.method, engine, model, prompts))
 

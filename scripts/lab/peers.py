@@ -37,7 +37,7 @@ from specbench.measure.clock import Clock, without_collector
 from specbench.models.engine import Engine
 from specbench.records.record import EngineKind
 from specbench.runs.job import job_of
-from specbench.runs.sources import set_stage
+from specbench.runs.session import set_stage
 from specbench.stats import MIN_CASES, Estimate, speedup
 from specbench.types import InputError
 
@@ -86,9 +86,11 @@ def run(given: Namespace) -> None:
     names = sorted({name for pair in pairs for name in pair_named(pair)})
     settings = [*given.overrides, f"engine={given.engine}", f"model.dtype={given.dtype}", f"method=[{','.join(names)}]"]
     job = job_of([*settings, f"decode.max_new_tokens={given.tokens}"])
-    if job.prompts is None:
-        raise InputError(f"model={job.card.name}: recorded tokens have no peer; expected a model")
-    prompts = in_turn([(case.category, job.prompts.ids(case.turns[:1], [])) for case in job.suite.cases], given.prompts)
+    if job.source.prompts is None:
+        raise InputError(f"model={job.source.card.name}: recorded tokens have no peer; expected a model")
+    prompts = in_turn(
+        [(case.category, job.source.prompts.ids(case.turns[:1], [])) for case in job.source.suite.cases], given.prompts
+    )
     if len(prompts) < MIN_CASES or given.blocks < 1:
         raise InputError(f"prompts={len(prompts)}, blocks={given.blocks}: expected at least {MIN_CASES} and 1")
     if "hf_compiled" in names:  # without slots that are never used
@@ -102,8 +104,9 @@ def run(given: Namespace) -> None:
             sides = {name: methods[name] for name in pair_named(pair)}
             timed = time_pair(stage.engine, stage.target.device, sides, prompts, given.blocks, given.tokens)
             found.append(compare(*timed, cpu=stage.target.device.type == "cpu"))
-    about = {"model": job.card.name, "engine": given.engine, "dtype": job.card.dtype, "tokens": given.tokens,
-             "prompts": len(prompts), "blocks": given.blocks, "threads": torch.get_num_threads()}  # fmt: skip
+    about = {"model": job.source.card.name, "engine": given.engine, "dtype": job.source.card.dtype,
+             "tokens": given.tokens, "prompts": len(prompts), "blocks": given.blocks,
+             "threads": torch.get_num_threads()}  # fmt: skip
     print(" ".join(f"{key}={value}" for key, value in about.items()) + "\n")
     print_peers(found)
 

@@ -18,7 +18,7 @@ from specbench.decode.lengths import Bandit
 from specbench.method import Method
 from specbench.records.record import CaseRecord
 from specbench.records.store import RECORDS
-from specbench.runs.load_session import LoadSession, SharedTurn
+from specbench.runs.load_session import SharedTurn, require_memory
 from specbench.serving.settings import LoadConfig
 from specbench.types import InputError
 
@@ -209,10 +209,8 @@ def test_a_load_without_memory_is_refused_before_it_begins(fault):
         return SimpleNamespace(nbytes=lambda: requests * tokens << 40, end=lambda: None)
 
     engine = SimpleNamespace(batch=batch, context=2048, device=torch.device("cpu"))
-    session = LoadSession.__new__(LoadSession)
-    session._engine = engine
     with pytest.raises(InputError, match=r"load\.requests=64: there is no memory for so many requests of 2048 tokens"):
-        session.under(LoadConfig("closed", 64), [])
+        require_memory(LoadConfig("closed", 64), engine)
 
 
 def test_a_next_turn_that_cannot_be_asked_is_its_own_error_row(tmp_path, trace, alone, monkeypatch):

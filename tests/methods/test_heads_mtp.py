@@ -245,8 +245,8 @@ def test_a_policy_ends_the_chain_by_the_modules_distributions(model, tmp_path, s
     path = laws.gather(1, torch.tensor(tokens)[:, None])[:, 0].cumprod(0)
     for level, own, wanted in zip(asked, path, laws, strict=True):
         assert not level.drafted
-        assert float(level.reach) == pytest.approx(float(own), rel=1e-4)
-        torch.testing.assert_close(level.law.double(), wanted.double(), atol=1e-4, rtol=1e-3)
+        assert float(level.probability) == pytest.approx(float(own), rel=1e-4)
+        torch.testing.assert_close(level.distribution.double(), wanted.double(), atol=1e-4, rtol=1e-3)
 
 
 def test_drawn_tokens_state_the_modules_own_distributions(model, tmp_path):

@@ -107,9 +107,9 @@ def test_a_policy_and_a_drawn_chain_get_the_levels_distributions(model, tmp_path
     assert len(draft) == 5
     for level, own in zip(asked, laws, strict=True):
         assert level.drafted
-        assert float(level.reach) == pytest.approx(float(laws[: level.depth].max(-1).values.prod()), rel=1e-5)
-        assert level.law.shape == (VOCAB,)
-        assert torch.allclose(level.law[SMALLER].double(), own, atol=1e-6)
+        assert float(level.probability) == pytest.approx(float(laws[: level.depth].max(-1).values.prod()), rel=1e-5)
+        assert level.distribution.shape == (VOCAB,)
+        assert torch.allclose(level.distribution[SMALLER].double(), own, atol=1e-6)
     module, ids, sampling = PEagleModule(), [*PROMPT, 9], Sampling(0.9, top_p=0.8)
     method = bound(PEagle(module.save(tmp_path, **LAYERS), length=4), model, sampling)
     assert method.draws

@@ -141,9 +141,9 @@ def entropy(trainee) -> float:
 @pytest.mark.parametrize(("name", "least"), [("eagle", 3.0), ("eagle2", 3.5), ("eagle3", 2.5), ("p_eagle", 1.4)])
 def test_bundled_heads_are_worth_their_bytes(name, least):
     job = job_for(f"method=[{name}]", "suite.categories=[qa]", "suite.limit=3")
-    model = load_model(job.card)
+    model = load_model(job.source.card)
     (entry,) = [entry for entry in job.entries if entry.name == name]
     accepted = []
-    for case in job.suite.cases:
-        accepted += run(model, bound(entry.method, model), job.prompts.ids(case.turns[:1], []), 40).accept
+    for case in job.source.suite.cases:
+        accepted += run(model, bound(entry.method, model), job.source.prompts.ids(case.turns[:1], []), 40).accept
     assert sum(accepted) / len(accepted) > least

@@ -68,8 +68,8 @@ def test_a_policy_of_lengths_gets_the_rows_probabilities(model, sampling):
     assert sampling is None or len(draft.probs) == 3
     for level in asked:
         path = [float(row[token]) for row, token in zip(rows, draft.tokens[: level.depth], strict=False)]
-        assert (level.reach, level.drafted) == (pytest.approx(math.prod(path), rel=1e-5), True)
-        torch.testing.assert_close(level.law.double(), rows[level.depth - 1].double(), atol=1e-6, rtol=1e-5)
+        assert (level.probability, level.drafted) == (pytest.approx(math.prod(path), rel=1e-5), True)
+        torch.testing.assert_close(level.distribution.double(), rows[level.depth - 1].double(), atol=1e-6, rtol=1e-5)
 
 
 def test_a_budget_cuts_masks_and_tokens_are_drawn_from_the_rows_own_distributions(model):

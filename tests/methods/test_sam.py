@@ -280,7 +280,7 @@ def test_built_from_a_corpus_and_decoded_with(tmp_path):
     """The script's file in a run of the bundled model: output stays the target's, and the corpus drafts."""
     corpus, path = tmp_path / "corpus.txt", tmp_path / "static.safetensors"
     job = job_for("suite.limit=1")
-    corpus.write_text("\n\n".join(turn for case in job.suite.cases for turn in case.turns))
+    corpus.write_text("\n\n".join(turn for case in job.source.suite.cases for turn in case.turns))
     built = build("--out", path, "--ranked", "4", corpus)
     assert built.returncode == 0, built.stderr
     assert "states" in built.stdout

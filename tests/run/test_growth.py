@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.resumed import counted, replay_of, watch_job
+from builders.resumed import counted, replay_of
+from builders.runs import watch_job
 from specbench.commands import run as run_command
 from specbench.commands.merge import main as merge
 from specbench.records.store import MANIFEST, RECORDS, read_manifest
