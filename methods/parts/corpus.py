@@ -120,7 +120,8 @@ def _strings(item: Any) -> Iterator[str]:
 
 def tokenize(documents: Iterator[str], tokenizer: Any, batch: int = 1000) -> Iterator[np.ndarray]:
     """(T,) int32 ids of each document, with the special tokens that the tokenizer adds."""
-    while texts := list(islice(documents, batch)):
+    rest = iter(documents)
+    while texts := list(islice(rest, batch)):
         yield from (np.array(ids, dtype=np.int32) for ids in tokenizer(texts, verbose=False)["input_ids"])
 
 

@@ -136,6 +136,6 @@ def test_sampling_emits_vanillas_ids_for_the_same_seed(name, together):
 
 def test_no_omegaconf_object_reaches_a_method(name):
     entry = entry_of(name)
-    held = list(vars(entry.method).values()) + list(entry.parameters.values())
-    assert not any(isinstance(value, Container) for value in held)
+    given = list(vars(entry.method).values()) + list(entry.parameters.values())
+    assert not any(isinstance(value, Container) for value in given)
     assert dataclasses.is_dataclass(entry)

@@ -13,7 +13,7 @@ from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
 from methods.pard import Pard
 from methods.parts.draft_lm import DraftLM, DraftRequest, TreeRequest
-from methods.parts.draft_method import DraftModelMethod
+from methods.parts.draft_method import DrawingMethod
 from methods.self_speculation import SelfSpeculation
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
@@ -89,7 +89,7 @@ def test_a_budget_is_kept(name, make, budget, sampling):
 def test_sampled_strings_keep_the_targets_distribution(method, sampling, wrong, monkeypatch):
     target, draft = markov_tables()
     if wrong:
-        monkeypatch.setattr(DraftModelMethod, "pad_probs", lambda self, probs: probs.flip(-1))
+        monkeypatch.setattr(DrawingMethod, "pad_probs", lambda self, probs: probs.flip(-1))
     found = keeps_the_distribution(method(), sampling, target, draft)
     assert found < 1e-6 if wrong else found > 1e-3
 

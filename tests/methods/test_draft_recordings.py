@@ -193,14 +193,16 @@ def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_th
     lm.prepare(CHAIN)
     (cache,) = lm.runner.caches
     assert cache.capacity >= 100 + FEW.widths[-1]
-    held = set(cache.graphs._recorded)
-    assert {(width, length) for width, _, length, _ in held} == {(w, n) for w in (1, 2) for n in (64, 128, 256)}
+    recorded_shapes = set(cache.graphs._recorded)
+    assert {(width, length) for width, _, length, _ in recorded_shapes} == {
+        (w, n) for w in (1, 2) for n in (64, 128, 256)
+    }
     for _ in range(2):
         method = fitted(MAKE["speculative_sampling"](), model)
         method.lm = lm
         run(model, method, limit=LIMIT)
     assert lm.runner.caches == [cache]
-    assert set(cache.graphs._recorded) == held
+    assert set(cache.graphs._recorded) == recorded_shapes
 
 
 @torch.inference_mode()

@@ -78,7 +78,10 @@ def resting(paused: bool):
         yield
 
 
-TOLD, PAUSED = partial(resting, False), partial(resting, True)  # the same objects in each test: a run is kept by them
+OBSERVED, PAUSED = (
+    partial(resting, False),
+    partial(resting, True),
+)  # the same objects in each test: a run is kept by them
 
 
 @pytest.mark.exhaustive
@@ -87,9 +90,9 @@ def test_steps_that_a_drafter_left_out_leave_no_trace_in_what_it_reads(name, tog
     if not pauses(name):
         pytest.skip("it is asked at every step, or learns less from steps that it left out")
     cases = ("suite.limit=1", "suite.first=2", *QUICK, "engine=fast", *LOAD)
-    _, told = together.run(name, *cases, fits=pauses, within=TOLD)
+    _, observed = together.run(name, *cases, fits=pauses, within=OBSERVED)
     _, paused = together.run(name, *cases, fits=pauses, within=PAUSED)
-    for key, record in told.items():
+    for key, record in observed.items():
         turns = [(turn.ids, turn.accept) for turn in record.turns]
         assert turns
         assert [(turn.ids, turn.accept) for turn in paused[key].turns] == turns, key

@@ -233,7 +233,7 @@ def test_a_block_sees_itself_in_both_directions(model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"mask_token_id": None}, "mask_token_id=None; expected a token below 199"),
         ({"block_size": None}, "block_size=None; expected a whole number above 1"),
@@ -248,7 +248,7 @@ def test_a_block_sees_itself_in_both_directions(model, tmp_path):
         ({"transformer_layer_config": {"layer_types": ["sliding_attention"] * 2}}, "has a sliding window"),
     ],
 )
-def test_what_is_missing_or_unknown_is_named(model, tmp_path, settings, said):
+def test_what_is_missing_or_unknown_is_named(model, tmp_path, settings, message):
     folder = speculators(DFlashModule(), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     settings["transformer_layer_config"] = config["transformer_layer_config"] | settings.get(
@@ -257,7 +257,7 @@ def test_what_is_missing_or_unknown_is_named(model, tmp_path, settings, said):
     (tmp_path / "config.json").write_text(json.dumps(config | settings))
     with pytest.raises(InputError) as caught:
         DFlash(folder).check(card_of(model))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_trees_drawn_tokens_and_drafts_longer_than_the_block(model, tmp_path):

@@ -144,15 +144,15 @@ def oracle(truth, hidden, base):
         def root(self):
             logits = yield from super().root()
             self.on, self.level = torch.ones(1, dtype=torch.bool), 0
-            return self.told(logits)
+            return self.marked(logits)
 
         def expand(self, ids, rows):
             logits = yield from super().expand(ids, rows)
             self.level += 1
             self.on = self.on[rows] & (ids == truth[self.known + self.level])
-            return self.told(logits)
+            return self.marked(logits)
 
-        def told(self, logits):
+        def marked(self, logits):
             logits = logits.clone()
             logits[self.on, truth[self.known + self.level + 1]] += 1000
             return logits
@@ -368,7 +368,7 @@ def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("held", "message"),
+    ("content", "message"),
     [
         ("[1, 2, 2, 3]", "holds 3 different ids of 4"),
         ("[1, 2]", "at least 3 of them"),
@@ -378,10 +378,10 @@ def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
         (None, "no such file"),
     ],
 )
-def test_a_wrong_list_of_frequent_ids_is_named(small, tmp_path, held, message):
+def test_a_wrong_list_of_frequent_ids_is_named(small, tmp_path, content, message):
     path = tmp_path / "freq.json"
-    if held is not None:
-        path.write_text(held)
+    if content is not None:
+        path.write_text(content)
     with pytest.raises(InputError, match=rf"(?s)vocabulary=.*freq.json: .*{message}"):
         Eagle("random", top_k=3, vocabulary=str(path)).check(card_of(small))
     with pytest.raises(InputError, match="vocabulary=x: this head has an output matrix of its own"):

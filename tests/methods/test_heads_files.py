@@ -1,4 +1,4 @@
-"""Head checkpoints: formats that load, and what is said of those that do not."""
+"""Head checkpoints: formats that load, and the messages for those that do not."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_pickle_with_code_is_not_run_and_a_broken_file_is_named(model, tmp_pat
         ("someone/no-such-head", "head=someone/no-such-head: config.json cannot be fetched"),
     ],
 )
-def test_a_head_that_is_not_there_is_told(model, head, message):
+def test_a_head_that_is_not_there_is_named(model, head, message):
     assert message in refused(Eagle(head), model)
 
 
@@ -124,7 +124,7 @@ def test_names_of_the_speculators_library(model, tmp_path, names):
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"norm_everything": True}, "sets norm_everything, unknown here"),
         ({"eagle_config": {"use_mtp_layernorm": True}}, "sets use_mtp_layernorm, unknown here"),
@@ -137,9 +137,9 @@ def test_names_of_the_speculators_library(model, tmp_path, names):
         ({"embed_requires_grad": True}, "lacks embed_tokens.weight"),
     ],
 )
-def test_flags_that_change_the_forward_are_known_or_refused(model, tmp_path, config, said):
+def test_flags_that_change_the_forward_are_known_or_refused(model, tmp_path, config, message):
     folder = Eagle3Module().save(tmp_path, eagle_aux_hidden_state_layer_ids=[0, 1, 2], **config)
-    assert said in refused(Eagle3(folder), model)
+    assert message in refused(Eagle3(folder), model)
 
 
 def test_flags_of_other_programs_are_taken(model, tmp_path):
@@ -183,7 +183,7 @@ def test_random_heads_are_seeded_and_every_bundled_head_fits_its_target(model):
     assert card_of(build("llama")).vocab_size == 199
 
 
-def test_medusa_names_are_told(model, tmp_path):
+def test_medusa_names_are_checked(model, tmp_path):
     tmp_path.joinpath("a").mkdir()
     state = {name: weight.clone() for name, weight in MedusaModule().state_dict().items()}
     del state["1.0.linear.bias"]

@@ -78,7 +78,7 @@ def test_no_value_of_a_setting_ends_in_another_error(model, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "p_eagle", "dflash"])
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         ({"query_pre_attn_scalar": 224, "attn_logit_softcapping": 50}, "sets attn_logit_softcapping, query_pre_attn_"),
@@ -88,12 +88,12 @@ def test_no_value_of_a_setting_ends_in_another_error(model, tmp_path, kind):
         ({"mlp_bias": True}, "mlp_bias=True; expected False"),
     ],
 )
-def test_a_setting_that_changes_the_forward_is_refused_whatever_its_type(model, tmp_path, kind, config, said):
-    assert said in refused(kind, saved(kind, tmp_path / "top", **config), model)
+def test_a_setting_that_changes_the_forward_is_refused_whatever_its_type(model, tmp_path, kind, config, message):
+    assert message in refused(kind, saved(kind, tmp_path / "top", **config), model)
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"norm_output": 1}, "norm_output=1; expected True or False"),
         ({"eagle_config": {"residual_scale": 2}}, "sets residual_scale, unknown here"),
@@ -109,12 +109,12 @@ def test_a_setting_that_changes_the_forward_is_refused_whatever_its_type(model, 
         ({"rope_theta": -1.0}, "rotary positions"),
     ],
 )
-def test_settings_of_another_type_or_size_are_named(model, tmp_path, config, said):
+def test_settings_of_another_type_or_size_are_named(model, tmp_path, config, message):
     module = Eagle3Module(drafted=90, ids=SUBSET)
-    assert said in refused("eagle3", module.save(tmp_path, **{**AUX, **config}), model)
+    assert message in refused("eagle3", module.save(tmp_path, **{**AUX, **config}), model)
 
 
-def test_what_published_configurations_say_beside_the_forward_is_taken(model, tmp_path):
+def test_settings_of_published_configurations_that_do_not_concern_the_forward_are_accepted(model, tmp_path):
     """Names that NVIDIA's exporter, SpecForge's and AngelSlim's configurations hold."""
     nvidia = {"eagle_aux_hidden_state_layer_ids": [0, 1], "use_aux_hidden_state": True, "use_last_layernorm": True,
               "use_input_layernorm_in_first_layer": True, "use_mtp_layernorm": False, "next_layer_regular": True,
@@ -129,7 +129,7 @@ def test_what_published_configurations_say_beside_the_forward_is_taken(model, tm
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("fc.weight", torch.ones(64, 192, dtype=torch.int8), "fc.weight holds int8; expected float16"),
         ("fc.weight", torch.ones(64, 192).to(torch.float8_e4m3fn), "fc.weight holds float8_e4m3fn; expected float16"),
@@ -145,9 +145,9 @@ def test_what_published_configurations_say_beside_the_forward_is_taken(model, tm
         ("fc.bias", torch.zeros(64), "holds unexpected fc.bias"),
     ],
 )
-def test_tensors_of_another_type_or_range_are_named(model, tmp_path, name, value, said):
+def test_tensors_of_another_type_or_range_are_named(model, tmp_path, name, value, message):
     saved("eagle3", tmp_path)
-    assert said in refused("eagle3", rewritten(tmp_path, **{name: value}), model)
+    assert message in refused("eagle3", rewritten(tmp_path, **{name: value}), model)
 
 
 def test_offsets_of_a_whole_vocabulary_and_a_tree_wider_than_one(model, tmp_path):

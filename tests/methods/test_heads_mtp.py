@@ -100,11 +100,11 @@ class Module(nn.Module):
             raw = {"speculators_model_type": "mtp", "transformer_layer_config": raw, **config}
             save_file({**self.tensors(drop), **dict(more)}, folder / "model.safetensors")
         else:
-            held = {**self.tensors(drop), **dict(more), "model.norm.weight": torch.ones(64)}
-            placed = {name: f"model-{place % 2}.safetensors" for place, name in enumerate(sorted(held))}
+            stored = {**self.tensors(drop), **dict(more), "model.norm.weight": torch.ones(64)}
+            placed = {name: f"model-{place % 2}.safetensors" for place, name in enumerate(sorted(stored))}
             for part in set(placed.values()):
                 save_file(
-                    {name: held[name] for name, at in placed.items() if at == part}, folder / part, {"format": "pt"}
+                    {name: stored[name] for name, at in placed.items() if at == part}, folder / part, {"format": "pt"}
                 )
             (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
         (folder / "config.json").write_text(json.dumps(raw))
@@ -328,9 +328,9 @@ def test_a_module_that_is_missing_or_too_many_is_named(model, tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     wrong = [(3, r"\(model.layers.4.\*\): no MTP head .*lacks"), ("2", "num_nextn_predict_layers='2'"),
              (17, "expected a whole number from 1 to 16"), (True, "num_nextn_predict_layers=True")]  # fmt: skip
-    for value, said in wrong:
+    for value, message in wrong:
         (tmp_path / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": value}))
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             bound(Mtp(folder), model)
 
 

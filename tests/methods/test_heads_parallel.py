@@ -26,7 +26,7 @@ def nested(module, folder):
     module.save(folder, **LAYERS)
     state = load_file(folder / "model.safetensors")
     save_file(
-        {name.replace("midlayer.", "layers.0."): held for name, held in state.items()}, folder / "model.safetensors"
+        {name.replace("midlayer.", "layers.0."): stored for name, stored in state.items()}, folder / "model.safetensors"
     )
     config = json.loads((folder / "config.json").read_text())
     outer = ("speculators_model_type", "mask_token_id", "embed_requires_grad", "draft_vocab_size", *LAYERS)
@@ -43,7 +43,9 @@ def flat(module, folder):
     module.save(folder, **LAYERS, speculators_model_type=None, mask_token_id=None, pard_token=module.mask)
     state, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
     save_file({**state, "mask_hidden": state["mask_hidden"][0]}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({name: held for name, held in config.items() if held is not None}))
+    (folder / "config.json").write_text(
+        json.dumps({name: stored for name, stored in config.items() if stored is not None})
+    )
     return str(folder)
 
 
@@ -119,7 +121,7 @@ def test_a_policy_and_a_drawn_chain_get_the_levels_distributions(model, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("config", "drop", "said"),
+    ("config", "drop", "message"),
     [
         ({"mask_token_id": None}, (), "config.json has mask_token_id=None; expected a token below 199"),
         ({"mask_token_id": 199}, (), "config.json has mask_token_id=199; expected a token below 199"),
@@ -130,11 +132,11 @@ def test_a_policy_and_a_drawn_chain_get_the_levels_distributions(model, tmp_path
         ({"noise_schedule": True}, (), "sets noise_schedule, unknown here"),
     ],
 )
-def test_what_is_missing_or_unknown_is_named(model, tmp_path, config, drop, said):
+def test_what_is_missing_or_unknown_is_named(model, tmp_path, config, drop, message):
     folder = PEagleModule().save(tmp_path, drop=drop, **LAYERS, **config)
     with pytest.raises(InputError) as caught:
         PEagle(folder).check(card_of(model))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_the_two_kinds_of_heads_refuse_each_other(model, tmp_path):

@@ -89,7 +89,7 @@ def test_a_merged_tree_holds_the_members_paths_and_no_other(drafts, budget):
 
 @given(random_drafts(), st.lists(st.integers(0, 3), min_size=1, max_size=4))
 @settings(max_examples=300, deadline=None)
-def test_only_nodes_whose_parent_was_emitted_are_judged(draft, emitted):
+def test_only_nodes_whose_parent_was_emitted_are_counted(draft, emitted):
     rates = AcceptanceRates(1, 0.5, 8)
     (path,) = MergedTree([draft], rates).judge(emitted)
     found = paths_of(draft)

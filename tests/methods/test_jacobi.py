@@ -97,11 +97,11 @@ def test_window_is_the_targets_word_on_the_window_before(modulus, size, padding,
     steps = trace(Jacobi(size, padding), model, context, 12)
     root = list(context)
     for (window, emitted), (following, _) in pairwise(steps):
-        said = [model([*root, *window[:row]]) for row in range(size + 1)]
-        kept = said[len(emitted) :]
-        fresh = 0 if padding == "pad" else (kept or said)[-1]
+        picks = [model([*root, *window[:row]]) for row in range(size + 1)]
+        kept = picks[len(emitted) :]
+        fresh = 0 if padding == "pad" else (kept or picks)[-1]
         assert following == kept + [fresh] * (size - len(kept))
-        assert emitted == said[: len(emitted)]
+        assert emitted == picks[: len(emitted)]
         root += emitted
 
 

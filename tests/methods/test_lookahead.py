@@ -126,14 +126,14 @@ class ByTheCell:
         best, root, last = [first], self.context[-1], len(self.levels) - 1
         full = last == self.n - 2
         for gram in self.pool.get(root, []) if full else []:
-            said = [self.model([*self.context, *gram[:count]]) for count in range(self.n)]
+            picks = [self.model([*self.context, *gram[:count]]) for count in range(self.n)]
             hit = 0
-            while hit < self.n - 1 and gram[hit] == said[hit]:
+            while hit < self.n - 1 and gram[hit] == picks[hit]:
                 hit += 1
             if not self.keep_bonus:
                 hit = min(hit, self.n - 2)
             if hit > len(best) - 1:
-                best = said[: hit + 1]
+                best = picks[: hit + 1]
         columns = range(len(self.levels[0]) + 1) if last else range(1, len(self.levels[0]) + 1)
         new = [self.says(last, column) for column in columns]
         if full:

@@ -230,7 +230,7 @@ def test_tables_are_kept_on_disk_and_belong_to_one_model(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"not a table", None], ids=["empty", "text", "cut"])
-def test_a_broken_file_is_built_again_and_said(tmp_path, caplog, content):
+def test_a_broken_file_is_built_again_and_logged(tmp_path, caplog, content):
     model = build("llama")
     first, cold = bound(model, tmp_path)
     (file,) = tmp_path.iterdir()

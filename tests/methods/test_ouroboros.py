@@ -1,4 +1,4 @@
-"""Ouroboros: the draft's lookahead against plain decoding, the phrase pool against lists, and its endings."""
+"""Ouroboros: the draft's lookahead against plain decoding, the phrase pool against lists, and corrected endings."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def method_with(draft, sampling=None, **options) -> Ouroboros:
 
 def truthful(model, context, draft):
     """A step in which the target, ``model``, has judged ``draft``; everything it says at every node."""
-    paths, said = [], [plain_greedy(model, context, 1)[0]]
+    paths, picks = [], [plain_greedy(model, context, 1)[0]]
     for token, parent in zip(draft.tokens, draft.parents, strict=True):
         paths.append([*(paths[parent] if parent >= 0 else []), token])
-        said.append(plain_greedy(model, [*context, *paths[-1]], 1)[0])
+        picks.append(plain_greedy(model, [*context, *paths[-1]], 1)[0])
     path, place = [], -1
     for node, parent in enumerate(draft.parents):
-        if parent == place and draft.tokens[node] == said[place + 1]:
+        if parent == place and draft.tokens[node] == picks[place + 1]:
             path.append(node)
             place = node
     tokens = tuple(draft.tokens[node] for node in path)
-    ids = torch.tensor(said)[:, None]
-    return Step(context[-1], (*tokens, said[place + 1]), tuple(path), False, None, TopK(ids, ids.double())), said
+    ids = torch.tensor(picks)[:, None]
+    return Step(context[-1], (*tokens, picks[place + 1]), tuple(path), False, None, TopK(ids, ids.double())), picks
 
 
 def test_the_draft_models_lookahead_says_what_plain_decoding_says(model):
@@ -57,16 +57,16 @@ def test_chains_without_endings_beyond_gamma_and_at_an_eos(model):
     assert list(draft.parents) == list(range(-1, len(draft) - 1))
     assert list(draft.tokens) == plain_greedy(model, [5, 6, 7], len(draft))
     # A phrase of the pool that the draft model says too: its forward gives four tokens at once, gamma is two.
-    said = plain_greedy(model, [5, 6, 7], 40)
+    picks = plain_greedy(model, [5, 6, 7], 40)
     longest = {}
     for overshoot in ("kept", "cut"):
         method = method_with(model, gamma=2, endings=0, overshoot=overshoot)
         drafter, lengths = begin(method, [5, 6, 7]), []
         for place in range(0, 20, 2):
-            for at in range(len(said) - 3):
-                method.pool.add(said[at], tuple(said[at + 1 : at + 4]))
-            draft = drafter.propose([5, 6, 7, *said[: place + 1]], 64)
-            assert list(draft.tokens) == said[place + 1 : place + 1 + len(draft)]
+            for at in range(len(picks) - 3):
+                method.pool.add(picks[at], tuple(picks[at + 1 : at + 4]))
+            draft = drafter.propose([5, 6, 7, *picks[: place + 1]], 64)
+            assert list(draft.tokens) == picks[place + 1 : place + 1 + len(draft)]
             lengths.append(len(draft))
         longest[overshoot] = max(lengths)
         assert min(lengths) >= 2
@@ -98,11 +98,11 @@ def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected(
     method.pool.add(truth[1], right)
     drafter = begin(method, [5, 6, 7])
     draft = drafter.propose([5, 6, 7], 64)
-    step, said = truthful(model, [5, 6, 7], draft)
+    step, picks = truthful(model, [5, 6, 7], draft)
     assert step.path == (0, 1, 5, 6, 7)
     assert list(step.emitted) == truth[:6]  # the drafted tokens, the whole phrase, and the bonus token
     drafter.observe(step)
-    assert method.pool.newest(truth[1], 9) == [(truth[2], *said[3:5]), right]
+    assert method.pool.newest(truth[1], 9) == [(truth[2], *picks[3:5]), right]
 
 
 def test_rejected_tokens_teach_phrases_and_a_correction_takes_the_place_of_its_phrase():
@@ -125,13 +125,13 @@ def test_rejected_tokens_teach_phrases_and_a_correction_takes_the_place_of_its_p
     assert (pool.newest(0, 9), pool.newest(5, 9), pool.newest(0, 0)) == ([(9, 9), (1, 1)], [], [])
 
 
-def learnt_by_position(drafted, said, length):
+def learnt_by_position(drafted, picks, length):
     found = []
     for start in range(len(drafted)):
         phrase = []
         for place in range(start, min(start + length, len(drafted))):
-            phrase.append(said[place])
-            if place + 1 < len(drafted) and drafted[place + 1] != said[place]:
+            phrase.append(picks[place])
+            if place + 1 < len(drafted) and drafted[place + 1] != picks[place]:
                 break
         if len(phrase) == length:
             found.append((drafted[start], tuple(phrase)))
@@ -142,16 +142,16 @@ class Lists:
     """The reference's pool, written out."""
 
     def __init__(self, width):
-        self.width, self.held = width, {}
+        self.width, self.stored = width, {}
 
     def add(self, key, phrase):
-        held = self.held.get(key, [])
-        held = (
-            [each for each in held if each != phrase]
-            if phrase in held
-            else held[-(self.width - 1) :] * (self.width > 1)
+        stored = self.stored.get(key, [])
+        stored = (
+            [each for each in stored if each != phrase]
+            if phrase in stored
+            else stored[-(self.width - 1) :] * (self.width > 1)
         )
-        self.held[key] = [*held, phrase]
+        self.stored[key] = [*stored, phrase]
 
 
 @given(st.data())
@@ -162,13 +162,13 @@ def test_the_pool_is_the_references_lists(data):
     token = st.integers(0, 2)
     for _ in range(data.draw(st.integers(1, 8))):
         drafted = data.draw(st.lists(token, max_size=8))
-        said = [data.draw(token) for _ in drafted]
+        picks = [data.draw(token) for _ in drafted]
         length = data.draw(st.integers(2, 3))
-        pool.learn(drafted, said, length)
-        for key, phrase in learnt_by_position(drafted, said, length):
+        pool.learn(drafted, picks, length)
+        for key, phrase in learnt_by_position(drafted, picks, length):
             lists.add(key, phrase)
         for key in range(3):
-            assert pool.newest(key, 9) == lists.held.get(key, [])
+            assert pool.newest(key, 9) == lists.stored.get(key, [])
             assert len(pool.newest(key, 9)) <= width
     pool.clear()
     assert pool.nbytes() == 0

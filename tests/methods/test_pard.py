@@ -58,7 +58,7 @@ def test_another_mask_and_masks_that_stay_in_the_cache_draft_otherwise(model, mo
 
 
 @pytest.mark.parametrize("sampling", [None, Sampling(0.7)])
-def test_a_policy_of_lengths_is_told_the_rows_probabilities(model, sampling):
+def test_a_policy_of_lengths_gets_the_rows_probabilities(model, sampling):
     drafter, asked = begin(method_with(model, sampling), [5, 6, 7]), []
     drafter.goes_on = lambda level: asked.append(level) or len(asked) < 3
     draft = drafter.propose([5, 6, 7], 64)

@@ -83,12 +83,12 @@ def by_search(x, max_ngram, k, rule, least=1):
 
 def simple_by_search(x, n, k):
     """llama.cpp's backward search over the tokens before the last one, which it holds apart."""
-    held, pattern = x[:-1], x[-n:]
-    if len(held) <= n + k + 1:
+    stored, pattern = x[:-1], x[-n:]
+    if len(stored) <= n + k + 1:
         return []
-    for place in range(len(held) - n - 1, 0, -1):
-        if held[place : place + n] == pattern:
-            copied = held[place + n : place + n + k]
+    for place in range(len(stored) - n - 1, 0, -1):
+        if stored[place : place + n] == pattern:
+            copied = stored[place + n : place + n + k]
             return copied if len(copied) >= n else []
     return []
 

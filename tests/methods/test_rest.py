@@ -146,13 +146,13 @@ def test_what_is_no_datastore_is_refused(tmp_path):
         Datastore.load(path, 10, "key")
     datastore().save(path, 10)
     arrays, labels = load_file(path), {"format": "datastore", "vocab": "10"}
-    for change, told in (
+    for change, message in (
         ({"order": arrays["order"][:-1]}, "do not fit each other"),
         ({"borders": np.array([0, 4, 4, 12])}, "do not fit each other"),
         ({"tokens": arrays["tokens"].astype(np.int16)}, "tokens is I16; expected U16 or U32"),
     ):
         save_file({**arrays, **change}, path, labels)
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             Datastore.load(path, 10, "key")
     save_file({"tokens": arrays["tokens"]}, path, labels)
     with pytest.raises(InputError, match="order is nothing"):

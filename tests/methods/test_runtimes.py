@@ -61,8 +61,8 @@ def bursts_of(method, prompt: list[int], limit: int) -> list[tuple[list[int], in
 
     def emit(ids, proposed=0) -> bool:
         found.append((list(ids), proposed))
-        held = [token for each, _ in found for token in each]
-        return len(held) >= limit or 2 in held
+        stored = [token for each, _ in found for token in each]
+        return len(stored) >= limit or 2 in stored
 
     method.decode(prompt, limit, 0, emit)
     return found
@@ -140,16 +140,16 @@ def test_a_package_that_is_missing_is_named_with_its_extra(kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("family", "settings", "said"),
+    ("family", "settings", "message"),
     [
         ("llama", {"device": "cuda"}, "it is on cuda; expected model.device=cpu"),
         ("llama", {"dtype": "float16"}, "its dtype is float16; expected float32"),
         ("mistral-window", {}, "attend within a window"),
     ],
 )
-def test_a_model_that_no_runtime_converts_is_refused(kind, family, settings, said, monkeypatch):
+def test_a_model_that_no_runtime_converts_is_refused(kind, family, settings, message, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: "here")
-    with pytest.raises(InputError, match=f"cannot convert model=m, .*{said}"):
+    with pytest.raises(InputError, match=f"cannot convert model=m, .*{message}"):
         kind().check(card_of(build(family), **settings))
 
 

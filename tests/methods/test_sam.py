@@ -114,15 +114,15 @@ def brute_match(text, token, latest=False):
 @given(st.lists(st.integers(0, 3), max_size=40), st.data())
 @settings(max_examples=200, deadline=None)
 def test_matches_equal_a_search(tokens, data):
-    automaton, held = SuffixAutomaton(2), 0
+    automaton, stored = SuffixAutomaton(2), 0
     while True:
         for token in range(4):
-            assert automaton.peek(token) == brute_match(tokens[:held], token)
-        if held == len(tokens):
+            assert automaton.peek(token) == brute_match(tokens[:stored], token)
+        if stored == len(tokens):
             break
         step = data.draw(st.integers(1, 5))
-        automaton.extend(tokens[held : held + step])
-        held = min(held + step, len(tokens))
+        automaton.extend(tokens[stored : stored + step])
+        stored = min(stored + step, len(tokens))
     assert len(automaton) == len(tokens)
     assert automaton.arrays.meta[STATES] <= max(2, 2 * len(tokens))
     assert automaton.arrays.meta[EDGES] <= 3 * len(tokens)

@@ -243,8 +243,8 @@ def test_servers_that_draw_from_another_distribution_are_named(fault, monkeypatc
             method.check(card())
             method.bind(Target(card(), None, 64, sampling))
         two.require_same_model(one)
-        said = "first tokens are not drawn as the baseline draws them: p = 0.0005"
-        assert any(said in text for text in two.warnings) == bool(fault)
+        message = "first tokens are not drawn as the baseline draws them: p = 0.0005"
+        assert any(message in text for text in two.warnings) == bool(fault)
 
 
 def test_equal_servers_are_rarely_called_different_and_others_nearly_always():

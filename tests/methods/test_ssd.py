@@ -170,13 +170,13 @@ def test_background_builds_in_another_thread_while_requests_go_on(monkeypatch):
     allowed, threads = threading.Event(), []
     build = SuffixArray.build
 
-    def held(tokens):
+    def delayed(tokens):
         threads.append(threading.current_thread())
         assert allowed.wait(10)
         return build(tokens)
 
     method = Spacelike(rebuild="background")
-    monkeypatch.setattr(SuffixArray, "build", held)
+    monkeypatch.setattr(SuffixArray, "build", delayed)
     serve(method, [[1, 2, 3]])  # returns although nothing can be built yet
     assert len(draft(method, [1])) == 0
     allowed.set()

@@ -158,9 +158,9 @@ class _Trie:
         self.count(texts[number], 0, -1)
         self.grown = [each for each in self.grown if each[0] != number]
         if anew:
-            self.siblings, held = {}, {}
+            self.siblings, stored = {}, {}
             for each, new in self.grown:
-                text = held.setdefault(each, [])
+                text = stored.setdefault(each, [])
                 text.extend(new)
                 self.count(text, len(text) - len(new), 1)
 
@@ -214,16 +214,16 @@ events = st.lists(st.tuples(st.integers(0, 2), st.one_of(tokens, tokens, tokens,
 
 def play(depth, happened, ties):
     """A tree and the trie after texts 0 to 2 grew in turn or were removed (None)."""
-    tree, trie, texts, held = SuffixTree(depth, 1, ties), _Trie(depth, ties), {}, {}
+    tree, trie, texts, stored = SuffixTree(depth, 1, ties), _Trie(depth, ties), {}, {}
     for number, new in happened:
         if new is not None:
             tree.extend(texts.setdefault(number, Text()), new)
-            trie.add(number, held.setdefault(number, []), new)
+            trie.add(number, stored.setdefault(number, []), new)
         elif number in texts:
             tree.remove(texts.pop(number))
             trie.remove(number, tree._gone == 0)
-            del held[number]
-    return tree, trie, texts, held
+            del stored[number]
+    return tree, trie, texts, stored
 
 
 ties = st.sampled_from(["recent", "reference"])
@@ -260,9 +260,9 @@ def test_counts_and_their_order_equal_a_trie(depth, happened, ties):
 @settings(max_examples=400, deadline=None)
 def test_draft_equals_the_references_loops(depth, happened, before, shape, factor, ties):
     """Both for a context that ends as a text of the tree does, and for one that has nothing to do with it."""
-    tree, trie, texts, held = play(depth, happened, ties)
+    tree, trie, texts, stored = play(depth, happened, ties)
     limits = Limits(7, factor, 0.5, 0.15, depth, shape == "tree")
-    for text, context in [(Text(), before), *((texts[number], before + held[number]) for number in texts)]:
+    for text, context in [(Text(), before), *((texts[number], before + stored[number]) for number in texts)]:
         recent = context[-depth:]
         found = tree.likeliest(text, recent, limits)
         wanted = trie.likeliest(recent, limits)

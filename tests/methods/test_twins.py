@@ -168,7 +168,7 @@ def test_drafts_what_its_twin_drafts_on_real_answers(vicuna, variant):
 
 
 @pytest.mark.parametrize(("variant", "mutant"), MUTANTS, ids=lambda value: getattr(value, "name", str(value)))
-def test_a_wrong_rule_is_told_apart(trace, variant, mutant):
+def test_a_wrong_rule_is_distinguished(trace, variant, mutant):
     turns, harness = trace.harness(variant)
     wrong = replay(turns, variant.twin(**{**variant.params, **mutant}), variant.reset)
     assert any(
