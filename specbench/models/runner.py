@@ -341,7 +341,7 @@ class CompactRunner(Runner):
                 frame.fill([0] * count, 0, TreeRows(None, range(count)), [*self.windows], 0)
                 for length in self.buckets.list_lengths(width, cache.capacity):
                     call = partial(self.compute, cache, frame, length, [*self.windows], wanted == 1)
-                    cache.graphs.run((width, room, length, wanted == 1), call)
+                    cache.graphs.prepare((width, room, length, wanted == 1), call)
 
     def _frame(self, width: int, room: int) -> RowFrame:
         """Return the buffers of forwards of one size, the same ones at every call."""

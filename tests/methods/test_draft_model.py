@@ -163,7 +163,7 @@ def test_several_requests_draft_in_one_forward_what_each_drafts_alone(name, monk
     alone = [begin(method, context).propose(context, 64) for context in contexts]
     counts = []
     feed = CompiledForward.feed
-    monkeypatch.setattr(CompiledForward, "feed", lambda *given: counts.append(len(given[2])) or feed(*given))
+    monkeypatch.setattr(CompiledForward, "feed", lambda *given: counts.append(len(given[5])) or feed(*given))
 
     def together():
         counts.clear()

@@ -202,7 +202,7 @@ def break_slots(batch, place: int) -> None:
 def test_rows_that_a_method_asks_for_are_those_of_a_request_alone(model, kind):
     """Top tokens and hidden states, of prompts in chunks and of drafts, the place between two that draft left out."""
     needs = Needs(hidden=(1, 2), prompt_hidden=True, node_topk=3, prompt_topk=4)
-    engine = engine_for(kind, model)
+    engine, near = engine_for(kind, model), 1e-5 if kind == "compiled" else 1e-7
     batch, prompts = engine.batch(3, 40), ([5, 6, 7, 8, 9], [11], [12, 13, 14])
     handles = [batch.open(prompt, 8, Walk(None, 0), needs) for prompt in prompts]
     draft = Draft([3, 4, 5], [-1, -1, 1])
@@ -210,14 +210,14 @@ def test_rows_that_a_method_asks_for_are_those_of_a_request_alone(model, kind):
         found = None
         while found is None:
             found = batch.prefill(handle, most)
-        assert_same_rows(found, engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent()))
+        assert_same_rows(found, engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent()), near)
     batch.forward([(handles[2], draft), (handles[0], Draft())])
     for handle, given_draft, found in zip(
         (handles[2], handles[0]), (draft, Draft()), batch.settle([7, 7]), strict=True
     ):
         engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent())
         engine.forward(given_draft)
-        assert_same_rows(found, engine.settle(7))
+        assert_same_rows(found, engine.settle(7), near)
 
 
 @pytest.mark.parametrize("timed", [TimedEager, TimedFast])

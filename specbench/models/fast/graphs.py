@@ -113,6 +113,10 @@ class Graphs:
             recorded.copy_(fresh)
         return output
 
+    def prepare(self, key: Hashable, call: Callable[[], Any]) -> None:
+        """Record ``call`` now, so that it is replayed when it is first needed."""
+        self.run(key, call)
+
     def _warm_up(self, call: Callable[[], Any]) -> Any:
         """Run on a side stream, where libraries choose kernels and take workspace before the recording."""
         with torch.cuda.device(self._device):
