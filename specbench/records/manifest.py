@@ -66,7 +66,7 @@ class Process(Section):
 
 
 class TargetModel(Section):
-    """The target. weights: "random" where it has no trained ones. template: fingerprint of a chat template's file."""
+    """The target. weights: "random" if it has no trained ones. template: fingerprint of a chat template's file."""
 
     name: str | None = None
     path: str | None = None
@@ -92,7 +92,7 @@ class Questions(Section):
 
 
 class Part(Section):
-    """How a part fits into its whole run. of: ``k/n``. config_hash: of the whole. places: of its cases in the whole."""
+    """How a part fits into its run. of: ``k/n``. config_hash, places of its cases: of the complete run."""
 
     of: str
     config_hash: str

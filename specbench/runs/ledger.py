@@ -50,7 +50,7 @@ class Ledger:
 
     @cached_property
     def kept(self) -> int:
-        """How many of the recorded blocks stay; those behind them run again."""
+        """The number of recorded blocks that stay; those after them run again."""
         kept = len(self.recorded)
         while (start := self._start_of_cut_span(kept)) is not None:
             kept = start
@@ -58,13 +58,13 @@ class Ledger:
 
     @cached_property
     def done(self) -> int:
-        """How many blocks of the plan lack nothing."""
+        """The number of blocks of the plan that are complete."""
         have = _methods_of(self.recorded[: self.kept])
         return sum(have.get(block.key, frozenset()).issuperset(block.order) for block in self._plan)
 
     @cached_property
     def rest(self) -> list[Block]:
-        """The blocks to run, numbered behind those that stay, with the methods that are missing and the references."""
+        """The blocks to run, numbered after those that stay, with the methods that are missing and the references."""
         have = _methods_of(self.recorded[: self.kept])
         rest: list[Block] = []
         for block in self._plan:
@@ -73,11 +73,6 @@ class Ledger:
                 order = tuple(name for name in block.order if name not in done or name in REFERENCES)
                 rest.append(replace(block, index=self.kept + len(rest), order=order))
         return rest
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every block of the plan is done."""
-        return self.done == len(self._plan)
 
     @property
     def unplanned(self) -> list[Key]:
