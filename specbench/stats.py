@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure and its interval. low, high: both None where none is given. count: cases (or blocks) behind it."""
+    """A figure and its interval. low, high: both None if none is given. count: its cases, or blocks."""
 
     value: float
     low: float | None
@@ -39,7 +39,7 @@ class Estimate:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Low and high, NaN where none is given."""
+        """Low and high, NaN if none is given."""
         low, high = (float("nan") if bound is None else bound for bound in (self.low, self.high))
         return low, high
 
@@ -68,10 +68,10 @@ def estimates(
     """Several figures at once: those of as many cases see the same resamples, which are drawn once for all of them.
 
     figures: the columns (C,) of each, four as ``speedup`` takes them, or two: sum x / sum y, which is MAT of tokens
-        emitted over decode steps, and NaN where the denominators sum to zero.
+        emitted over decode steps, and NaN if the denominators sum to zero.
     """
     found: list[Estimate] = []
-    alike: dict[int, dict[int, list[bytes]]] = {}  # cases -> figures of so many, and which columns they have
+    alike: dict[int, dict[int, list[bytes]]] = {}  # number of cases -> figures with it, and which columns they have
     known: dict[int, dict[bytes, Floats]] = {}  # cases -> columns by content: methods share vanilla's
     for given in figures:
         columns = _columns(*given)
@@ -96,7 +96,7 @@ def estimates(
 def case_ratios(
     baseline_s: ArrayLike, baseline_tokens: ArrayLike, method_s: ArrayLike, method_tokens: ArrayLike
 ) -> Floats:
-    """(C,) each case's own speedup: (tb / nb) / (tm / nm); NaN where a case has no tokens or no time."""
+    """(C,) each case's own speedup: (tb / nb) / (tm / nm); NaN if a case has no tokens or no time."""
     columns = _columns(baseline_s, baseline_tokens, method_s, method_tokens)
     return _speedup_of_totals(columns)
 
@@ -105,7 +105,7 @@ def case_ratios(
 class Rates:
     """Several methods on the same cases and on the same resamples of them, so that any two can be compared.
 
-    values: (M,) each one's figure. draws: (R, M) on every resample, None where there are too few cases.
+    values: (M,) each one's figure. draws: (R, M) on every resample, None if there are too few cases.
     """
 
     values: Floats

@@ -7,9 +7,10 @@ import os
 import random
 import time
 
+from torch.backends.cuda import cudnn_sdp_enabled
+
 from methods.card import CardActor
 from methods.pearl import PearlActor
-from specbench.models.fast.attention import is_cudnn_attention_allowed
 from specbench.types import InputError
 
 
@@ -34,7 +35,7 @@ class Diary:
         os._exit(7)
 
     def sees_cudnn(self):
-        return is_cudnn_attention_allowed()
+        return cudnn_sdp_enabled()
 
 
 def broken(kind: str):

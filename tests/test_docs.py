@@ -10,7 +10,6 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -143,7 +142,7 @@ def settings_of(words: Sequence[str], patch: pytest.MonkeyPatch) -> list[str]:
     patch.setattr(argparse.ArgumentParser, "parse_args", stop)
     patch.setattr(argparse.ArgumentParser, "parse_intermixed_args", stop)
     try:
-        import_module(commands.COMMANDS[words[0]].module).main(words[1:])
+        commands.module_of(words[0]).main(words[1:])
     except _Parsed as parsed:
         given = vars(parsed.args[0])
         return list(given.get("overrides") or given.get("settings") or [])

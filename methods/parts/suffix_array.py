@@ -94,7 +94,7 @@ def take(order, start, end, skip, most, first, draw):
 
 @njit()
 def look(tokens, borders, places, depth):
-    """The window: ``depth`` tokens from each place on, none behind the end of the text that was matched.
+    """The window: ``depth`` tokens from each place on, none after the end of the text that was matched.
 
     borders: where texts begin, and the end of the last; empty lets continuations run from one text into the next.
     """
@@ -344,7 +344,7 @@ class SuffixArray:
         return longest(self.tokens, self.order, np.array(tail, np.int64), shortest)
 
     def continuations(self, pattern: Sequence[int], length: int) -> list[list[int]]:
-        """At most ``length`` tokens behind each occurrence of ``pattern``, in sorted order."""
+        """At most ``length`` tokens after each occurrence of ``pattern``, in sorted order."""
         rows = self.order[slice(*self.find(pattern))]
         return [self.tokens[place + len(pattern) :][:length].tolist() for place in rows]
 

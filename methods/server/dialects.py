@@ -14,7 +14,7 @@ from methods.server.acceptance import REQUEST, DraftReport, whole
 from methods.server.connection import Connection
 from specbench.types import CaseError, InputError
 
-SCORED = 5  # tokens whose log-probabilities are asked for, vLLM's default limit is 20
+SCORED = 5  # tokens whose log-probabilities are requested, vLLM's default limit is 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class OpenAI:
         )
 
     async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
-        """Token -> log-probability behind ``context``, of the best few; nothing where the server sends no ids."""
+        """Token -> log-probability after ``context``, of the best few; nothing where the server sends no ids."""
         return {}
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:

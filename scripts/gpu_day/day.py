@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.backends.cuda import enable_cudnn_sdp
 
 from methods.n_grammys import NGrammys
 from methods.pld import PromptLookup
@@ -25,7 +26,7 @@ from specbench.measure.clock import Clock
 from specbench.measure.environment import machine, versions
 from specbench.method import Method
 from specbench.models.facade import ModelCard, Target
-from specbench.models.fast.attention import SDPA, FastOptions, allow_cudnn_attention
+from specbench.models.fast.attention import SDPA, FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.records.store import write_atomically
 
@@ -94,7 +95,7 @@ class Day:
         self.out, self.rehearse, self.minutes = out.resolve(), rehearse, minutes
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        allow_cudnn_attention(False)
+        enable_cudnn_sdp(False)
 
     def run(self, call: str, sections: Sequence[tuple[str, Section]], only: Sequence[str]) -> bool:
         """Run every section of a call, or those of ``only``; returns whether all of them succeeded."""

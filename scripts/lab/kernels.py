@@ -26,9 +26,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from specbench.models.fast.kernels.row_kernels import add_norm, gate_product, rotate_write
-from specbench.models.fast.kernels.split_keys import attend_split, merge_splits
-from specbench.models.fast.kernels.tiles import BLOCK, HEADS, MERGED, RESIDENT, SINGLE, TILES, choose_warps
+from specbench.models.fast.kernels.small_ops import BLOCK, HEADS, add_norm, choose_warps, gate_product, rotate_write
+from specbench.models.fast.kernels.tree_attention import MERGED, RESIDENT, SINGLE, TILES, attend_split, merge_splits
 
 HOPPER = 90  # compute capability
 SHARED_BYTES, PROGRAM_BYTES = 227 * 1024, 1024  # of a multiprocessor; taken by each program in addition to its own
@@ -80,7 +79,7 @@ def list_launches(size: int, dtype: str) -> Iterator[Launch]:
     padded, pointer, width = 1 << (size - 1).bit_length(), f"*{dtype}", 32 * size
     sizes = {"SIZE": size, "PADDED": padded}
     given: dict[str, Any] = dict.fromkeys(("queries", "keys", "values"), pointer)
-    given |= {"bits": "*i32", "held": "*i64", "depths": "*i64", "partial": "*fp32", "peaks": "*fp32", "scale": "fp32"}
+    given |= {"bits": "*i32", "cached": "*i64", "depths": "*i64", "partial": "*fp32", "peaks": "*fp32", "scale": "fp32"}
     given |= dict.fromkeys(("width", "columns", "words", "window", "key_heads"), "i32")
     given |= dict.fromkeys(("query_stride", "batch_stride", "head_stride"), "i32:16")
     given |= {"GROUPS": GROUPS, **sizes, "SPLITS": SPLITS}

@@ -2,7 +2,7 @@
 
 Recorded steps are priced by a latency profile, as in a report. Candidates are the methods of runs, or, of a trace, the
 drafters that need no weights at a few settings each. They are chosen on one half of the cases and judged on the other.
-Drafting counts with its median, once for every request: a server whose drafters run side by side is nearer to the
+Drafting counts with its median, once for every request: a server whose drafters run in parallel is nearer to the
 column without. Both columns are of the same cases and steps.
 """
 
@@ -55,7 +55,7 @@ class Candidate:
     method: str
 
     def cases(self, profile: Profile, requests: int, drafting: bool) -> pd.DataFrame:
-        """A row a case under so many requests at once, by name; drafting at its median, or free."""
+        """One row per case under this number of concurrent requests, by name; drafting at its median, or free."""
         others = self.entry.trials.methods.keys() - {self.method}
         found = predict(self.entry.trials, others, profile.shared(requests)).cases[self.method]
         return with_drafting(found, requests if drafting else 0)
@@ -76,7 +76,7 @@ class Advice:
 
 
 def candidates_of(directories: Sequence[Path]) -> list[Candidate]:
-    """Every method of these runs whose drafts are recorded. Raises InputError where none has them."""
+    """Every method of these runs whose drafts are recorded. Raises InputError if none has them."""
     findings = read_findings(find_runs(directories))
     found = [
         Candidate(label(method, entry.variants.get(method, "")), entry, method)
@@ -93,7 +93,7 @@ def candidates_of(directories: Sequence[Path]) -> list[Candidate]:
 
 
 def choose(found: Sequence[Candidate], profile: Profile, requests: int, drafting: bool = True) -> Advice | None:
-    """The best on every second case, judged on the others; None where none is faster than vanilla."""
+    """The best on every second case, judged on the others; None if none is faster than vanilla."""
     priced = [each.cases(profile, requests, drafting) for each in found]
     names = priced[0].index
     names = names[names.isin(set(names).intersection(*(cases.index for cases in priced)))]
@@ -129,18 +129,13 @@ def answer(found: Sequence[Candidate], profile: Profile, loads: Sequence[int]) -
         if without is not None:
             mark = "  * drafting decides" if moved else ""
             yield f"    without drafting: {without.best.name}, {spell(without.speedup)}{mark}"
-        for factor, other in _at_other_costs(found, profile, requests):
+        fit = profile.surface
+        for factor in COSTS if isinstance(fit, Fit) else ():
+            assert isinstance(fit, Fit)
+            dearer = replace(profile, surface=replace(fit, per_fed_us=factor * fit.per_fed_us))
+            other = _name(choose(found, dearer, requests))
             if other != _name(with_drafting):
                 yield f"    if a token fed costs {factor:.0%} of that: {other}"
-
-
-def _at_other_costs(found: Sequence[Candidate], profile: Profile, requests: int) -> Iterator[tuple[float, str]]:
-    """(factor, best candidate) where a token fed costs this factor of the fit's cost."""
-    fit = profile.surface
-    for factor in COSTS if isinstance(fit, Fit) else ():
-        assert isinstance(fit, Fit)
-        other = replace(fit, per_fed_us=factor * fit.per_fed_us)
-        yield factor, _name(choose(found, replace(profile, surface=other), requests))
 
 
 def _name(found: Advice | None) -> str:

@@ -259,19 +259,14 @@ def measure_ceilings(device: torch.device, dtype: torch.dtype, size: int | None 
     else:
         free = psutil.virtual_memory().available
     size = min(size or BYTES.get(device.type, BYTES["cpu"]), free // 4)
-    read_s, copy_s = _time_streams(size, device)
+    source = torch.ones(size // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    read_s, copy_s = _best(lambda: source.sum(), device), _best(lambda: target.copy_(source), device)
     side = min(_SIDES.get(device.type, _SIDES["cpu"]), int((free / _MATRIX_BYTES) ** 0.5))
     left, right = (torch.randn(side, side, device=device, dtype=torch.float32).to(dtype) for _ in range(2))
     out = torch.empty_like(left)
     matmul_s = _best(lambda: torch.mm(left, right, out=out), device)
     return Ceilings(size / read_s * 1e-9, 2 * size / copy_s * 1e-9, 2 * side**3 / matmul_s * 1e-9)
-
-
-def _time_streams(size: int, device: torch.device) -> tuple[float, float]:
-    """[s] to read and to copy ``size`` bytes."""
-    source = torch.ones(size // 4, dtype=torch.float32, device=device)
-    target = torch.empty_like(source)
-    return _best(lambda: source.sum(), device), _best(lambda: target.copy_(source), device)
 
 
 def best_of(one: Ceilings, other: Ceilings) -> Ceilings:

@@ -98,7 +98,7 @@ class Tuner:
         return str(node).lower() if isinstance(node, bool) else None if node is None else str(node)
 
     def _setting(self, key: str) -> object:
-        """The configuration's value at a dotted key; None where it does not exist."""
+        """The configuration's value at a dotted key; None if it does not exist."""
         if self._resolved is None:
             self._resolved = self.job_of(self.overrides).resolved
         node: object = self._resolved

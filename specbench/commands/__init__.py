@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from specbench import __version__
 from specbench.input import InputError
@@ -19,29 +19,19 @@ from specbench.screen import DONE, INTERRUPTED, fail
 DEFAULT = "run"
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """module: has its ``main``. what: its line of ``specbench --help``."""
-
-    module: str
-    what: str
-
-
-COMMANDS = {
-    DEFAULT: Command("specbench.commands.run", "compare methods; the name may be left out: specbench model=tiny"),
-    "report": Command(
-        "specbench.commands.report", "the report of one run or of several, and the papers' figures beside it"
-    ),
-    "list": Command("specbench.commands.runs", "the runs of results/: what, when, the best method, complete or not"),
-    "diff": Command("specbench.commands.diff", "two runs: what they were set to, and their figures"),
-    "compare": Command("specbench.commands.compare", "two methods of a run: how much faster one is, where, and why"),
-    "merge": Command("specbench.commands.merge", "the parts of a run, made anywhere, become the run"),
-    "tune": Command("specbench.commands.tune", "the parameters of a method with the best modelled speedup"),
-    "choose": Command("specbench.commands.choose", "method and parameters for a GPU, a model and a load"),
-    "profile": Command("specbench.commands.profile", "measure what a forward costs on this machine"),
-    "build": Command("specbench.commands.build", "a file that a method reads, from a text corpus"),
-    "fetch": Command("specbench.commands.fetch", "download the model and the questions of a run"),
-    "completion": Command("specbench.commands.completion", "what makes bash or zsh complete settings by the tab key"),
+COMMANDS = {  # name -> its line of ``specbench --help``
+    DEFAULT: "compare methods; the name may be left out: specbench model=tiny",
+    "report": "the report of one run or of several, and the papers' figures beside it",
+    "list": "the runs of results/: what, when, the best method, complete or not",
+    "diff": "two runs: what they were set to, and their figures",
+    "compare": "two methods of a run: how much faster one is, where, and why",
+    "merge": "the parts of a run, made anywhere, become the run",
+    "tune": "the parameters of a method with the best modelled speedup",
+    "choose": "method and parameters for a GPU, a model and a load",
+    "profile": "measure what a forward costs on this machine",
+    "build": "a file that a method reads, from a text corpus",
+    "fetch": "download the model and the questions of a run",
+    "completion": "what makes bash or zsh complete settings by the tab key",
 }
 EXAMPLES = """\
 specbench                                              the bundled model on the bundled suite, offline
@@ -64,15 +54,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(f"{first}: no such command; {near(first, [*COMMANDS])}")
     name = words.pop(0) if first in COMMANDS else DEFAULT
     try:
-        return int(import_module(COMMANDS[name].module).main(words))
+        return int(module_of(name).main(words))
     except InputError as error:
         return fail(str(error), f"specbench {name}")
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
+def module_of(name: str) -> Any:
+    """The module of a command, which has its name; ``list`` would hide a builtin."""
+    return import_module(f"specbench.commands.{'runs' if name == 'list' else name}")
+
+
 def usage() -> str:
     """The commands, a line each."""
     wide = max(map(len, COMMANDS))
-    lines = [f"  {name:{wide}}  {command.what}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:{wide}}  {what}" for name, what in COMMANDS.items()]
     return "\n".join(["specbench [COMMAND] ARGUMENTS", "", *lines, "", EXAMPLES])

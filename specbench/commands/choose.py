@@ -23,7 +23,16 @@ RESULTS = Path("results")
 
 def main(argv: Sequence[str]) -> int:
     """Print the answer. Raises InputError."""
-    options = _parser().parse_intermixed_args(argv)
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="specbench choose", description=__doc__, formatter_class=kind)
+    add = parser.add_argument
+    add("source", metavar="TRACE|RUN|SUITE", help="recorded answers, a run, a sweep's directory, or a suite's name")
+    add("overrides", nargs="*", help="of specbench, for a trace: model.tokenizer=DIR ...; vanilla is always there")
+    add("--gpu", default="h100", choices=list(GPUS), help="with --model: an analytic profile")
+    add("--model", default="8b", choices=list(MODELS))
+    add("--profile", type=Path, metavar="FILE", help="a latency profile in place of --gpu and --model")
+    add("--load", type=counts, default=(1, 8, 32), metavar="B,B,...", help="requests at once (default 1,8,32)")
+    options = parser.parse_intermixed_args(argv)
     source = _find_source(options.source)
     from specbench.advise.choose import advise  # brings torch
     from specbench.measure.environment import spell_busy
@@ -38,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _find_source(named: str) -> Path:
-    """The run, the trace, or the records of the newest run of a suite. Raises InputError where it does not exist."""
+    """The run, the trace, or the records of the newest run of a suite. Raises InputError if it does not exist."""
     suites = list_options("suite")
     if Path(named).exists():
         return Path(named)
@@ -61,16 +70,3 @@ def _find_source(named: str) -> Path:
     _, run = max(found)
     print(printable(f"answers of {run}"))
     return run / RECORDS
-
-
-def _parser() -> argparse.ArgumentParser:
-    kind = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="specbench choose", description=__doc__, formatter_class=kind)
-    add = parser.add_argument
-    add("source", metavar="TRACE|RUN|SUITE", help="recorded answers, a run, a sweep's directory, or a suite's name")
-    add("overrides", nargs="*", help="of specbench, for a trace: model.tokenizer=DIR ...; vanilla is always there")
-    add("--gpu", default="h100", choices=list(GPUS), help="with --model: an analytic profile")
-    add("--model", default="8b", choices=list(MODELS))
-    add("--profile", type=Path, metavar="FILE", help="a latency profile in place of --gpu and --model")
-    add("--load", type=counts, default=(1, 8, 32), metavar="B,B,...", help="requests at once (default 1,8,32)")
-    return parser

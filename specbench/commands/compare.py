@@ -48,7 +48,10 @@ def main(argv: Sequence[str]) -> int:
     if names[0] == names[1]:
         raise InputError(f"{names[0]}: given twice; expected two methods of {', '.join(known)}")
     console = open_console()
-    lines = [_describe_run(findings), *_describe_ratios(findings, names)]
+    facts, cases = findings.facts[0], int(findings.summary["cases"].max())
+    few = f"; no intervals under {MIN_CASES} cases" if cases < MIN_CASES else ""
+    run = findings.runs[0].directory.resolve().name
+    lines = [f"{run}: {facts.model} on {facts.suite}, {cases} cases{few}", *_describe_ratios(findings, names)]
     console.print(printable("\n".join(lines)), markup=False, soft_wrap=True)
     for table in (_why(findings, names), _where(findings, names)):
         if table is not None:
@@ -56,16 +59,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _describe_run(findings: Findings) -> str:
-    """'tiny-mini-6bac29f39f: tiny on mini, 14 cases': which run this is, and whether it has enough cases."""
-    facts, run = findings.facts[0], findings.runs[0].directory.resolve().name
-    cases = int(findings.summary["cases"].max())
-    few = f"; no intervals under {MIN_CASES} cases" if cases < MIN_CASES else ""
-    return f"{run}: {facts.model} on {facts.suite}, {cases} cases{few}"
-
-
 def _describe_ratios(findings: Findings, names: Sequence[str]) -> list[str]:
-    """A line a figure that both have: 'speed: pld over sam 1.06 [1.02, 1.10]'; or that they share no figure."""
+    """One line per figure that both have: 'speed: pld over sam 1.06 [1.02, 1.10]'; or that they share no figure."""
     facts = findings.facts[0]
     first, second = ((name, "") for name in names)
     lines = []
@@ -79,7 +74,7 @@ def _describe_ratios(findings: Findings, names: Sequence[str]) -> list[str]:
 
 
 def _why(findings: Findings, names: Sequence[str]) -> Table | None:
-    """The factors of both, and their quotient; None where one has no recorded phases."""
+    """The factors of both, and their quotient; None if one has no recorded phases."""
     found = explain(findings)
     plain = dict.fromkeys((*FACTORS, "speedup"), 1.0)
     for _, rows in found.groupby("basis", sort=False):
@@ -89,7 +84,7 @@ def _why(findings: Findings, names: Sequence[str]) -> Table | None:
             ratio = {key: one[key] / two[key] for key in plain}
             body = zip([*map(label, names), "ratio"], (one, two, ratio), strict=True)
             rows = tuple((Cell(name), *(Cell(format_number(row[key])) for key in plain)) for name, row in body)
-            return Table("why", "Why.", WHY, ("", *FACTORS, "decode speedup"), rows, frozenset())
+            return Table("why", "Why.", WHY, ("", *FACTORS, "decode speedup"), rows)
     return None
 
 
@@ -110,4 +105,4 @@ def _where(findings: Findings, names: Sequence[str]) -> Table | None:
         for category in ratio.sort_values(ascending=False).index
     )
     header = ("category", *map(label, names), "ratio")
-    return Table("where", "Where.", f"{FIGURES[figure]} over vanilla's, by category.", header, cells, frozenset())
+    return Table("where", "Where.", f"{FIGURES[figure]} over vanilla's, by category.", header, cells)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, get_type_hints
 
 import yaml
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def complete_line(line: str, shell: str = "zsh") -> list[str]:
-    """What may stand in place of the line's last word. In bash, unquoted, it begins behind its last ``=``."""
+    """What may stand in place of the line's last word. In bash, unquoted, it begins after its last ``=``."""
     words, quoted = _split(line)
     found = sorted(set(complete_word(words[-1], words[1:-1])))
     cut = 0 if quoted or shell != "bash" else words[-1].rfind("=") + 1
@@ -89,7 +89,7 @@ def complete_word(word: str, before: Sequence[str]) -> Iterator[str]:
 
 
 def _values(key: str, value: str) -> Iterator[str]:
-    """Of a group its options, behind the comma or the bracket of a list; of a switch both."""
+    """Of a group its options, after the comma or the bracket of a list; of a switch both."""
     start = max(value.rfind(","), value.rfind("[")) + 1
     last, chosen = value[start:], re.split(r"[,\[]", value[:start])
     options = list_options(key.removeprefix("+")) or (["true", "false"] if _kind(key) is bool else [])
@@ -105,7 +105,7 @@ def _kind(key: str) -> Any:
 
 
 def _keys(word: str) -> Iterator[str]:
-    """Groups with ``=``, and what lies below the last dot of a word: settings with ``=``, nodes with a dot."""
+    """Groups with ``=``, and what is below the last dot of a word: settings with ``=``, nodes with a dot."""
     parent, dot, _ = word.rpartition(".")
     if not dot:
         yield from (f"{name}=" for name in list_options(""))
@@ -113,14 +113,9 @@ def _keys(word: str) -> Iterator[str]:
     elif parent == "method":
         yield from (f"{word.rpartition('.')[0]}.{name}." for name in list_options("method"))
     elif parent.startswith("method."):
-        yield from (f"{parent}.{name}=" for name in _parameters(parent.removeprefix("method.")))
+        path = conf_dir() / "method" / f"{parent.removeprefix('method.')}.yaml"
+        settings = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        yield from (f"{parent}.{name}=" for name in settings if name not in _RESERVED)
     elif hasattr(kind := _kind(parent), "__dataclass_fields__"):
         for name, inner in get_type_hints(kind).items():
             yield f"{parent}.{name}" + ("." if hasattr(inner, "__dataclass_fields__") else "=")
-
-
-def _parameters(method: str) -> list[str]:
-    """The keys of a method's file."""
-    path = conf_dir() / "method" / f"{method}.yaml"
-    settings: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return [key for key in settings if key not in _RESERVED]

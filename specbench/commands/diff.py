@@ -56,22 +56,21 @@ def _only(path: Path) -> Findings:
 
 def describe_equal(one: Sequence[CaseRecord], two: Sequence[CaseRecord]) -> str:
     """Return the line '84 records are in both; 84 have the same tokens and accepted lengths.'."""
-    first, second = ({(each.case, each.method, each.round): _tokens(each) for each in side} for side in (one, two))
+    first, second = (
+        {(each.case, each.method, each.round): [(turn.ids, turn.accept) for turn in each.turns] for each in side}
+        for side in (one, two)
+    )
     shared = first.keys() & second.keys()
     same = sum(first[key] == second[key] for key in shared)
     alone = f" ({len(first) - len(shared)} and {len(second) - len(shared)} are in one only)"
     return f"{len(shared)} records are in both{alone}; {same} have the same tokens and accepted lengths."
 
 
-def _tokens(record: CaseRecord) -> list[tuple[Sequence[int], Sequence[int]]]:
-    return [(turn.ids, turn.accept) for turn in record.turns]
-
-
 def settings_table(one: Run, two: Run) -> Table | None:
     """The settings that decide records, and what the runs were made with, where they differ; None without."""
     sides = differing([_settings(run) for run in (one, two)])
     rows = tuple((Cell(key), *(Cell(spell_value(side[key])) for side in sides)) for key in sides[0])
-    return Table("settings", "Settings.", "What differs.", ("", *NAMES), rows, frozenset()) if rows else None
+    return Table("settings", "Settings.", "What differs.", ("", *NAMES), rows) if rows else None
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -82,21 +81,16 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def figures_table(both: Sequence[Findings]) -> Table:
-    """A row a method: MAT, speedup and tokens/s of both runs."""
+    """One row per method: MAT, speedup and tokens/s of both runs."""
     frames = [
         found.summary[(found.summary["category"] == OVERALL) & (found.summary["method"] != CONTROL)].set_index("method")
         for found in both
     ]
     methods = dict.fromkeys(name for frame in frames for name in frame.index)
-    rows = tuple(
-        (
-            Cell(label(method)),
-            *(Cell(_figure(frame, method, name)) for name in FIGURES for frame in frames),
-        )
-        for method in methods
-    )
+    figures = [(frame, name) for name in FIGURES for frame in frames]
+    rows = tuple((Cell(label(m)), *(Cell(_figure(frame, m, name)) for frame, name in figures)) for m in methods)
     header = ("method", *(f"{title} {name}" for title in FIGURES.values() for name in NAMES))
-    return Table("figures", "Figures.", "Overall; in brackets 95 %.", header, rows, frozenset())
+    return Table("figures", "Figures.", "Overall; in brackets 95 %.", header, rows)
 
 
 def _figure(frame: pd.DataFrame, method: str, name: str) -> str:

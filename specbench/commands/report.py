@@ -1,4 +1,7 @@
-"""``specbench report RUN...``: write the report of one run, or of several together."""
+"""``specbench report RUN...``: write the report of one run, or of several together.
+
+Some options do something else instead: they show figures of others next to a run's, or write a run in others' files.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,21 @@ import errno
 import logging
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from specbench.commands.exchange import INSTEAD, chosen_runs
 from specbench.input import InputError, counts
 from specbench.names import Plain, printable
 from specbench.records.store import DISK_FAULTS, RunError
-from specbench.report.build import build_report
-from specbench.report.exchange.formats import FORMATS, SAMPLES
-from specbench.report.locate import DEFAULT_RUN, fetch_runs, is_remote
+from specbench.report.build import build_report, default_output, read_findings
+from specbench.report.exchange import spec_bench
+from specbench.report.exchange.formats import FORMATS, SAMPLES, export_run, show_imported
+from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
 from specbench.report.plots import SCREEN
+from specbench.report.published import compare, published_tables, read_published, summarise_verdicts, write_published
+from specbench.report.table import Table
 from specbench.report.tables.modelled import crossover_table, prediction_table
-from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table
+from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
 from specbench.screen import DONE, FAILED, INTERRUPTED, USAGE, ending_as_interrupts, showing
 
 _WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a folder; expected a file"}
@@ -36,21 +41,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ending_as_interrupts(), tempfile.TemporaryDirectory(prefix="specbench-") as folder:
             _fetch(options, Path(folder))
             _check(options)
-            chosen = [name for name in INSTEAD if getattr(options, name)]
-            for name in chosen:
-                INSTEAD[name](options)
-            if not chosen:
-                _report(options)
+            for act in [INSTEAD[name] for name in INSTEAD if getattr(options, name)] or [_report]:
+                act(options)
         return DONE
     except KeyboardInterrupt:
-        code, said = INTERRUPTED, "interrupted; the same command writes every file again"
+        code, message = INTERRUPTED, "interrupted; the same command writes every file again"
     except InputError as error:
-        code, said = USAGE, str(error)
+        code, message = USAGE, str(error)
     except OSError as error:
         code = FAILED if error.errno in DISK_FAULTS else USAGE
-        said = _name_fault(error, "--export-answers" if options.export_answers else "--output")
+        wrong = _WRONG.get(error.errno or 0, f"cannot be used ({error.strerror or error})")
+        option = "--export-answers" if options.export_answers else "--output"
+        file = f"{error.filename}: " if error.filename else ""
+        message = f"{file}{wrong}; change that, or write into another folder with {option} DIR"
     with contextlib.suppress(OSError):  # the terminal may have gone
-        print(printable(f"specbench report: {said}"), file=sys.stderr)
+        print(printable(f"specbench report: {message}"), file=sys.stderr)
     return code
 
 
@@ -66,13 +71,6 @@ def _fetch(options: argparse.Namespace, folder: Path) -> None:
             places[-1].mkdir()
             fetch_runs(named, places[-1])
     options.runs = places
-
-
-def _name_fault(error: OSError, option: str) -> str:
-    """Which file or folder cannot be written, what is wrong with it, and the fix."""
-    wrong = _WRONG.get(error.errno or 0, f"cannot be used ({error.strerror or error})")
-    found = f"{error.filename}: " if error.filename else ""
-    return f"{found}{wrong}; change that, or write into another folder with {option} DIR"
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -97,19 +95,100 @@ def _check(options: argparse.Namespace) -> None:
         raise RunError("--heatmap is a plot; leave out --no-plots")
 
 
+def _chosen_runs(options: argparse.Namespace) -> list[Path]:
+    return find_runs(options.runs or [DEFAULT_RUN])
+
+
+def _print_files(files: Iterable[Path]) -> None:
+    open_console().print("\n".join(map(str, files)), markup=False, soft_wrap=True)
+
+
 def _report(options: argparse.Namespace) -> None:
     names = ("plots", "heatmaps", "profile", "concurrency", "style", "passed")
-    console, runs = open_console(), chosen_runs(options)
+    console, runs = open_console(), _chosen_runs(options)
     with showing(console, "writing the report", "specbench.report.build"):
         report = build_report(runs, options.output, **{name: getattr(options, name) for name in names})
     print_findings(report.findings, console, report.load)
-    predicted = prediction_table(report.findings)
-    if predicted is not None:
-        print_table(predicted, console)
-    if report.load is not None:
-        print_table(crossover_table(report.load), console)
+    modelled = [prediction_table(report.findings), crossover_table(report.load) if report.load else None]
+    for table in filter(None, modelled):
+        print_table(table, console)
     console.print(f"\n{len(report.files)} files in {report.output}", markup=False, soft_wrap=True)
     print_page(report.output, console)
+
+
+def _compare_spec_bench(options: argparse.Namespace) -> None:
+    findings = read_findings(_chosen_runs(options))
+    frame, notes = spec_bench.compare(findings, options.tokenizer)
+    table = spec_bench.compare_table(frame, findings)
+    files = spec_bench.write_compat(frame, table, options.output or default_output(findings))
+    _print_noted(table, notes)
+    _print_files(files)
+
+
+def _score_answers(options: argparse.Namespace) -> None:
+    baseline, *methods = options.answers
+    frame, notes = spec_bench.score_files(baseline, methods, options.tokenizer)
+    table = spec_bench.files_table(frame, baseline)
+    _print_noted(table, notes)
+    if options.output:
+        _print_files(spec_bench.write_compat(frame, table, options.output))
+
+
+def _print_noted(table: Table, notes: Sequence[str]) -> None:
+    print_table(table)
+    print_warnings(notes)
+
+
+def _write_answers(options: argparse.Namespace) -> None:
+    findings = read_findings(_chosen_runs(options))
+    if (count := len({run.directory for run in findings.runs})) > 1:
+        raise RunError(f"--export-answers: got {count} runs; expected one, its methods are the files' names")
+    runs = list(zip(findings.runs, findings.facts, strict=True))
+    files = [file for run, facts in runs for file in spec_bench.export_answers(run, facts, options.export_answers)]
+    print_warnings([text for run, facts in runs for text in spec_bench.left_out(run, facts)])
+    print("\n".join(map(str, files)))
+
+
+def _export(options: argparse.Namespace) -> None:
+    findings = read_findings(_chosen_runs(options))
+    folder = options.output or default_output(findings) / "exchange"
+    files, left = export_run(findings, options.export, folder, options.tokenizer)
+    print_warnings([f"{text}; it has no file" for text in left])
+    print("\n".join(map(str, files)))
+
+
+def _show_import(options: argparse.Namespace) -> None:
+    findings = read_findings(find_runs(options.runs)) if options.runs else None
+    output = options.output or (default_output(findings) if findings else None)
+    show_imported(getattr(options, "import"), findings, output)
+
+
+def _compare_published(options: argparse.Namespace) -> None:
+    console, figures = open_console(), read_published()
+    findings = read_findings(_chosen_runs(options))
+    matches = compare(findings, figures)
+    if not matches:
+        ran = ", ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
+        suites = ", ".join(dict.fromkeys(figure.suite for figure in figures if figure.model and figure.method))
+        text = "No published figure is of these methods, as they were set, on this suite: "
+        console.print(printable(f"{text}got {ran}; published are {suites}."), markup=False, soft_wrap=True)
+        return
+    tables = published_tables(matches, figures)
+    for table in tables:
+        print_table(table, console)
+    console.print(printable(summarise_verdicts(matches)), markup=False)
+    _print_files(write_published(matches, tables, options.output or default_output(findings)))
+
+
+# Option -> what it does instead of a report.
+INSTEAD: dict[str, Callable[[argparse.Namespace], None]] = {
+    "answers": _score_answers,
+    "compat": _compare_spec_bench,
+    "export_answers": _write_answers,
+    "export": _export,
+    "import": _show_import,
+    "published": _compare_published,
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,82 +197,37 @@ def _parser() -> argparse.ArgumentParser:
         description="Write summary.csv, tables/, plots/ and report.html of a run, or of several runs together.",
     )
     add = parser.add_argument
-    add(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help=f"run directory, or a sweep's (default {DEFAULT_RUN}); also of an object store: s3://BUCKET/RUN",
-    )
+    # fmt: off
+    add("runs", nargs="*", metavar="RUN",
+        help=f"run directory, or a sweep's (default {DEFAULT_RUN}); also of an object store: s3://BUCKET/RUN")
     add("--output", type=Path, metavar="DIR", help="where to write (default: the run's own directory)")
-    add(
-        "--profile",
-        type=Path,
-        metavar="FILE",
+    add("--profile", type=Path, metavar="FILE",
         help="a latency profile, or an analytic one such as h100-8b: predicted speedup of every method, and efficiency"
         " where it was measured (default: that of the run's own device, model and engine, if profiles/ beside the run"
-        " has it)",
-    )
-    add(
-        "--concurrency",
-        type=counts,
-        default=(),
-        metavar="B,B,...",
-        help="modelled speedup when so many equal requests share a forward, such as: 1,8,32,128",
-    )
-    add(
-        "--passed",
-        nargs="+",
-        type=Path,
-        default=(),
-        metavar="FILE",
+        " has it)")
+    add("--concurrency", type=counts, default=(), metavar="B,B,...",
+        help="modelled speedup when so many equal requests share a forward, such as: 1,8,32,128")
+    add("--passed", nargs="+", type=Path, default=(), metavar="FILE",
         help="results of a sandbox for code, JSON lines with task_id, method, passed (and round): the share that passed"
-        f" beside the speed. --export {SAMPLES} writes what it tests; nothing is run here",
-    )
+        f" beside the speed. --export {SAMPLES} writes what it tests; nothing is run here")
     add("--no-plots", dest="plots", action="store_false", help="tables and page only")
-    add(
-        "--heatmap",
-        dest="heatmaps",
-        nargs=3,
-        action="append",
-        default=[],
-        metavar=("METRIC", "X", "Y"),
+    add("--heatmap", dest="heatmaps", nargs=3, action="append", default=[], metavar=("METRIC", "X", "Y"),
         help="a column of summary.csv over two parameters that the runs vary, such as: mat pld.max_ngram "
-        "pld.num_draft; may be given again. Where exactly two vary, MAT, tokens fed and speedup are drawn anyway",
-    )
-    add(
-        "--style",
-        default=SCREEN,
-        metavar="STYLE",
+        "pld.num_draft; may be given again. Where exactly two vary, MAT, tokens fed and speedup are drawn anyway")
+    add("--style", default=SCREEN, metavar="STYLE",
         help="of the plots: screen, paper (no title inside, papers' names, 3.3 inch wide), or a style file of"
-        " matplotlib (*.mplstyle: fonts, and as figure.figsize the width)",
-    )
+        " matplotlib (*.mplstyle: fonts, and as figure.figsize the width)")
     add = parser.add_argument_group("instead of a report").add_argument
     add("--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas beside ours, and the difference")
-    add(
-        "--published",
-        action="store_true",
-        help="published figures of papers and leaderboards beside the runs': how much and in what they differ",
-    )
+    add("--published", action="store_true",
+        help="published figures of papers and leaderboards beside the runs': how much and in what they differ")
     add("--export-answers", type=Path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
-    add(
-        "--export",
-        choices=[*FORMATS, SAMPLES],
-        metavar="FORMAT",
-        help=f"write the files of another harness, METHOD/FILE below --output: {', '.join([*FORMATS, SAMPLES])}",
-    )
-    add(
-        "--import",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="files of these formats, beside the methods of RUN counted in the same way, or alone",
-    )
-    add(
-        "--answers",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="Spec-Bench's table from answer files alone, the baseline's first",
-    )
+    add("--export", choices=[*FORMATS, SAMPLES], metavar="FORMAT",
+        help=f"write the files of another harness, METHOD/FILE below --output: {', '.join([*FORMATS, SAMPLES])}")
+    add("--import", nargs="+", type=Path, metavar="FILE",
+        help="files of these formats, beside the methods of RUN counted in the same way, or alone")
+    add("--answers", nargs="+", type=Path, metavar="FILE",
+        help="Spec-Bench's table from answer files alone, the baseline's first")
     add("--tokenizer", type=Path, metavar="DIR", help="holds the model's tokenizer.json, if the run does not name one")
+    # fmt: on
     return parser

@@ -19,14 +19,13 @@ from rich.text import Text
 
 from specbench.input import InputError
 from specbench.names import printable
-from specbench.records.manifest import Manifest
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.records.store import MANIFEST, RECORDS, SET_ASIDE, SHARDS, read_manifest
 from specbench.screen import Screen
 
 SUMMARY = "summary.csv"
 WIDTH = 120
-_PIPED = 1000  # columns: nothing is cut where no terminal ends the line
+_PIPED = 1000  # columns: nothing is cut if no terminal ends the line
 DECIDING = ("speedup", "predicted_speedup", "mat")  # the first that a run has
 _CHUNK = 1 << 16  # [bytes] read at once from the end of the records
 
@@ -45,7 +44,7 @@ class Listed:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the index. Raises InputError where the folder holds no run."""
+    """Print the index. Raises InputError if the folder contains no run."""
     parser = argparse.ArgumentParser(prog="specbench list", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="default: results")
     folder = parser.parse_args(argv).folder
@@ -80,6 +79,9 @@ def list_run(run: Path, folder: Path) -> Listed:
     except InputError:
         return Listed(name, "", "", "", 0, "", f"{MANIFEST} cannot be read")
     methods = [each for each in manifest.methods if each != VANILLA]
+    cases, begun = manifest.suite.cases, count_blocks(run / RECORDS)
+    total = manifest.blocks or (cases or 0) * (manifest.rounds or 1)  # grown, or under load
+    done = "" if not cases else "complete" if begun >= total else f"{begun} of {total} blocks"
     lossy = {each for each, entry in manifest.methods.items() if not entry.lossless}
     return Listed(
         name,
@@ -88,7 +90,7 @@ def list_run(run: Path, folder: Path) -> Listed:
         manifest.suite.name or "",
         len(methods),
         find_best(run / SUMMARY, lossy) if (run / SUMMARY).is_file() else "",
-        _describe_progress(run, manifest),
+        done,
     )
 
 
@@ -107,15 +109,6 @@ def find_best(summary: Path, lossy: set[str]) -> str:
     return f"{best['method']} {kind}{float(best[figure]):.2f}{bounds}"
 
 
-def _describe_progress(run: Path, manifest: Manifest) -> str:
-    cases = manifest.suite.cases
-    if not cases:
-        return ""
-    total = manifest.blocks or cases * (manifest.rounds or 1)  # grown, or under load
-    done = count_blocks(run / RECORDS)
-    return "complete" if done >= total else f"{done} of {total} blocks"
-
-
 def count_blocks(records: Path) -> int:
     """Blocks that were begun, by the last whole line; 0 without one."""
     for line in _last_lines(records):
@@ -127,7 +120,7 @@ def count_blocks(records: Path) -> int:
 
 
 def _last_lines(path: Path) -> Iterator[bytes]:
-    """Whole lines of a file from its end, as far as they are asked for."""
+    """Whole lines of a file from its end, read as they are requested."""
     if not path.is_file():
         return
     with path.open("rb") as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,12 +150,15 @@ def refuse_shapes(card: ModelCard, key: str) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(card.config, dtype=getattr(torch, card.dtype))
     wanted = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    for path, name, shape in _shapes(folder):
-        if wanted.get(name, shape) != shape:
-            raise InputError(
-                f"{key}: {path}, tensor {name}: of shape {shape}, and {wanted[name]} by {folder / 'config.json'};"
-                " expected weights and configuration of one model"
-            )
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="numpy") as file:
+            for name in file.keys():  # noqa: SIM118 (no mapping)
+                shape = list(file.get_slice(name).get_shape())
+                if wanted.get(name, shape) != shape:
+                    raise InputError(
+                        f"{key}: {path}, tensor {name}: of shape {shape}, and {wanted[name]} by"
+                        f" {folder / 'config.json'}; expected weights and configuration of one model"
+                    )
 
 
 def refuse_missing(names: Collection[str], key: str) -> None:
@@ -183,10 +186,3 @@ def refuse_unused(names: Collection[str], config: Any, key: str) -> None:
             f"{key}: a {text.model_type} of num_hidden_layers={layers} leaves {len(unused)} of its weights unused, such"
             f" as {min(unused)}; expected weights and configuration of one model"
         )
-
-
-def _shapes(folder: Path) -> Iterator[tuple[Path, str, list[int]]]:
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="numpy") as file:
-            for name in file.keys():  # noqa: SIM118 (no mapping)
-                yield path, name, list(file.get_slice(name).get_shape())

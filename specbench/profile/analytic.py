@@ -107,7 +107,7 @@ def analytic_profile(gpu: str, model: str, count: int | None = None) -> Profile:
 
 
 def find_pair(text: str) -> Profile | None:
-    """The profile that 'h100-8b' or 'h100x2-70b' names; None where the text has another form."""
+    """The profile that 'h100-8b' or 'h100x2-70b' names; None if the text has another form."""
     found = _PAIR.fullmatch(text.lower())
     if not found or found["gpu"] not in GPUS or found["model"] not in MODELS:
         return None

@@ -119,7 +119,7 @@ def _plain(profile: Profile) -> dict[str, Any]:
 
 
 def _rounded(values: Floats) -> Any:
-    """Nested lists, six digits behind the point, None for a blank."""
+    """Nested lists, six digits after the point, None for a blank."""
     if values.ndim == 0:
         return None if math.isnan(float(values)) else round(float(values), 6)
     return [_rounded(np.asarray(value)) for value in values]
@@ -138,17 +138,22 @@ def _profile(raw: Any) -> Profile:
     if raw["kind"] == PUBLISHED and not raw.get("source"):
         raise ProfileError("source is empty; expected where the figures were published")
     surface, shape, ceilings, rows = _surface(raw), *(_part(raw, key) for key in ("shape", "ceilings", "rows"))
+    buckets = _axis("buckets", raw["buckets"]).tolist() if raw.get("buckets") else []
+    control: tuple[float, ...] = ()
+    if raw.get("control"):
+        control = tuple(_positive("control", each) for each in _axis("control", raw["control"], ordered=False).tolist())
+        contexts = len(surface.contexts) if isinstance(surface, Grid) else 0
+        if len(control) != contexts:
+            raise ProfileError(f"control has {len(control)} figures; expected {contexts}, one a context")
     return Profile(
         **{key: raw[key] for key in _NAMES},
         surface=surface,
         source=str(raw.get("source") or ""),
         parameters=_whole("parameters", raw["parameters"]) if raw.get("parameters") is not None else None,
         rounds=_whole("rounds", raw["rounds"]) if raw.get("rounds") else 0,
-        control=_control(raw.get("control"), surface),
-        buckets=tuple(_whole("buckets", width) for width in _axis("buckets", raw["buckets"]).tolist())
-        if raw.get("buckets")
-        else (),
-        ceilings=Ceilings(**{key: _positive(f"ceilings.{key}", value) for key, value in ceilings.items()})
+        control=control,
+        buckets=tuple(_whole("buckets", width) for width in buckets),
+        ceilings=Ceilings(**{key: _positive(f"ceilings.{key}", ceilings[key]) for key in ceilings})
         if ceilings
         else None,
         shape=ModelShape(**{key: _whole(f"shape.{key}", value) for key, value in shape.items()}) if shape else None,
@@ -158,21 +163,11 @@ def _profile(raw: Any) -> Profile:
 
 
 def _part(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """An object within, empty where there is none."""
+    """An object within, empty if there is none."""
     found = raw.get(key)
     if found is not None and not isinstance(found, Mapping):
         raise ProfileError(f"{key} is {type(found).__name__}; expected an object, or null")
     return found or {}
-
-
-def _control(values: Any, surface: Grid | Fit) -> tuple[float, ...]:
-    if not values:
-        return ()
-    found = tuple(_positive("control", value) for value in _axis("control", values, ordered=False).tolist())
-    contexts = len(surface.contexts) if isinstance(surface, Grid) else 0
-    if len(found) != contexts:
-        raise ProfileError(f"control has {len(found)} figures; expected {contexts}, one a context")
-    return found
 
 
 def _surface(raw: Mapping[str, Any]) -> Grid | Fit:
@@ -190,7 +185,11 @@ def _surface(raw: Mapping[str, Any]) -> Grid | Fit:
         raise ProfileError(f"grid.fed starts at {fed[0]:g}; expected 1, which every speedup is against")
     if contexts[0] < 0:
         raise ProfileError(f"grid.contexts starts at {contexts[0]:g}; expected tokens")
-    planes = {key: _plane(f"grid.{key}", grid.get(key), (len(contexts), len(fed))) for key in Grid.__slots__[2:]}
+    sizes = (len(contexts), len(fed))
+    planes = {key: _floats(f"grid.{key}", grid.get(key)) for key in Grid.__slots__[2:]}
+    for key, plane in planes.items():
+        if plane.shape != sizes or not np.isfinite(plane).all():
+            raise ProfileError(f"grid.{key} is {plane.shape}; expected {sizes} finite numbers: contexts, fed")
     if (planes["ms"] <= 0).any():
         raise ProfileError("grid.ms has times of 0 or less; expected milliseconds")
     for key in ("host_ms", "spread"):
@@ -218,13 +217,6 @@ def _axis(name: str, values: Any, ordered: bool = True) -> Floats:
     found = np.array([_number(name, value) for value in values])
     if ordered and (np.diff(found) <= 0).any():
         raise ProfileError(f"{name}={values}; expected ascending numbers")
-    return found
-
-
-def _plane(name: str, values: Any, sizes: tuple[int, int]) -> Floats:
-    found = _floats(name, values)
-    if found.shape != sizes or not np.isfinite(found).all():
-        raise ProfileError(f"{name} is {found.shape}; expected {sizes} finite numbers: contexts, fed")
     return found
 
 

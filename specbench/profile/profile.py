@@ -87,7 +87,7 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class RowGrid:
-    """Batches of k rows of w + 1 tokens over one shared prefix. ms: (C, K, W), NaN where no draft has that shape."""
+    """Batches of k rows of w + 1 tokens over one shared prefix. ms: (C, K, W), NaN if no draft has that shape."""
 
     k: tuple[int, ...]
     w: tuple[int, ...]
@@ -139,7 +139,7 @@ class Profile:
         return f"{self.model} on {self.device}, {self.engine}, {self.dtype} ({kind})"
 
     def forward_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
-        """[ms] of the target's forward over (S,) tokens fed behind (S,) tokens of context."""
+        """[ms] of the target's forward over (S,) tokens fed after (S,) tokens of context."""
         width = self._width(fed)
         return np.maximum(self.surface.forward_ms(width, context), self._least_ms(width, context))
 
@@ -166,13 +166,13 @@ class Profile:
         return self.forward_ms(fed, longer) - self.forward_ms(fed, context)
 
     def shared(self, requests: int) -> Profile:
-        """The profile of one request of so many that share every forward: its steps take ``shared_ms``."""
+        """The profile of one request of several that share every forward: its steps take ``shared_ms``."""
         return self if requests == 1 else replace(self, surface=Shared(self, requests), buckets=(), shape=None)
 
     def _least_ms(self, width: Floats, context: ArrayLike) -> Floats:
         """[ms] that the weights' products alone take, for points outside of what was measured, else 0.
 
-        A grid that ends where memory still bounds the forward does not have the slope behind it.
+        A grid that ends where memory still bounds the forward does not have the slope after it.
         """
         if self.shape is None or self.ceilings is None:
             return np.zeros(np.broadcast(width, np.asarray(context)).shape)
@@ -180,7 +180,7 @@ class Profile:
         return np.where(self.surface.outside(width, context), products_ms, 0.0)
 
     def outside(self, fed: ArrayLike, context: ArrayLike) -> Mask:
-        """True where the time is an extension of what was measured."""
+        """True if the time is an extension of what was measured."""
         return self.surface.outside(self._width(fed), context)
 
     def _width(self, fed: ArrayLike) -> Floats:
@@ -245,7 +245,7 @@ class Shared:
         return self.profile.step_ms(wide, context) - self.profile.forward_ms(wide, context)
 
     def outside(self, fed: ArrayLike, context: ArrayLike) -> Mask:
-        """True where the time is an extension of what was measured."""
+        """True if the time is an extension of what was measured."""
         one = np.ones(np.shape(fed))
         wide = self.requests * np.asarray(fed, dtype=np.float64)
         longer = self.requests * np.asarray(context, dtype=np.float64)

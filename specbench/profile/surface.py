@@ -34,7 +34,7 @@ class Grid:
         return self._at(self.host_ms, fed, context)
 
     def outside(self, fed: ArrayLike, context: ArrayLike) -> Mask:
-        """True where nothing was measured on both sides of the point."""
+        """True if nothing was measured on both sides of the point."""
         rows, columns = np.asarray(context, dtype=np.float64), np.asarray(fed, dtype=np.float64)
         beyond = (columns < self.fed[0]) | (columns > self.fed[-1])
         return np.asarray(beyond | (rows < self.contexts[0]) | (rows > self.contexts[-1]))

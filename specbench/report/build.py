@@ -74,7 +74,7 @@ def build_report(
         passed: results of a sandbox for code, JSON lines (``frames.trials.read_passed``).
 
     Raises:
-        RunError: A directory holds no run, or a heatmap or a load cannot be made.
+        RunError: A directory contains no run, or a heatmap or a load cannot be made.
         InputError: Rows of ``passed`` do not fit the run.
     """
     check_style(style)
@@ -116,7 +116,7 @@ def build_report(
 def read_findings(
     run_directories: Sequence[Path], profile: Path | None = None, passed: Sequence[Path] = ()
 ) -> Findings:
-    """Read and judge the runs of these directories, each once; profile, passed, errors: see ``build_report``."""
+    """Read and check the runs of these directories, each once; profile, passed, errors: see ``build_report``."""
     directories = list(dict.fromkeys(Path(directory).resolve() for directory in run_directories))
     if not directories:
         raise RunError("no run was given; expected at least one directory that `specbench` wrote (see results/latest)")
@@ -143,7 +143,7 @@ def _open(directory: Path) -> list[tuple[Run, Trials]]:
 
 
 def default_output(findings: Findings) -> Path:
-    """One run's own directory; for several, ``report`` next to the first. Raises RunError where it is a link."""
+    """One run's own directory; for several, ``report`` next to the first. Raises RunError if it is a link."""
     first = findings.runs[0].directory
     alone = len({run.directory for run in findings.runs}) == 1
     make_folder(found := first if alone else first.parent / "report")

@@ -18,7 +18,7 @@ from specbench.report.frames.cases import Cases
 from specbench.report.frames.facts import Facts
 from specbench.report.frames.predict import Prediction
 from specbench.report.frames.trials import BLANK, DRAFTER_PHASES, Values, ratio
-from specbench.report.label import format_count, format_microseconds, format_milliseconds, format_rate, format_share
+from specbench.report.label import format_count, format_milliseconds, format_rate, format_share
 from specbench.report.table import KEYS, Heading
 from specbench.stats import Estimate
 
@@ -105,10 +105,6 @@ def _close_steps(scope: Scope) -> float:
     return ratio(counted["close_steps"].sum(), counted["steps"].sum())
 
 
-def _always(scope: Scope) -> bool:
-    return True
-
-
 def _accepts(scope: Scope) -> bool:
     """What is accepted is known: not where drafts come from what a model computes along recorded answers."""
     return scope.method not in scope.facts.unaccepted
@@ -141,10 +137,6 @@ def _drafts(scope: Scope) -> bool:
     return scope.drafts and scope.method not in (VANILLA, CONTROL)
 
 
-def _has_state(scope: Scope) -> bool:
-    return scope.method not in scope.facts.peers and len(scope.cases) > 0
-
-
 def _judged(scope: Scope) -> bool:
     return len(scope.judged) > 0
 
@@ -153,27 +145,43 @@ def _judged_greedy(scope: Scope) -> bool:
     return _judged(scope) and not scope.facts.temperature > 0
 
 
+def _share(part: str, whole: str, unit: float = 1.0) -> Callable[[Scope], float]:
+    """The formula of one column's sum over another's. unit: what it is multiplied with."""
+    return lambda scope: unit * scope.share(part, whole)
+
+
+def _acceptance(scope: Scope) -> float:
+    return ratio(scope.cases["emitted"].sum() - scope.cases["steps"].sum(), scope.cases["proposed"].sum())
+
+
+def _speedup_hf(scope: Scope) -> float:
+    return stats.estimates([_paired(scope.papers, scope.cases)], resamples=0)[0].value
+
+
+def _cost_per_million(scope: Scope) -> float:
+    price = scope.facts.price
+    return BLANK if price is None else 1e6 * price / 3600 * scope.share("time_s", "tokens")
+
+
+def _target_compute(scope: Scope) -> float:
+    parameters = scope.facts.parameters
+    return BLANK if parameters is None else parameters * 1e-9 * scope.share("fed", "steps")
+
+
 @dataclass(frozen=True, slots=True)
 class Column(Heading):
-    """A figure of a result: title, name (``figure``), formula and format.
+    """A figure of a result: title, name (``figure``), format and formula.
 
-    value: the formula, blank where ``applies`` does not hold; an ``Estimate`` fills NAME, NAME_low and NAME_high where
+    value: the formula, blank if ``applies`` does not hold; an ``Estimate`` fills NAME, NAME_low and NAME_high if
     ``interval`` is set. Without a value it is made for printing alone (``with_drafting``) and is not in summary.csv.
-    better: 1, -1 or 0, as more is better, less is better, or neither. overall, steps, glossary: its place in the
-    overall table, in the table of a mean step and among the definitions, 0 = absent. caption: its explanation below
-    a table. definition: in the glossary. terminal: its title in the table of the terminal.
+    better: 1, -1 or 0, as more is better, less is better, or neither. caption: its explanation below a table.
     """
 
     value: Callable[[Scope], float | str | Estimate] | None = None
-    applies: Callable[[Scope], bool] = _always
+    applies: Callable[[Scope], bool] = lambda scope: True
     interval: bool = False
     better: int = 1
-    overall: int = 0
-    steps: int = 0
-    glossary: int = 0
     caption: str = ""
-    definition: str = ""
-    terminal: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -186,290 +194,77 @@ class Column(Heading):
         if self.value is None or not self.applies(scope):
             return dict.fromkeys(self.names, BLANK)
         found = self.value(scope)
-        return dict(
-            zip(self.names, (found.value, *found.bounds) if isinstance(found, Estimate) else [found], strict=True)
-        )
+        values = (found.value, *found.bounds) if isinstance(found, Estimate) else [found]
+        return dict(zip(self.names, values, strict=True))
 
 
+_MICRO = "\N{MICRO SIGN}s"
+_TIME_ONLY = (
+    "Speedup (time only): real forwards along recorded answers, whose accepted lengths were replayed; no speedup is"
+    " claimed, and a method that drafts from what the model computes has its time a step alone."
+)
+_DRAFTING = "Drafting: the drafter's own time a step. The target was replayed and has no times."
+_PREDICTED = "Predicted: modelled, decode steps only, from the tokens fed and a latency profile."
+_EFFICIENCY = "Efficiency: measured decode speedup over the one predicted without any host time."
 RESULT = (
-    Column("Cases", "cases", format_count, value=lambda scope: len(scope.cases), better=0, overall=1),
-    Column(
-        "Tokens",
-        "tokens",
-        format_count,
-        value=lambda scope: int(scope.cases["all_tokens"].sum()),
-        better=0,
-        steps=2,
-        glossary=1,
-        definition="Ids that were emitted, the prefill's included, up to and including the first end-of-sequence "
-        "token. The harness counts them for every method alike; text is never tokenised again.",
-    ),
-    Column("Steps", "steps", format_count, value=lambda scope: int(scope.cases["steps"].sum()), better=0, steps=1),
-    Column(
-        "MAT",
-        "mat",
-        bold=True,
-        value=lambda scope: scope.estimates["mat"],
-        applies=_accepts,
-        interval=True,
-        overall=2,
-        glossary=3,
-        caption="MAT: tokens per decode step.",
-        definition="Mean accepted tokens: tokens emitted by decode steps over decode steps, all steps of all cases "
-        "alike. Vanilla is 1. The prefill's token is in neither.",
-        terminal="MAT",
-    ),
-    Column(
-        "Tokens/s",
-        "tokens_per_s",
-        format_rate,
-        bold=True,
-        value=lambda scope: scope.share("tokens", "time_s"),
-        applies=_timed,
-        overall=3,
-        glossary=4,
-        definition="All tokens over all time, prefill included. Decode tokens/s leaves out the prefill's time and "
-        "token.",
-        terminal="tokens/s",
-    ),
-    Column(
-        "Decode tokens/s",
-        "decode_tokens_per_s",
-        format_rate,
-        bold=True,
-        value=lambda scope: scope.share("decode_tokens", "decode_time_s"),
-        applies=_timed,
-        overall=4,
-    ),
-    Column(
-        "Speedup",
-        "speedup",
-        bold=True,
-        value=_speedup,
-        applies=_claimed,
-        interval=True,
-        overall=5,
-        glossary=5,
-        caption="Speedup: time per token, vanilla over method, paired by case.",
-        definition="Time per token of vanilla over time per token of the method, both summed over the cases that both "
-        "finished. Each case ran under both in the same process. With several rounds a case's time is the median "
-        "round.",
-        terminal="speedup [95 %]",
-    ),
-    Column(
-        "Speedup over HF",
-        "speedup_hf",
-        bold=True,
-        value=lambda scope: stats.estimates([_paired(scope.papers, scope.cases)], resamples=0)[0].value,
-        applies=_claimed,
-        overall=6,
-        glossary=6,
-        definition="The same against the library's own generate loop, the denominator of most papers.",
-    ),
+    Column("Cases", "cases", format_count, value=lambda scope: len(scope.cases), better=0),
+    Column("Tokens", "tokens", format_count, value=lambda scope: int(scope.cases["all_tokens"].sum()), better=0),
+    Column("Steps", "steps", format_count, value=lambda scope: int(scope.cases["steps"].sum()), better=0),
+    Column("MAT", "mat", value=lambda scope: scope.estimates["mat"], applies=_accepts, interval=True, bold=True,
+           caption="MAT: tokens per decode step."),
+    Column("Tokens/s", "tokens_per_s", format_rate, value=_share("tokens", "time_s"), applies=_timed, bold=True),
+    Column("Decode tokens/s", "decode_tokens_per_s", format_rate, value=_share("decode_tokens", "decode_time_s"),
+           applies=_timed, bold=True),
+    Column("Speedup", "speedup", value=_speedup, applies=_claimed, interval=True, bold=True,
+           caption="Speedup: time per token, vanilla over method, paired by case."),
+    Column("Speedup over HF", "speedup_hf", value=_speedup_hf, applies=_claimed, bold=True),
     Column("Decode speedup", "decode_speedup", value=_decode_speedup, applies=_claimed),
-    Column(
-        "Predicted (modelled)",
-        "predicted_speedup",
-        bold=True,
-        value=lambda scope: scope.estimates["predicted_speedup"],
-        applies=_predicted,
-        interval=True,
-        overall=9,
-        glossary=7,
-        caption="Predicted: modelled, decode steps only, from the tokens fed and a latency profile.",
-        definition="Never measured: speedup of the decode steps alone, from the recorded tokens fed, the time that a "
-        "latency profile gives a forward of so many at that context, and the drafter's own time.",
-    ),
-    Column(
-        "Efficiency",
-        "efficiency",
-        value=_efficiency,
-        applies=_predicted,
-        overall=10,
-        glossary=9,
-        caption="Efficiency: measured decode speedup over the one predicted without any host time.",
-        definition="Measured speedup of the decode steps over what the profile's forwards alone would give: what a "
-        "method loses to drafting and host time. Above 1 the profile is worse than what the run saw, or it is noise.",
-    ),
-    Column(
-        "Cost per million",
-        "cost_per_million",
-        value=lambda scope: (
-            BLANK if scope.facts.price is None else 1e6 * scope.facts.price / 3600 * scope.share("time_s", "tokens")
-        ),
-        applies=_claimed,
-        better=-1,
-        overall=11,
-        glossary=10,
-        caption="Cost: of a million tokens at the price of an hour.",
-        definition="Of a million tokens, prefills included, at measure.price_per_hour.",
-    ),
-    Column(
-        "Joules per token",
-        "joules_per_token",
-        value=lambda scope: scope.share("energy_j", "all_tokens"),
-        applies=_claimed,
-        better=-1,
-        overall=12,
-        glossary=11,
-        caption="Joules per token: of the GPUs in use, prefill and idling included.",
-        definition="What the GPUs in use took between the start and the end of every request, by the driver's own "
-        "counters, over all tokens. Blank where nothing counts it.",
-    ),
-    Column(
-        "Speedup (time only)",
-        "time_only_speedup",
-        bold=True,
-        value=_speedup,
-        applies=_time_only,
-        interval=True,
-        overall=7,
-        glossary=8,
-        caption="Speedup (time only): real forwards along recorded answers, whose accepted lengths were replayed; no "
-        "speedup is claimed, and a method that drafts from what the model computes has its time a step alone.",
-        definition="Accepted lengths were replayed: a model, maybe of random weights, was driven along recorded "
-        "answers, so a step's time is real and what it emits is the record's. No speedup is claimed. A method that "
-        "drafts from what the model computes has its time a step (Step ms) alone.",
-        terminal="time only [95 %]",
-    ),
-    Column(
-        "Step ms",
-        "time_only_step_ms",
-        format_milliseconds,
-        value=lambda scope: 1e3 * scope.share("decode_time_s", "steps"),
-        applies=lambda scope: scope.facts.time_only,
-        better=-1,
-        overall=8,
-        terminal="step ms",
-    ),
-    Column(
-        "Acceptance",
-        "acceptance_rate",
-        format_share,
-        bold=True,
-        value=lambda scope: ratio(
-            scope.cases["emitted"].sum() - scope.cases["steps"].sum(), scope.cases["proposed"].sum()
-        ),
-        applies=lambda scope: _drafts(scope) and _accepts(scope),
-        overall=13,
-        glossary=18,
-        definition="Accepted draft nodes over proposed ones. Blank for vanilla and for methods with their own loop.",
-        terminal="accepted",
-    ),
-    Column(
-        "Draft rate",
-        "draft_rate",
-        format_share,
-        value=lambda scope: scope.share("drafted_steps", "steps"),
-        applies=_drafts,
-        better=0,
-        steps=3,
-        glossary=21,
-        definition="Decode steps with a draft over all decode steps.",
-    ),
-    Column(
-        "Mean draft",
-        "mean_draft",
-        value=lambda scope: scope.share("proposed", "steps"),
-        applies=_drafts,
-        better=0,
-        steps=4,
-    ),
-    Column(
-        "Tokens fed",
-        "tokens_fed",
-        value=lambda scope: scope.share("fed", "steps"),
-        applies=_reports_drafts,
-        better=-1,
-        steps=5,
-        glossary=22,
-        definition="Mean rows a forward of the target: the last token and every node of the draft.",
-    ),
-    Column("Tokens fed", "fed", overall=14, caption="Tokens fed: root and draft, a step.", terminal="tokens fed"),
-    Column(
-        "Drafting \N{MICRO SIGN}s",
-        "drafting_us",
-        format_microseconds,
-        overall=15,
-        caption="Drafting: the drafter's own time a step. The target was replayed and has no times.",
-        terminal="drafting \N{MICRO SIGN}s",
-    ),
-    Column(
-        "Target compute",
-        "target_compute",
-        value=lambda scope: (
-            BLANK if scope.facts.parameters is None else scope.facts.parameters * 1e-9 * scope.share("fed", "steps")
-        ),
-        applies=_reports_drafts,
-    ),
+    Column("Predicted (modelled)", "predicted_speedup", value=lambda scope: scope.estimates["predicted_speedup"],
+           applies=_predicted, interval=True, bold=True, caption=_PREDICTED),
+    Column("Efficiency", "efficiency", value=_efficiency, applies=_predicted, caption=_EFFICIENCY),
+    Column("Cost per million", "cost_per_million", value=_cost_per_million, applies=_claimed, better=-1,
+           caption="Cost: of a million tokens at the price of an hour."),
+    Column("Joules per token", "joules_per_token", value=_share("energy_j", "all_tokens"), applies=_claimed, better=-1,
+           caption="Joules per token: of the GPUs in use, prefill and idling included."),
+    Column("Speedup (time only)", "time_only_speedup", value=_speedup, applies=_time_only, interval=True, bold=True,
+           caption=_TIME_ONLY),
+    Column("Step ms", "time_only_step_ms", format_milliseconds, value=_share("decode_time_s", "steps", 1e3),
+           applies=lambda scope: scope.facts.time_only, better=-1),
+    Column("Acceptance", "acceptance_rate", format_share, value=_acceptance, bold=True,
+           applies=lambda scope: _drafts(scope) and _accepts(scope)),
+    Column("Draft rate", "draft_rate", format_share, value=_share("drafted_steps", "steps"), applies=_drafts, better=0),
+    Column("Mean draft", "mean_draft", value=_share("proposed", "steps"), applies=_drafts, better=0),
+    Column("Tokens fed", "tokens_fed", value=_share("fed", "steps"), applies=_reports_drafts, better=-1),
+    Column("Tokens fed", "fed", caption="Tokens fed: root and draft, a step."),
+    Column(f"Drafting {_MICRO}", "drafting_us", format_rate, caption=_DRAFTING),
+    Column("Target compute", "target_compute", value=_target_compute, applies=_reports_drafts),
     *(
-        Column(
-            f"{phase.capitalize()} ms",
-            f"{phase}_ms",
-            format_milliseconds,
-            value=functools.partial(_phase_ms, phase),
-            better=-1,
-            steps=6,
-        )
+        Column(f"{phase.capitalize()} ms", f"{phase}_ms", format_milliseconds, better=-1,
+               value=functools.partial(_phase_ms, phase))
         for phase in PHASES
     ),
-    *(
-        Column(f"{phase.capitalize()} \N{MICRO SIGN}s", f"{phase}_us", format_microseconds, steps=7)
-        for phase in DRAFTER_PHASES
-    ),
-    Column(
-        "Prefill ms",
-        "prefill_ms",
-        format_milliseconds,
-        value=lambda scope: 1e3 * scope.share("prefill_s", "turns"),
-        applies=lambda scope: scope.facts.timed,
-        better=-1,
-        steps=8,
-    ),
-    Column(
-        "State bytes",
-        "state_bytes",
-        format_count,
-        value=lambda scope: float(scope.cases["state_bytes"].max()),
-        applies=_has_state,
-        better=-1,
-        steps=9,
-    ),
-    Column(
-        "Lossless",
-        "lossless",
-        format_share,
-        value=lambda scope: float(scope.judged["within"].mean()),
-        applies=_judged_greedy,
-        overall=16,
-        glossary=26,
-        definition="Cases whose ids equal vanilla's, or where every emitted id, judged with the whole answer in one "
-        "forward, was the argmax or tied with it within the tolerance for the dtype. Blank when sampling.",
-        terminal="lossless",
-    ),
+    *(Column(f"{phase.capitalize()} {_MICRO}", f"{phase}_us", format_rate) for phase in DRAFTER_PHASES),
+    Column("Prefill ms", "prefill_ms", format_milliseconds, value=_share("prefill_s", "turns", 1e3), better=-1,
+           applies=lambda scope: scope.facts.timed),
+    Column("State bytes", "state_bytes", format_count, value=lambda scope: float(scope.cases["state_bytes"].max()),
+           applies=lambda scope: scope.method not in scope.facts.peers and len(scope.cases) > 0, better=-1),
+    Column("Lossless", "lossless", format_share, value=lambda scope: float(scope.judged["within"].mean()),
+           applies=_judged_greedy),
     Column("Equal", "equal", format_share, value=lambda scope: float(scope.judged["equal"].mean()), applies=_judged),
-    Column(
-        "Violations",
-        "violations",
-        format_count,
-        value=lambda scope: float(scope.judged["violations"].sum()),
-        applies=_judged_greedy,
-        better=-1,
-    ),
+    Column("Violations", "violations", format_count, value=lambda scope: float(scope.judged["violations"].sum()),
+           applies=_judged_greedy, better=-1),
     Column("Close steps", "close_steps", format_share, value=_close_steps, applies=_judged_greedy),
-    Column(
-        "Errors",
-        "errors",
-        format_count,
-        value=lambda scope: scope.errors,
-        better=-1,
-        overall=17,
-        glossary=27,
-        definition="Cases that failed. They are left out of the method's figures and of its pairing with vanilla.",
-    ),
+    Column("Errors", "errors", format_count, value=lambda scope: scope.errors, better=-1),
     Column("Load", "load", str, value=lambda scope: scope.facts.arrivals and f"each request, {scope.facts.arrivals}"),
-)
+)  # fmt: skip
 COLUMN = {column.figure: column for column in RESULT}
 COLUMNS = (*KEYS, *(name for column in RESULT for name in column.names))  # of summary.csv
-OVERALL_COLUMNS = tuple(sorted((column for column in RESULT if column.overall), key=lambda column: column.overall))
-STEP_COLUMNS = tuple(sorted((column for column in RESULT if column.steps), key=lambda column: column.steps))
+_OVERALL = (
+    *("cases", "mat", "tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_hf", "time_only_speedup"),
+    *("time_only_step_ms", "predicted_speedup", "efficiency", "cost_per_million", "joules_per_token"),
+    *("acceptance_rate", "fed", "drafting_us", "lossless", "errors"),
+)
+_STEPS = ("steps", "tokens", "draft_rate", "mean_draft", "tokens_fed", *(f"{phase}_ms" for phase in PHASES))
+_REST = (*(f"{phase}_us" for phase in DRAFTER_PHASES), "prefill_ms", "state_bytes")
+OVERALL_COLUMNS = tuple(COLUMN[name] for name in _OVERALL)  # of the overall table
+STEP_COLUMNS = tuple(COLUMN[name] for name in (*_STEPS, *_REST))  # of the table of a mean step

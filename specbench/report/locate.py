@@ -35,7 +35,7 @@ def is_remote(named: str) -> bool:
 def fetch_runs(url: str, folder: Path) -> Path:
     """Copy what a report reads of a run, or of a sweep's runs, into this folder of the machine, which holds runs then.
 
-    Nothing is written there. Raises RunError where it cannot be read.
+    Nothing is written there. Raises RunError if it cannot be read.
     """
     try:
         files, root = fsspec.core.url_to_fs(url)
@@ -62,7 +62,7 @@ def _start(run: Path) -> tuple[str, int, str]:
 def chosen_runs() -> list[Path]:
     """The runs or sweeps in the environment variable SPECBENCH_RUN, several joined as in PATH; else ``results/latest``.
 
-    Raises RunError where there is neither.
+    Raises RunError if there is neither.
     """
     named = [Path(part) for part in os.environ.get(RUN, "").split(os.pathsep) if part]
     if named:

@@ -21,7 +21,7 @@ from specbench.report.frames.facts import Facts, read_parameters, read_settings,
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.label import BLANK, Cell, format_number, format_rate
-from specbench.report.table import Table, write_tables
+from specbench.report.table import KEYS, Table, write_tables
 
 PACKAGE = Path(__file__).resolve().parents[1]
 COLUMNS = (
@@ -85,18 +85,17 @@ def _read_file(path: Path) -> Iterable[PublishedFigure]:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise RunError(f"{path}: not UTF-8 ({error}); expected a csv file") from error
-    with io.StringIO(text, newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise RunError(f"{path}: has the columns {reader.fieldnames}; expected {', '.join(COLUMNS)}")
-        for number, row in enumerate(reader, 2):
-            try:
-                yield _figure(row)
-            except ValueError as error:
-                raise RunError(f"{path}, line {number}: {error}") from error
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    if tuple(reader.fieldnames or ()) != COLUMNS:
+        raise RunError(f"{path}: has the columns {reader.fieldnames}; expected {', '.join(COLUMNS)}")
+    for number, row in enumerate(reader, 2):
+        try:
+            yield _figure(row)
+        except ValueError as error:
+            raise RunError(f"{path}, line {number}: {error}") from error
 
 
-def _figure(row: Mapping[str, str]) -> PublishedFigure:
+def _figure(row: dict[str, str]) -> PublishedFigure:
     """Raises ValueError if the row is not a figure."""
     if None in row or None in row.values():
         raise ValueError(f"has not {len(COLUMNS)} cells; expected one a column, and quotes around what holds a comma")
@@ -105,13 +104,9 @@ def _figure(row: Mapping[str, str]) -> PublishedFigure:
         raise ValueError(f"value={row['value']!r}; expected a finite number")
     if row["needs"] not in NEEDS:
         raise ValueError(f"needs={row['needs']!r}; expected one of {', '.join(NEEDS)}")
-    names = ("source", "table", "model", "suite", "category", "method", "name", "metric", "printed", "needs")
-    return PublishedFigure(
-        **{name: row[name] for name in (*names, "corpus", "hardware", "date", "url")},
-        value=value,
-        setting=_pairs(row["setting"]),
-        setup=_pairs(row["setup"]),
-    )
+    row.pop("spread")
+    lists = {key: _pairs(row[key]) for key in ("setting", "setup")}
+    return PublishedFigure(**{**row, **lists, "value": value})  # type: ignore[arg-type]
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -124,7 +119,10 @@ def _pairs(text: str) -> dict[str, str]:
 
 MAT_TOLERANCE = 0.03  # half of it is rounding, the rest near ties and how the prefill is counted
 REPRODUCED, DIFFERS, SHOWN = "reproduced", "differs", ""
+NARROWED = ("limit", "first", "sample", "categories", "part", "ids")  # suite settings that leave questions out
+UNSTATED = "nothing that the manifest or the source states"
 _SPEEDUPS = ("speedup_hf", "speedup")  # the papers' denominator where it was measured, else vanilla
+_LENGTH, _DTYPE, _PREFILL = "decode.max_new_tokens", "model.dtype", "prefill"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,60 +144,55 @@ class Match:
 
 def compare(findings: Findings, figures: Sequence[PublishedFigure]) -> list[Match]:
     """Returns every published figure with a counterpart in a run, in the order of the files, then of the runs."""
-    rows = {
-        (row["category"], row["model"], row["suite"], row["method"], row["variant"]): row
-        for row in findings.summary.to_dict("records")
-    }
+    rows = {tuple(row[key] for key in KEYS): row for row in findings.summary.to_dict("records")}
     found: list[Match] = []
     for figure in figures:
         for reported in findings.reported:
             if figure.method not in reported.facts.methods:
                 continue  # another run's row would be found under its name
-            row = rows.get((figure.category, *reported.key(figure.method)))
+            model, suite, method, variant = reported.key(figure.method)
+            row = rows.get((model, suite, figure.category, method, variant))
             if row is not None and _belongs(reported, figure, figures):
                 found += _matched(reported, row, figure)
     return found
 
 
 def _belongs(reported: ReportedRun, figure: PublishedFigure, figures: Sequence[PublishedFigure]) -> bool:
-    """Is the run's row this row of this table? Tables of other models only where the suite has none of its own."""
+    """Is the run's row this row of this table, with the method set as there? A row without a temperature is greedy.
+
+    Tables of other models only where the suite has none of its own.
+    """
     facts = reported.facts
     if not (figure.model and figure.method and figure.suite == facts.suite and figure.needs != DEFINITION):
         return False
-    own = same_model(facts.model, figure.model)
-    others = not own and not any(same_model(facts.model, f.model) for f in figures if f.suite == facts.suite)
-    return (own or others) and selected(reported, figure)
+    own = _same_model(facts.model, figure.model)
+    if not own and any(_same_model(facts.model, each.model) for each in figures if each.suite == facts.suite):
+        return False
+    found = _settings(reported, figure.method)
+    return all(_alike(found.get(key), value) for key, value in {"decode.temperature": "0", **figure.setting}.items())
 
 
 def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: PublishedFigure) -> Iterator[Match]:
     run, facts = reported.run, reported.facts
-    ours, column = _measured(row, figure.metric)
-    if pd.isna(ours):
+    columns = _SPEEDUPS if figure.metric == "speedup" else (figure.metric,)
+    known = [name for name in columns if isinstance(row.get(name), int | float) and not pd.isna(row[name])]
+    if not known:
         return
-    notes = differences(reported, figure)
+    ours = float(row[known[0]])
+    notes = _find_differences(reported, figure)
     if row["errors"]:
         notes.append(f"{row['errors']} case{'s' if row['errors'] > 1 else ''} failed")
     verdict = SHOWN
     if figure.metric == "mat":
-        complete = whole(run, facts) and not unfinished(reported) and not row["errors"]
-        sound = same_model(facts.model, figure.model) and complete
+        complete = _is_whole(run, facts) and not _unfinished(reported) and not row["errors"]
         near = abs(ours - figure.value) <= MAT_TOLERANCE + 1e-9
-        verdict = REPRODUCED if sound and near else DIFFERS
-    elif figure.metric == "speedup" and column == "speedup":
+        verdict = REPRODUCED if _same_model(facts.model, figure.model) and complete and near else DIFFERS
+    elif figure.metric == "speedup" and known[0] == "speedup":
         notes.append("speedup over vanilla, not over Hugging Face")
     if figure.needs == HARDWARE:
         notes.append("another machine")
     unstated = (UNSTATED,) if verdict == DIFFERS else ()
     yield Match(figure, row["variant"], ours, verdict, tuple(notes) or unstated, _machine(run, facts))
-
-
-def _measured(row: Mapping[str, Any], metric: str) -> tuple[float, str]:
-    """Returns the figure of a row of the summary and its column; NaN if it is missing."""
-    for column in _SPEEDUPS if metric == "speedup" else (metric,):
-        value = row.get(column)
-        if isinstance(value, int | float) and not pd.isna(value):
-            return float(value), column
-    return float("nan"), metric
 
 
 def _machine(run: Run, facts: Facts) -> str:
@@ -214,50 +207,44 @@ def _machine(run: Run, facts: Facts) -> str:
     return str(processor.get("model") if isinstance(processor, Mapping) else processor or "unknown")
 
 
-NARROWED = ("limit", "first", "sample", "categories", "part", "ids")  # suite settings that leave questions out
-UNSTATED = "nothing that the manifest or the source states"
-_LENGTH, _DTYPE, _PREFILL = "decode.max_new_tokens", "model.dtype", "prefill"
-
-
-def same_model(measured: str, published: str) -> bool:
+def _same_model(measured: str, published: str) -> bool:
     """A trace names its model with a tail: 'vicuna-7b-v1.3-vanilla-float16-temp-0.0' is 'vicuna-7b-v1.3'."""
     return bool(published) and (measured == published or measured.startswith(f"{published}-"))
 
 
-def selected(reported: ReportedRun, figure: PublishedFigure) -> bool:
-    """Was the method set as this very row of its table? A row without a temperature is greedy."""
-    wanted = {"decode.temperature": "0", **figure.setting}
-    found = _settings(reported, figure.method)
-    return all(_alike(found.get(key), value) for key, value in wanted.items())
-
-
-def whole(run: Run, facts: Facts) -> bool:
+def _is_whole(run: Run, facts: Facts) -> bool:
     """Returns whether all questions of the suite were asked and their number is the official one."""
     suite = run.section("config", "suite")
     official = suite.get("expected") in (None, facts.planned)
     return official and all(suite.get(key) is None for key in NARROWED)
 
 
-def unfinished(reported: ReportedRun) -> str:
-    """'200 of 480 cases are recorded'; '' where all are, or their number is not known."""
-    seen, facts = len(reported.trials.cases), reported.facts
-    return f"{seen} of {facts.planned} cases are recorded" if facts.planned and seen < facts.planned else ""
+def _unfinished(reported: ReportedRun) -> list[str]:
+    """'200 of 480 cases are recorded'; nothing if all are, or their number is not known."""
+    seen, planned = len(reported.trials.cases), reported.facts.planned
+    return [f"{seen} of {planned} cases are recorded"] if planned and seen < planned else []
 
 
-def differences(reported: ReportedRun, figure: PublishedFigure) -> list[str]:
+def _find_differences(reported: ReportedRun, figure: PublishedFigure) -> list[str]:
     """Returns what differs, one entry each, the model first; empty if no difference is known."""
     run, facts = reported.run, reported.facts
-    return [
-        *([] if same_model(facts.model, figure.model) else [f"model {facts.model}, not {figure.model}"]),
-        *([] if whole(run, facts) else [f"{facts.planned} of the suite's questions"]),
-        *filter(None, [unfinished(reported)]),
-        *_tokenizer(run, facts),
-        *_setup(reported, figure),
-        *_corpus(run, figure),
-    ]
+    found = [] if _same_model(facts.model, figure.model) else [f"model {facts.model}, not {figure.model}"]
+    found += [] if _is_whole(run, facts) else [f"{facts.planned} of the suite's questions"]
+    found += _unfinished(reported)
+    given = run.section("config", "model").get("tokenizer")
+    if not facts.timed and ";" in facts.trace:  # answers that were kept as text are tokenised anew
+        found.append(f"tokenizer: answers tokenised anew, {facts.trace.rpartition(';')[2].strip()}")
+    elif facts.timed and given:
+        found.append(f"tokenizer {Path(str(given)).name}")
+    found += _compare_setup(reported, figure)
+    if figure.corpus:
+        entry = run.manifest["methods"].get(figure.method)
+        files = ", ".join(Path(path).name for path in (entry.get("inputs") or {})) if isinstance(entry, Mapping) else ""
+        found.append(f"corpus of {files}, not {figure.corpus}" if files else f"no corpus, theirs {figure.corpus}")
+    return found
 
 
-def _setup(reported: ReportedRun, figure: PublishedFigure) -> Iterator[str]:
+def _compare_setup(reported: ReportedRun, figure: PublishedFigure) -> Iterator[str]:
     facts = reported.facts
     found = _settings(reported, figure.method) | {_DTYPE: facts.dtype}
     for key, theirs in figure.setup.items():
@@ -270,23 +257,6 @@ def _setup(reported: ReportedRun, figure: PublishedFigure) -> Iterator[str]:
             yield f"{key.removeprefix('model.')} {spell_value(found.get(key))}, not {theirs}"
     if facts.in_prefill and _PREFILL not in figure.setup:
         yield "the prefill is a step that verifies the first draft (decode.first_draft=prefill), theirs is not said so"
-
-
-def _corpus(run: Run, figure: PublishedFigure) -> Iterator[str]:
-    """A method's own files against the corpus that the source names."""
-    if figure.corpus:
-        entry = run.manifest["methods"].get(figure.method)
-        files = ", ".join(Path(path).name for path in (entry.get("inputs") or {})) if isinstance(entry, Mapping) else ""
-        yield f"corpus of {files}, not {figure.corpus}" if files else f"no corpus, theirs {figure.corpus}"
-
-
-def _tokenizer(run: Run, facts: Facts) -> Iterator[str]:
-    """Answers that were kept as text are tokenised anew; a live run may have been given another tokenizer."""
-    given = run.section("config", "model").get("tokenizer")
-    if not facts.timed and ";" in facts.trace:
-        yield f"tokenizer: answers tokenised anew, {facts.trace.rpartition(';')[2].strip()}"
-    elif facts.timed and given:
-        yield f"tokenizer {Path(str(given)).name}"
 
 
 def _settings(reported: ReportedRun, method: str) -> dict[str, Any]:
@@ -305,7 +275,6 @@ def _alike(found: Any, wanted: str) -> bool:
 
 
 NAME = "published"
-_NAMED = ("source", "table", "model", "suite", "category", "name")
 TITLES = {"mat": "MAT", "speedup": "speedup", "tokens_per_s": "tokens/s", "target_compute": "target compute"}
 _WRITTEN: dict[str, Callable[[float], str]] = {
     "mat": lambda value: format_number(value, 3),
@@ -317,35 +286,20 @@ _JUDGED = f"MAT within {MAT_TOLERANCE} is reproduced; times of another machine a
 
 def published_tables(matches: Sequence[Match], figures: Sequence[PublishedFigure]) -> list[Table]:
     """One table for each published one that has a counterpart; figures: all that were published."""
-    places = dict.fromkeys(match.figure.place for match in matches)
-    return [
-        _table(
-            [match for match in matches if match.figure.place == place],
-            sum(figure.place == place for figure in figures),
-        )
-        for place in places
-    ]
-
-
-def _table(matches: Sequence[Match], printed: int) -> Table:
-    first = matches[0].figure
-    notes = dict.fromkeys(note for match in matches for note in _notes(match))
-    letters = {note: _letters(number) for number, note in enumerate(notes)}
-    machines = ", ".join(dict.fromkeys(match.ran_on for match in matches))
-    date = f" ({first.date})" if first.date else ""
-    there = first.hardware or "hardware not stated"
-    shared = len({id(match.figure) for match in matches})
-    legend = " ".join(f"{letter}: {note}." for note, letter in letters.items())
-    return Table(
-        f"{NAME} {first.source} {first.table}",
-        f"{first.source}, {first.table}{date}, measured on: {there}; ours: {machines}.",
-        f"Figures with a counterpart here: {shared} of {printed}. {_JUDGED} {legend}".strip(),
-        _HEADER,
-        tuple(_row(match, letters) for match in matches),
-        frozenset(),
-        labels=2,
-        spread=False,
-    )
+    tables = []
+    for place in dict.fromkeys(match.figure.place for match in matches):
+        own = [match for match in matches if match.figure.place == place]
+        first, printed = own[0].figure, sum(figure.place == place for figure in figures)
+        letters = {note: _letters(n) for n, note in enumerate(dict.fromkeys(n for match in own for n in _notes(match)))}
+        machines = ", ".join(dict.fromkeys(match.ran_on for match in own))
+        date = f" ({first.date})" if first.date else ""
+        shared = len({id(match.figure) for match in own})
+        legend = " ".join(f"{letter}: {note}." for note, letter in letters.items())
+        where = f"{first.source}, {first.table}{date}, measured on: {first.hardware or 'hardware not stated'};"
+        meaning = f"Figures with a counterpart here: {shared} of {printed}. {_JUDGED} {legend}".strip()
+        name, rows = f"{NAME} {first.source} {first.table}", tuple(_row(match, letters) for match in own)
+        tables.append(Table(name, f"{where} ours: {machines}.", meaning, _HEADER, rows, labels=2, spread=False))
+    return tables
 
 
 def _notes(match: Match) -> list[str]:
@@ -365,27 +319,23 @@ def _row(match: Match, letters: Mapping[str, str]) -> tuple[Cell, ...]:
     write = _WRITTEN.get(figure.metric, format_number)
     there = f"{figure.name} [{setting}]" if setting else figure.name
     sign = "+" if match.difference >= 0 else "-"
-    return tuple(
-        Cell(text)
-        for text in (
-            f"{there}: {figure.method}",
-            figure.category,
-            TITLES.get(figure.metric, figure.metric),
-            figure.printed,
-            write(match.ours),
-            f"{sign}{write(abs(match.difference))}",
-            match.verdict or BLANK,
-            " ".join(letters[note] for note in _notes(match)),
-        )
+    texts: tuple[str, ...] = (
+        f"{there}: {figure.method}",
+        figure.category,
+        TITLES.get(figure.metric, figure.metric),
+        figure.printed,
     )
+    texts += (write(match.ours), f"{sign}{write(abs(match.difference))}", match.verdict or BLANK)
+    return tuple(map(Cell, (*texts, " ".join(letters[note] for note in _notes(match)))))
 
 
 def published_frame(matches: Sequence[Match]) -> pd.DataFrame:
     """Returns one row per pair of figures, unrounded, with its notes in words."""
+    named = ("source", "table", "model", "suite", "category", "name")
     return pd.DataFrame(
         [
-            {
-                **{name: getattr(match.figure, name) for name in _NAMED},
+            {name: getattr(match.figure, name) for name in named}
+            | {
                 "setting": ";".join(f"{key}={value}" for key, value in match.figure.setting.items()),
                 "method": match.figure.method,
                 "variant": match.variant,

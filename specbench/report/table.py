@@ -74,7 +74,7 @@ class Table:
 class Heading:
     """A column of a table, from a column of a frame. title: as printed.
 
-    figure: its name there; its interval is in ``<figure>_low`` and ``<figure>_high`` where it has one. write, spread:
+    figure: its name there; its interval is in ``<figure>_low`` and ``<figure>_high`` if it has one. write, spread:
     figure and interval as printed. bold: the best is bold. few: the cases of a figure, in brackets where too few.
     """
 
@@ -108,7 +108,7 @@ def method_table(
 ) -> Table:
     """A row a method: the ``first`` columns, its names, then the columns that have a figure. text: where and meaning.
 
-    Model and suite are named only where there are several. alone: of the columns in which the best is bold; without it
+    Model and suite are named only if there are several. alone: of the columns in which the best is bold; without it
     nothing is.
     """
     rows = frame.to_dict("records")
@@ -167,7 +167,7 @@ def without_blanks(table: Table) -> Table:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder of a report. Raises RunError where it is a link: a report writes into its own folder only."""
+    """Make a folder of a report. Raises RunError if it is a link: a report writes into its own folder only."""
     if folder.is_symlink():
         raise RunError(f"{folder}: is a link; a report writes into its own folder only: remove it, or give --output")
     folder.mkdir(parents=True, exist_ok=True)

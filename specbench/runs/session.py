@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import torch
+from torch.backends.cuda import enable_cudnn_sdp
 
 from specbench.decode.budgets import Budgets
 from specbench.decode.lengths import describe_idle
@@ -24,7 +25,6 @@ from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block, starts_span
 from specbench.method import Peer
 from specbench.models.choose import TENSOR
-from specbench.models.fast.attention import allow_cudnn_attention
 from specbench.models.tensor_parallel.team import TeamError
 from specbench.records.record import VANILLA, CaseRecord, Failure, TurnRecord
 from specbench.runs.entry import Entry
@@ -51,7 +51,7 @@ def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
     driven, or a method cannot be served.
     """
     model, source = job.config.model, job.source
-    allow_cudnn_attention(model.cudnn_attention)
+    enable_cudnn_sdp(model.cudnn_attention)
     stage = source.open(job.sampling, job.way, job.why)
     try:
         if source.loads and job.way != TENSOR:

@@ -25,14 +25,14 @@ from specbench.decode.threads import ThreadChoice
 from specbench.measure.lossless import compare_block, judge_block
 from specbench.measure.plan import WARMUP
 from specbench.method import Method, Peer, Remote
-from specbench.models.choose import TENSOR, make_engine, make_timed
+from specbench.models.choose import TENSOR, make_engine
 from specbench.models.engine import Engine
 from specbench.models.facade import ModelCard, Target
 from specbench.models.fast.attention import FastOptions
 from specbench.models.load import find_eos, load_model, locate, read_card, read_tokenizer
 from specbench.models.replay import ReplayEngine, ServerEngine
 from specbench.models.tensor_parallel.start import TeamSettings, start
-from specbench.models.timed import TimedEngine, WatchedTarget
+from specbench.models.timed import AlongRecord, WatchedTarget
 from specbench.records.record import VANILLA, CaseRecord, EngineKind
 from specbench.runs.config import Config
 from specbench.runs.entry import Entry
@@ -311,7 +311,7 @@ class Recorded(Source):
         most = self.config.engine.max_nodes
         return self.recall(ReplayEngine(self.card.eos, most), Target(self.card, None, most, None))
 
-    def recall(self, engine: ReplayEngine | TimedEngine, target: Target, note: str | None = None) -> Stage:
+    def recall(self, engine: ReplayEngine | AlongRecord, target: Target, note: str | None = None) -> Stage:
         """A stage of turns as they were recorded; the engine loads each before it is decoded."""
         assert self.trace is not None
         turns = {each.case.id: each.turns for each in self.trace.conversations}
@@ -371,8 +371,9 @@ class Timed(Recorded):
         config, settings = self.config, self.config.engine
         log.info("loading the weights of %s", self.card.name)
         model = load_model(self.card, seed=_seed(config), **model_options(config))
-        options = _fast_options(config)
-        engine, reason = make_timed(model, self.card, settings.max_nodes, config.model.attention, options)
+        attention, options = config.model.attention, _fast_options(config)
+        engine, reason = make_engine(EngineKind.TIMED, model, self.card, settings.max_nodes, attention, options)
+        assert isinstance(engine, AlongRecord)
         check_engine(engine, model)
         target = WatchedTarget(self.card, model, settings.max_nodes, None, settings.attention)
         return self.recall(engine, target, f"engine=timed drives the eager forward: {reason}" if reason else None)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from builders.engines import Scripted, scripts
+from builders.engines import decode_script, scripts
 from builders.models import VOCAB, build, plain_greedy
 from scripts.lab.faults import FAULTS, AnyToken, Fault, LateToken, SecondBest, ShiftedSlot, StaleMask
 from scripts.lab.judge import Judged, chance_of_finding
-from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
-from specbench.measure.clock import Clock
 from specbench.measure.lossless import TOLERANCE
 from specbench.models.engine import Silent
 from specbench.models.fast.engine import FastEngine
@@ -36,7 +33,7 @@ def engine_of(model, plant: type[Fault]) -> tuple[FastEngine, Fault]:
 def worst_gap(target, plant: type[Fault], script) -> tuple[float, int]:
     """The judge's largest gap for one answer, and the strikes of the fault."""
     engine, fault = engine_of(target[0], plant)
-    ids = decode(engine, Scripted(script), Request(PROMPT, COUNT, None, 0), Clock(torch.device("cpu"))).ids
+    ids = decode_script(engine, script, PROMPT, COUNT).ids
     return max(engine.gaps(PROMPT, ids)), fault.strikes
 
 

@@ -9,16 +9,7 @@ import torch
 
 from builders.runs import job_for
 from specbench.advise import latency
-from specbench.advise.latency import (
-    Bench,
-    Reach,
-    best_of,
-    measure_ceilings,
-    shape_of,
-    sweep,
-    sweep_rows,
-    traits_of,
-)
+from specbench.advise.latency import Bench, Reach, best_of, measure_ceilings, shape_of, sweep, sweep_rows, traits_of
 from specbench.input import whole_numbers
 from specbench.models.engine import Engine
 from specbench.models.fast.graphs import GRAPHED

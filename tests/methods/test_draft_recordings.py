@@ -86,9 +86,8 @@ def figures(out):
 
 @pytest.mark.parametrize("sampling", [None, Sampling(1.0)], ids=["T0", "T1"])
 @pytest.mark.parametrize("name", MAKE)
-def test_recordings_draft_what_plain_forwards_draft(name, sampling):
+def test_recordings_draft_what_plain_forwards_draft(model, name, sampling):
     """Two requests one after the other, the second longer than the first one's keys; then two at once."""
-    model = build("llama", torch.float64)
     draft = noisy(model, 0.02)
     plain, method = fitted(MAKE[name](), draft, sampling), fitted(MAKE[name](), draft, sampling)
     runner = recorded(lm_of(method)).runner
@@ -188,9 +187,8 @@ def moved(runner, size):
     return CompactRunner._frame(runner, *size)
 
 
-def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_that(monkeypatch):
+def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_that(model, monkeypatch):
     monkeypatch.setattr(runners, "STANDING", 100)
-    model = build("llama", torch.float64)
     lm = recorded(DraftLM(model, 512))
     lm.prepare(CHAIN)
     (cache,) = lm.runner.caches

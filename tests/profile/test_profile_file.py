@@ -36,19 +36,13 @@ def test_a_measured_profile_comes_back_as_it_was(tmp_path):
     assert back.versions == {"torch": "2"}
 
 
-def test_a_name_is_a_file_name_of_device_model_engine_and_dtype():
+def test_names_widths_and_the_published_fit():
     assert replace(MEASURED, device="AMD EPYC (x), 2 threads").name == "amd-epyc-x-2-threads-tiny-eager-float32"
-
-
-def test_the_published_fit_is_read_and_says_where_it_is_from():
     (path,) = PUBLISHED.glob("h100*.json")
     fit = read_profile(path)
     assert fit.kind == "published"
     assert "SpecDecode-Bench" in fit.source
     assert fit.step_ms([1], [500])[0] == pytest.approx(5.886 + 0.021 + 0.0195 + 1.207, abs=2e-3)
-
-
-def test_a_width_is_rounded_up_to_the_engines():
     wide = replace(FIT, buckets=(1, 8, 16))
     assert wide.forward_ms([1, 2, 9, 40], [0] * 4).tolist() == FIT.forward_ms([1, 8, 16, 40], [0] * 4).tolist()
 

@@ -24,28 +24,16 @@ def test_measured_points_and_straight_lines_between(fed, context, expected):
     assert not MEASURED.outside([fed], [context])[0]
 
 
-def test_above_the_grid_the_last_slope_goes_on_and_is_flagged():
+def test_beyond_the_grid_is_an_extension_and_a_fit_is_its_formula():
     assert MEASURED.forward_ms([12], [100])[0] == pytest.approx(7)  # 0.25 ms a token from 4 to 8
     assert MEASURED.forward_ms([1], [900])[0] == pytest.approx(6)
     assert MEASURED.outside([12, 1, 8], [100, 900, 100]).tolist() == [True, True, False]
-
-
-def test_below_the_grid_the_edge_holds_and_is_flagged():
     assert MEASURED.forward_ms([4], [10])[0] == pytest.approx(5)
     assert MEASURED.outside([4], [10])[0]
-
-
-def test_a_falling_last_slope_is_noise_and_is_not_followed():
     falling = grid([[2, 5, 4], [2, 5, 4]])
     assert falling.forward_ms([100], [100])[0] == pytest.approx(4)
-
-
-def test_one_context_is_flat():
     one = grid([[2, 5, 6]], contexts=(100,))
     assert one.forward_ms([4, 4], [1, 5000]).tolist() == [5, 5]
-
-
-def test_a_fit_is_its_formula():
     fit = Fit(base_ms=5.0, per_fed_us=20.0, per_context_us=0.5, host_ms=1.0)
     assert fit.forward_ms([1, 10], [1000, 0]).tolist() == pytest.approx([5.52, 5.2])
     assert fit.rest_ms([1, 10], [0, 0]).tolist() == [1, 1]

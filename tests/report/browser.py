@@ -26,16 +26,7 @@ _LAUNCH = """if True:  # the protocol's pipes are the descriptors 3 and 4
     os.execv(sys.argv[3], sys.argv[3:])
 """
 _PATIENCE_S = 60
-_KEYS = {
-    "ArrowLeft": 37,
-    "ArrowUp": 38,
-    "ArrowRight": 39,
-    "ArrowDown": 40,
-    "Enter": 13,
-    "Tab": 9,
-    "Home": 36,
-    "End": 35,
-}
+_KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Enter": 13, "Home": 36, "End": 35}
 
 
 def find_browser() -> str | None:
@@ -49,21 +40,9 @@ class Browser:
     def __init__(self, program: str, profile: Path) -> None:
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                _LAUNCH,
-                str(to_browser),
-                str(from_browser),
-                program,
-                *_FLAGS,
-                f"--user-data-dir={profile}",
-            ],
-            pass_fds=(to_browser, from_browser),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        launch = [sys.executable, "-c", _LAUNCH, str(to_browser), str(from_browser), program, *_FLAGS]
+        pipes = {"pass_fds": (to_browser, from_browser), "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen([*launch, f"--user-data-dir={profile}"], **pipes)
         os.close(to_browser)
         os.close(from_browser)
         self._buffer, self._number, self._session = b"", 0, ""

@@ -67,29 +67,21 @@ def by_hand(method_file, baseline_file, tokenizer, task):
     for choice in chosen(method_file):
         speeds.append(sum(choice["new_tokens"]) / sum(choice["wall_time"]))
         lengths += choice["accept_lengths"]
-    base = []
-    for choice in chosen(baseline_file):
-        tokens = 0
-        for text in choice["turns"]:
-            tokens += len(encode(text).ids) - 1
-        base.append(tokens / sum(choice["wall_time"]))
+    base = [
+        sum(len(encode(text).ids) - 1 for text in choice["turns"]) / sum(choice["wall_time"])
+        for choice in chosen(baseline_file)
+    ]
     return sum(speeds) / len(speeds), sum(base) / len(base), lengths
 
 
-def test_compat_is_spec_bench_by_hand(exported):
+def test_compat_is_spec_bench_by_hand_and_files_read_back(exported):
     run, answers, tokenizer = exported
     frame = pd.read_csv(run / "tables/compat_spec_bench.csv")
     assert len(frame) == 5 * 7
     for row in frame.to_dict("records"):
-        found = [
-            by_hand(
-                answers / f"run_{number}/{row['method']}.jsonl",
-                answers / f"run_{number}/{VANILLA}.jsonl",
-                tokenizer,
-                row["category"],
-            )
-            for number in (1, 2)
-        ]
+        folders = [answers / f"run_{number}" for number in (1, 2)]
+        files = [(each / f"{row['method']}.jsonl", each / f"{VANILLA}.jsonl") for each in folders]
+        found = [by_hand(*pair, tokenizer, row["category"]) for pair in files]
         ratios = [speed / base for speed, base, _ in found]
         lengths = [length for *_, part in found for length in part]
         assert row["tokens_per_s"] == pytest.approx(sum(speed for speed, *_ in found) / 2)
@@ -97,6 +89,17 @@ def test_compat_is_spec_bench_by_hand(exported):
         assert row["speedup"] == pytest.approx(sum(ratios) / 2)
         assert row["speedup_std"] == pytest.approx(abs(ratios[0] - ratios[1]) / math.sqrt(2))
         assert row["mat"] == pytest.approx(sum(lengths) / len(lengths))
+    _, folder, _ = exported
+    path = folder / "run_1/token_recycling.jsonl"
+    answers = read_answers(path)
+    assert [answer.question_id for answer in answers] == list(range(100, 112))
+    assert (answers[0].category, answers[0].task) == ("writing", "multi-turn")
+    for answer in answers:
+        assert answer.new_tokens == sum(answer.accept_lengths)
+        assert sum(turn.decoding_steps for turn in answer.turns) == len(answer.accept_lengths)
+    assert answers[0].model_id == "tiny-token_recycling-float32-temp-0.0"
+    again = "".join(answer.to_json() + "\n" for answer in answers)
+    assert again == path.read_text(encoding="utf-8")
 
 
 def test_compat_stands_beside_ours(exported):
@@ -116,20 +119,6 @@ def test_compat_stands_beside_ours(exported):
     assert "vanilla (A/A)" in text
 
 
-def test_files_read_back_as_they_were_written(exported):
-    _, folder, _ = exported
-    path = folder / "run_1/token_recycling.jsonl"
-    answers = read_answers(path)
-    assert [answer.question_id for answer in answers] == list(range(100, 112))
-    assert (answers[0].category, answers[0].task) == ("writing", "multi-turn")
-    for answer in answers:
-        assert answer.new_tokens == sum(answer.accept_lengths)
-        assert sum(turn.decoding_steps for turn in answer.turns) == len(answer.accept_lengths)
-    assert answers[0].model_id == "tiny-token_recycling-float32-temp-0.0"
-    again = "".join(answer.to_json() + "\n" for answer in answers)
-    assert again == path.read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     ("case", "question"),
     [("0", 0), ("12", 12), ("9" * 18, int("9" * 18))]
@@ -141,7 +130,7 @@ def test_a_case_that_is_a_number_is_its_question(case, question, make_manifest):
     assert answers_of(run, read_facts(run), VANILLA, 0)[0].question_id == question
 
 
-def test_a_failed_case_is_left_out_and_said(make_run, tokenizer, tmp_path, capsys):
+def test_failed_cases_are_left_out_and_a_replayed_run_has_mat_only(make_run, tokenizer, tmp_path, capsys):
     def edit(manifest, records):
         fail(next(record for record in records if record.method == "pld"), "no")
 
@@ -152,6 +141,13 @@ def test_a_failed_case_is_left_out_and_said(make_run, tokenizer, tmp_path, capsy
     assert main([str(run), "--compat", "spec_bench", "--tokenizer", str(tokenizer)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "pld: 1 questions are in only one of method (11) and baseline (12)" in printed
+    run = make_run(per_category=1, manifest={"config": {"engine": {"kind": "replay"}}})
+    assert main([str(run), "--compat", "spec_bench", "--tokenizer", str(tokenizer)]) == 0
+    frame = pd.read_csv(run / "tables/compat_spec_bench.csv")
+    assert frame["speedup"].isna().all()
+    assert frame["mat"].notna().all()
+    assert main([str(run), "--export-answers", str(tmp_path / "x")]) == 2
+    assert "replayed" in capsys.readouterr().err
 
 
 def test_a_missing_tokenizer_says_how_to_give_it(make_run, capsys, tokenizer, tmp_path):
@@ -164,16 +160,6 @@ def test_a_missing_tokenizer_says_how_to_give_it(make_run, capsys, tokenizer, tm
     assert "holds no tokenizer.json" in capsys.readouterr().err
     named = make_run("named", per_category=1, manifest={"model": {"name": "m", "path": str(tokenizer)}})
     assert main([str(named), "--compat", "spec_bench"]) == 0
-
-
-def test_a_replayed_run_has_mat_only(make_run, tokenizer, tmp_path, capsys):
-    run = make_run(per_category=1, manifest={"config": {"engine": {"kind": "replay"}}})
-    assert main([str(run), "--compat", "spec_bench", "--tokenizer", str(tokenizer)]) == 0
-    frame = pd.read_csv(run / "tables/compat_spec_bench.csv")
-    assert frame["speedup"].isna().all()
-    assert frame["mat"].notna().all()
-    assert main([str(run), "--export-answers", str(tmp_path / "x")]) == 2
-    assert "replayed" in capsys.readouterr().err
 
 
 def test_answer_files_alone(exported, capsys, tmp_path):

@@ -7,7 +7,6 @@ import math
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 
@@ -24,8 +23,8 @@ LIGHT = ("runs", "completion", "tune", "profile", "choose")
 def test_every_command_has_its_module_and_its_line(capsys):
     assert commands.main(["--help"]) == 0
     out = capsys.readouterr().out
-    for name, command in commands.COMMANDS.items():
-        assert find_spec(command.module), name
+    for name in commands.COMMANDS:
+        assert commands.module_of(name).main, name
         assert f"  {name} " in out
     assert commands.main(["reprot"]) == 2
     assert "did you mean report?" in capsys.readouterr().err
@@ -34,11 +33,9 @@ def test_every_command_has_its_module_and_its_line(capsys):
 def test_what_needs_no_torch_starts_without_it():
     """Settings, index and completions also without pandas; one fresh process for all of them."""
     light = ["specbench.runs.composition", *(f"specbench.commands.{each}" for each in LIGHT)]
-    middle = [
-        f"specbench.{name}" for name in ("commands.report", "commands.merge", "commands.diff", "commands.compare")
-    ]
+    middle = [f"specbench.commands.{name}" for name in ("report", "merge", "diff", "compare")]
     code = (
-        "import sys, importlib\nfor name in {!r}: importlib.import_module(name)\nassert not {!r} & {{*sys.modules}}\n"
+        "import sys, importlib\nfor each in {!r}: importlib.import_module(each)\nassert not {!r} & {{*sys.modules}}\n"
     )
     script = code.format(light, {"torch", "transformers", "pandas"}) + code.format(middle, {"torch", "transformers"})
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -107,11 +104,7 @@ def test_two_methods_are_compared_by_factors_that_multiply_and_by_category(make_
     ("line", "shell", "wanted"),
     [
         ("specbench comp", "bash", ["compare", "completion"]),
-        (
-            "specbench 'method=[pld,suffix_dec",
-            "bash",
-            ["method=[pld,suffix_decoding", "method=[pld,suffix_decoding_local"],
-        ),
+        ("specbench 'method=[pld,suffix_dec", "bash", [f"method=[pld,suffix_decoding{end}" for end in ("", "_local")]),
         ("specbench method=[suffix_decoding,suffix_dec", "bash", ["[suffix_decoding,suffix_decoding_local"]),
         ("specbench run measure.lossless=", "zsh", ["measure.lossless=false", "measure.lossless=true"]),
         ("specbench method.pld.num", "zsh", ["method.pld.num_draft="]),
@@ -139,11 +132,8 @@ def test_what_a_run_reads_is_downloaded(monkeypatch, capsys):
         "model.heads.eagle=org/h",
     ]
     assert commands.main(given) == 0
-    assert [(repo, options["revision"]) for repo, options in asked] == [
-        ("org/model", "v1"),
-        ("org/draft", None),
-        ("org/h", None),
-    ]
+    wanted = [("org/model", "v1"), ("org/draft", None), ("org/h", None)]
+    assert [(repo, options["revision"]) for repo, options in asked] == wanted
     assert "3.0 GB" in capsys.readouterr().out
     monkeypatch.setattr(fetch.constants, "HF_HUB_OFFLINE", True)
     assert commands.main(given) == 2

@@ -1,5 +1,6 @@
-"""What a mean hides: tokens a step, acceptance by position and by source, and where the time goes."""
+"""What a mean hides, and the lists of plots and of detail frames, from which every file and title comes."""
 
+import html
 import math
 from pathlib import Path
 
@@ -11,7 +12,25 @@ from builders.reports import tried
 from specbench.records.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.records.store import Run
 from specbench.report import build_report, gather
-from specbench.report.frames.detail import count_gains, count_own_figures, count_positions, count_sources
+from specbench.report.columns import COLUMNS, OVERALL_COLUMNS, RESULT, Column
+from specbench.report.frames import summary
+from specbench.report.frames.detail import (
+    AUDIT,
+    DETAILS,
+    LOADED,
+    QUALITY,
+    TIME_SPLIT,
+    DetailFrame,
+    count_gains,
+    count_own_figures,
+    count_positions,
+    count_sources,
+)
+from specbench.report.page.page import gallery
+from specbench.report.plots.catalogue import PLOTS, title_of
+from specbench.report.table import KEYS
+from specbench.report.tables import summary as tables
+from specbench.report.tables.summary import build_tables
 
 SKIPPED = "specbench.report.plots.catalogue"  # the log that says why a plot is left out
 
@@ -20,13 +39,10 @@ def detail_of(records, manifest):
     return gather([Run(Path("r"), manifest, records)]).detail
 
 
-def test_gains_are_shares_of_all_steps():
+def test_gains_positions_and_sources_by_hand():
     records = [record("pld", "a", [turn([1, 3, 1])]), record("pld", "b", [turn([4]), turn([1])])]
     assert list(count_gains(tried(records))) == [(1, 3, 0.6), (2, 0, 0.0), (3, 1, 0.2), (4, 1, 0.2)]
     assert list(count_gains(tried([]))) == []
-
-
-def test_positions_count_what_was_drafted_reached_and_accepted():
     # accepted 3 of depth 3, 0 of 3, 1 of 2, 2 of 3, and a step without a draft
     records = [record("pld", "a", [turn([4, 1, 2, 3, 1], depth=[3, 3, 2, 3, 0])])]
     assert list(count_positions(tried(records))) == [
@@ -34,9 +50,6 @@ def test_positions_count_what_was_drafted_reached_and_accepted():
         (2, 4, 3, 2, 2 / 4, 2 / 3),
         (3, 3, 2, 1, 1 / 3, 1 / 2),
     ]
-
-
-def test_a_position_that_no_step_reached_is_blank_and_late_tokens_are_none_of_it():
     rows = list(count_positions(tried([record("pld", "a", [turn([1, 1], depth=[2, 2])])])))
     assert rows[1][:4] == (2, 2, 0, 0)
     assert math.isnan(rows[1][5])
@@ -44,9 +57,6 @@ def test_a_position_that_no_step_reached_is_blank_and_late_tokens_are_none_of_it
         (1, 1, 1, 1, 1, 1),
         (2, 1, 1, 1, 1, 1),
     ]
-
-
-def test_sources_are_shares_of_both():
     turns = [turn([2], sources={"dynamic": [6, 1]}), turn([3], sources={"dynamic": [0, 0], "frozen": [2, 2]})]
     assert list(count_sources(tried([record("cacheback", "a", turns)]))) == [
         ("dynamic", 6, 1, 0.75, 1 / 3, 1 / 6),
@@ -54,7 +64,7 @@ def test_sources_are_shares_of_both():
     ]
 
 
-def test_peers_and_failed_cases_are_left_out(make_manifest):
+def test_peers_and_failed_cases_are_left_out_and_the_time_split_adds_up(make_manifest):
     records = [
         record(VANILLA, "a", [turn([1])]),
         record("pld", "a", [turn([2], [3], sources={"context": [3, 1]})]),
@@ -67,9 +77,6 @@ def test_peers_and_failed_cases_are_left_out(make_manifest):
     assert set(detail["accept_positions"]["method"]) == set(detail["accept_sources"]["method"]) == {"pld"}
     lengths = detail["accept_lengths"].groupby("method")["tokens"].max().to_dict()
     assert lengths == {VANILLA: 1, "pld": 2, "hf_assisted": 2}
-
-
-def test_time_split_adds_up(make_manifest):
     records = [record("pld", "a", [turn([1, 1], phases_s={"draft": 0.25, "forward": 0.5})])]
     row = detail_of(records, make_manifest({"pld": {}}))["time_split"].iloc[0]
     assert (row["draft_ms"], row["forward_ms"], row["step_ms"]) == (125, 250, 375)
@@ -123,3 +130,51 @@ def test_a_methods_own_figures_are_summed_and_averaged():
 
     found = list(count_own_figures(tried([record(turn(hits=3.0, misses=1.0), turn(hits=1.0)), record(turn())])))
     assert found == [("hits", 2, 4.0, 2.0), ("misses", 1, 1.0, 1.0)]
+
+
+def test_every_picture_title_and_csv_comes_from_a_list(built):
+    names = {path.stem for path in (built.output / "plots").iterdir()}
+    assert names <= {plot.name for plot in PLOTS}
+    assert len({plot.name for plot in PLOTS}) == len(PLOTS)
+    page = gallery([path for path in built.files if path.suffix == ".png"])
+    for plot in PLOTS:
+        drawn = (built.output / "plots" / f"{plot.name}.png").is_file()
+        assert (f'alt="{plot.title}"' in html.unescape(page)) is drawn
+        assert title_of(f"{plot.name}-big-mini") == f"{plot.title}, big-mini"
+    names = {path.stem for path in (built.output / "tables").glob("*.csv")} - {"pairs"}
+    made = set(build_tables(built.summary, built.findings.facts))
+    assert (
+        names - made == {TIME_SPLIT, AUDIT, *DETAILS} == set(built.findings.detail) - {LOADED, QUALITY}
+    )  # alone, no references
+
+
+def test_a_frame_is_added_in_one_place(make_manifest, monkeypatch):
+    """Counted for every method but vanilla, named and written as the others are."""
+
+    added = DetailFrame("turns", "method", "turns", ("turns",), lambda found, _: iter([(len(found),)]), drafts=True)
+    monkeypatch.setitem(DETAILS, added.name, added)
+    records = [record(name, "a", [turn([1])]) for name in (VANILLA, "pld")]
+    frame = gather([Run(Path("r"), make_manifest({"pld": {}}), records)]).detail["turns"]
+    assert frame[["method", "turns"]].values.tolist() == [["pld", 1]]
+
+
+def test_every_figure_of_the_summary_is_declared_once_and_documented():
+    names = [name for column in RESULT for name in column.names]
+    assert len(set(names)) == len(names)
+    assert (*KEYS, *names) == COLUMNS
+    page = (Path(__file__).parents[2] / "docs" / "measurement.md").read_text(encoding="utf-8")
+    assert all(f"`{column.figure}`" in page for column in RESULT if column.value)
+
+
+def test_a_figure_is_added_in_one_place(two_cases, monkeypatch):
+    """A column is computed, printed with its caption, and blank where it does not apply."""
+    records, manifest = two_cases
+    added = Column("Turns", "turns", str, value=lambda scope: int(scope.cases["turns"].sum()), caption="Turns: asked.")
+    monkeypatch.setattr(summary, "RESULT", (*RESULT, added))
+    monkeypatch.setattr(summary, "COLUMNS", (*COLUMNS, *added.names))
+    monkeypatch.setattr(tables, "OVERALL_COLUMNS", (*OVERALL_COLUMNS, added))
+    findings = gather([Run(Path("r"), manifest, records)])
+    (overall,) = build_tables(findings.summary, findings.facts)["overall"]
+    assert overall.header[-1] == "Turns"
+    assert [row[-1].text for row in overall.rows] == ["2", "2"]
+    assert "Turns: asked." in overall.meaning

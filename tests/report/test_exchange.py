@@ -49,16 +49,13 @@ def written(name, folder, records=TWO):
     return path
 
 
-def test_one_request_of_200_tokens_has_two_lengths():
+def test_conventions_disagree_on_the_length_of_one_trace():
     """SGLang's pull request 13754: 200 tokens, 188 verify steps, 940 draft tokens, 11 accepted."""
     lengths = {name: (length, rate) for name, length, rate in count_all_ways(SGLANG)}
     assert lengths["SGLang"] == (200 / 188, 11 / 940)
     assert lengths["specbench"][0] == lengths["vLLM"][0] == lengths["llama.cpp"][0] == 1 + 11 / 188
     assert lengths["TensorRT-LLM"][0] == lengths["Spec-Bench"][0] == 200 / 189
     assert (round(200 / 188, 4), round(1 + 11 / 188, 4)) == (1.0638, 1.0585)
-
-
-def test_no_two_conventions_agree_on_a_trace_that_tells_them_apart():
     found = {name: length for name, length, _ in count_all_ways(SMALL)}
     assert found == pytest.approx(
         {
@@ -75,6 +72,7 @@ def test_no_two_conventions_agree_on_a_trace_that_tells_them_apart():
     rates = {name: each.rate(SMALL) for name, each in DEFINITIONS.items() if each.rate}
     assert rates["specbench"] == rates["vLLM"] == 3 / 14
     assert (rates["SGLang"], rates["AIPerf"]) == (3 / 20, pytest.approx((3 / 10 + 0) / 2))
+    assert all(math.isnan(length) for _, length, _ in count_all_ways(requests_of()))
 
 
 @pytest.mark.parametrize(
@@ -92,10 +90,6 @@ def test_figures_that_engines_show_themselves(name, taken, drafted, length, rate
     assert found == pytest.approx([length, rate], abs=5e-3 if positions else 1e-12)
     if positions:
         assert survival(taken) == pytest.approx(positions, abs=5e-4)
-
-
-def test_nothing_decoded_has_no_length():
-    assert all(math.isnan(length) for _, length, _ in count_all_ways(requests_of()))
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,19 @@
-"""Speedup against MAT: points below the frontier by what their steps cost, with intervals, measured or predicted."""
+"""Methods as points: speedup against MAT, below the frontier by what steps cost, and MAT against tokens fed."""
 
 import numpy as np
 import pytest
-from report.conftest import manifest_of, write_run
+from hypothesis import given
+from hypothesis import strategies as st
+from report.conftest import fail, manifest_of, write_run
 
 from builders.profiles import FIT
 from builders.records import record, turn
 from specbench.profile import write_profile
 from specbench.records.record import VANILLA
 from specbench.report import build_report, read_findings
+from specbench.report.frames.sweep import find_undominated
 from specbench.report.plots.canvas import drawing
-from specbench.report.plots.scatter import draw_frontier, find_gains
+from specbench.report.plots.scatter import draw_front, draw_frontier, find_dots, find_gains
 from specbench.report.plots.scene import scenes
 
 
@@ -96,3 +99,45 @@ def test_every_report_of_a_timed_run_has_it(built):
 def test_a_run_that_emitted_nothing_more_has_none(make_run):
     report = build_report([make_run(methods={}, peers=(), per_category=1)])
     assert not any("speedup_against_mat" in path.name for path in report.files)
+
+
+COORDINATE = st.integers(1, 9).map(float)
+
+
+@given(st.lists(st.tuples(COORDINATE, COORDINATE), min_size=1, max_size=12))
+def test_the_front_is_what_none_beats(points):
+    def beaten(fed, mat):
+        return any((f <= fed and m >= mat) and (f, m) != (fed, mat) for f, m in points)
+
+    front = [points[place] for place in find_undominated(points)]
+    assert front == sorted({point for point in points if not beaten(*point)})
+
+
+def test_every_method_is_a_named_point(make_run):
+    methods = {"pld": (4.0, 0.35, 1e-3), "sam": (20.0, 0.5, 1e-3), "hf_assisted": (5.0, 0.6, 4e-3)}
+    scene = scene_of(make_run(methods=methods, peers=("hf_assisted",), per_category=2))
+    assert [entry.name for entry in find_dots(scene, "tokens_fed", "mat")] == [
+        "pld",
+        "sam",
+    ]  # a peer's drafts nobody saw
+    with drawing():
+        figure = draw_front(scene)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["vanilla", "pld", "sam"]
+    assert any("hf_assisted" in text.get_text() for text in figure.texts)  # in the note
+    points = {tuple(line.get_xydata()[0]) for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 1}
+    assert len(points) == 3
+
+
+def test_a_method_with_failed_cases_is_no_part_of_the_front(make_run):
+    def edit(manifest, records):
+        for each in [each for each in records if each.method == "sam"][2:]:
+            fail(each, "no")
+
+    methods = {"pld": (4.0, 0.3, 1e-3), "sam": (9.0, 0.9, 1e-3)}
+    scene = scene_of(make_run(methods=methods, peers=(), per_category=2, edit=edit))
+    with drawing():
+        figure = draw_front(scene)
+    (front,) = [line for line in figure.axes[0].get_lines() if line.get_color() == "#999999"]
+    sam = next(entry for entry in find_dots(scene, "tokens_fed", "mat") if entry.series.name == "sam")
+    assert sam.name == "sam (2 of 12 cases)"
+    assert sam.at[0] not in front.get_xdata()

@@ -36,7 +36,7 @@ def remember(start=0.0, engine="eager"):
     return change
 
 
-def test_a_row_a_case_in_the_order_of_the_run():
+def test_one_row_per_case_in_the_order_of_the_run():
     records = [
         record("ssd", "b", [held(50.0, [2, 2]), held(70.0, [5])], "rag", block=1),
         record("ssd", "a", [held(0.0, [1, 3], decode_s=1.5)]),
@@ -47,14 +47,11 @@ def test_a_row_a_case_in_the_order_of_the_run():
         ("b", "rag", 0, 50.0, 3, 9, 3.0, 11, 3.0),
     ]
     assert math.isnan(next(count_growth(tried(records), timed=False))[-1])
-
-
-def test_an_answer_of_one_token_has_no_mat():
     (row,) = count_growth(tried([record("ssd", "a", [held(9.0, [])])]), timed=True)
     assert math.isnan(row[DETAILS["growth"].columns.index("mat")])
 
 
-def test_running_figures_are_ratios_of_totals_over_cases_by_tokens_held():
+def test_running_figures_are_ratios_of_totals_over_a_window_of_cases():
     random = np.random.default_rng(0)
     count = 30
     frame = pd.DataFrame(
@@ -70,17 +67,13 @@ def test_running_figures_are_ratios_of_totals_over_cases_by_tokens_held():
     windows = [by_hand[start : start + size] for start in range(count - size + 1)]
     assert at == pytest.approx([sum(row[0] for row in window) / size for window in windows])
     assert mat == pytest.approx([sum(r[1] for r in window) / sum(r[2] for r in window) for window in windows])
+    frame = pd.DataFrame({CACHED: [1.0, 2.0], "emitted": [3, 4], "steps": [1, 1]})
+    assert len(at) == len(mat) == 0
 
 
 @pytest.mark.parametrize(("cases", "window"), [(8, 8), (100, 8), (480, 40), (5000, 50)])
 def test_a_window_is_a_part_of_the_cases_within_bounds(cases, window):
     assert choose_window(cases) == window
-
-
-def test_too_few_cases_give_no_line():
-    frame = pd.DataFrame({CACHED: [1.0, 2.0], "emitted": [3, 4], "steps": [1, 1]})
-    at, mat = average_windows(frame, "emitted", "steps")
-    assert len(at) == len(mat) == 0
 
 
 def test_vanilla_and_silent_methods_have_no_rows(two_cases):

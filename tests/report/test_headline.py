@@ -1,4 +1,4 @@
-"""What a report says first: who is fastest, who ties, and what the best of a table is worth."""
+"""What a report begins with: the fastest method, ties, and a speedup as a product of factors."""
 
 import html
 import io
@@ -15,18 +15,21 @@ from report.browser import Browser, find_browser
 from report.conftest import build_run
 from rich.console import Console
 
+from builders.profiles import FIT
 from specbench import stats
-from specbench.profile import find_pair
+from specbench.profile import find_pair, write_profile
 from specbench.records.record import OVERALL
-from specbench.records.store import read_run
-from specbench.report import build_report, gather
-from specbench.report.build import read_findings
-from specbench.report.frames.control import Control
+from specbench.records.store import RunError, read_run
+from specbench.report import build_report, explain, gather, rank, read_findings
+from specbench.report.frames.findings import FACTORS, MEASURED, MODELLED
 from specbench.report.frames.headline import _describe_modelled_loads, find_headlines
 from specbench.report.frames.load import Load
 from specbench.report.frames.pairs import find_contest, is_alone
-from specbench.report.frames.reported import find_remarks, read_size
+from specbench.report.frames.reported import Control, find_remarks, read_size
 from specbench.report.page.sections import headlines_html, tables_html
+from specbench.report.plots.canvas import drawing
+from specbench.report.plots.scatter import draw_front
+from specbench.report.plots.scene import first_scene, scenes
 from specbench.report.table import FEW
 from specbench.report.tables.pairs import pair_frame, pair_tables
 from specbench.report.tables.summary import build_tables
@@ -45,7 +48,7 @@ def first(findings):
     return found
 
 
-def test_rates_are_the_speedup_of_each_and_pairs_their_ratio():
+def test_rates_and_pairs_of_methods():
     random = np.random.default_rng(1)
     columns = random.uniform(1, 2, (4, 3, 30))
     found = stats.rates(columns, resamples=300)
@@ -57,10 +60,7 @@ def test_rates_are_the_speedup_of_each_and_pairs_their_ratio():
     assert pair.value == pytest.approx(found.values[0] / found.values[2])
     assert (pair.low, pair.high) == pytest.approx((1 / back.high, 1 / back.low), rel=1e-3)
     assert stats.rates(columns[:, :, :7]).over(0, 1).low is None
-
-
-def test_pairing_tells_apart_what_two_intervals_do_not():
-    """Cases that are hard for both move both figures together: their ratio hardly moves."""
+    # Cases that are hard for both move both figures together: their ratio hardly moves.
     hard = np.exp(np.random.default_rng(2).normal(0, 1, 40))
     one = np.ones(40)
     columns = np.stack([np.stack([one, one]), np.stack([one, one]), np.stack([hard, 1.1 * hard]), np.stack([one, one])])
@@ -100,7 +100,7 @@ def test_a_tied_cell_is_not_crowned(tmp_path):
         assert is_alone(findings.contests, OVERALL, "speedup", best) is crowned
 
 
-def test_pairs_are_over_the_cases_of_both(tmp_path):
+def test_pairs_are_over_the_cases_of_both_and_bars_shares_of_the_width(tmp_path):
     findings = findings_of(tmp_path, {"a": FAST, "b": SLOW, "c": SAME}, per_category=3)
     headline = first(findings)
     (table,) = pair_tables(findings, [headline])
@@ -112,6 +112,13 @@ def test_pairs_are_over_the_cases_of_both(tmp_path):
     contest = find_contest(findings.contests, headline.place, "speedup", ("a", ""))
     row = frame[(frame["method"] == "a") & (frame["over"] == "b")].iloc[0]
     assert row["ratio"] == pytest.approx(contest.over(("a", ""), ("b", "")).value)
+    findings = findings_of(tmp_path, {"a": FAST, "b": SLOW}, per_category=4)
+    html = headlines_html(find_headlines(findings))
+    widths = [float(found) for found in re.findall(r'<rect class="\w+" x="0" y="3" width="([\d.]+)%"', html)]
+    figures = [row["speedup"] for row in first(findings).ranking]
+    assert widths[0] / widths[1] == pytest.approx(figures[0] / figures[1], rel=1e-2)
+    assert max(float(found) for found in re.findall(r'x2="([\d.]+)%"', html)) <= 100
+    assert "style=" not in html
 
 
 def test_a_sweep_names_the_best_setting_and_its_neighbours(tmp_path):
@@ -130,16 +137,6 @@ def test_a_sweep_names_the_best_setting_and_its_neighbours(tmp_path):
     section = text[text.index('id="best-settings"') :]
     names = re.findall(r'<td class="name">(.*?)</td>', section[: section.index("</table>")])
     assert names == ["best: pld [n=2]", "pld: n=1", "pld: n=3"]
-
-
-def test_bars_are_shares_of_the_width(tmp_path):
-    findings = findings_of(tmp_path, {"a": FAST, "b": SLOW}, per_category=4)
-    html = headlines_html(find_headlines(findings))
-    widths = [float(found) for found in re.findall(r'<rect class="\w+" x="0" y="3" width="([\d.]+)%"', html)]
-    figures = [row["speedup"] for row in first(findings).ranking]
-    assert widths[0] / widths[1] == pytest.approx(figures[0] / figures[1], rel=1e-2)
-    assert max(float(found) for found in re.findall(r'x2="([\d.]+)%"', html)) <= 100
-    assert "style=" not in html
 
 
 def test_the_definitions_are_of_the_words_on_the_page(tmp_path):
@@ -283,3 +280,79 @@ def test_a_load_names_who_is_best_without_drafting_and_with_it():
     assert "1 at once" not in _describe_modelled_loads(
         Load(frame[:1].assign(variant=""), frame, frame, ""), frozenset()
     )
+
+
+METHODS = {"pld": (4.0, 0.35, 4e-4), "sam": (20.0, 0.5, 9e-3), "hf_assisted": (5.0, 0.6, 4e-3)}
+
+
+@pytest.fixture
+def three_methods(make_run, tmp_path):
+    run = make_run(methods=METHODS, peers=("hf_assisted",), per_category=3)
+    return read_findings([run], write_profile(FIT, tmp_path))
+
+
+def test_the_factors_multiply_to_the_speedups_of_the_summary(three_methods):
+    rows = explain(three_methods)
+    assert set(zip(rows["method"], rows["basis"], strict=True)) == {
+        (method, basis) for method in ("pld", "sam") for basis in (MEASURED, MODELLED)
+    }
+    assert np.allclose(rows[list(FACTORS)].prod(axis=1), rows["speedup"])
+    overall = three_methods.summary.query("category == 'overall'").set_index("method")
+    for _, row in rows.iterrows():
+        column = "decode_speedup" if row["basis"] == MEASURED else "predicted_speedup"
+        assert row["speedup"] == pytest.approx(overall.loc[row["method"], column])
+        assert row["mat"] == pytest.approx(overall.loc[row["method"], "mat"])
+    modelled = rows[rows["basis"] == MODELLED]
+    assert np.allclose(modelled["remainder"], 1)
+    measured = rows[rows["basis"] == MEASURED].set_index("method")
+    assert measured.loc["sam", "overhead"] < measured.loc["pld", "overhead"] < 1  # 9 ms of drafting against 0.4
+    assert np.allclose(measured["remainder"], 1, atol=0.1)
+
+
+def test_what_a_forward_costs_is_drawn_beside_the_methods(three_methods):
+    with drawing():
+        front = draw_front(next(scenes(three_methods)))
+    (cost,) = [line for line in front.axes[0].get_lines() if line.get_linestyle() == ":"]
+    assert cost.get_ydata()[0] == pytest.approx(1.0)
+    fed, context = cost.get_xdata()[-1], next(scenes(three_methods)).priced[1]
+    price = FIT.forward_ms([fed], [context])[0] / FIT.forward_ms([1.0], [context])[0]
+    assert cost.get_ydata()[-1] == pytest.approx(price)
+
+
+def test_settings_are_ranked_by_a_figure(three_methods):
+    rows = rank(three_methods, "predicted_speedup").set_index("method")
+    known = rows["predicted_speedup"].dropna()
+    assert known.is_monotonic_decreasing
+    assert rows.index[-1] == "hf_assisted"  # blank: the last, and never on the front
+    assert not rows.loc["hf_assisted", "front"]
+    assert rows.iloc[0]["as_good"] is True
+    for _, row in rows.iloc[1:2].iterrows():
+        assert row["as_good"] == (row["predicted_speedup_high"] >= known.iloc[0])
+    cheap, dear = rows.loc["pld"], rows.loc["sam"]
+    assert cheap["tokens_fed"] < dear["tokens_fed"]
+    assert cheap["front"]
+    assert dear["front"] == (dear["mat"] > cheap["mat"])
+
+
+def test_a_run_without_a_finished_case_has_no_scene(make_run):
+    with pytest.raises(RunError, match="no case has finished yet"):
+        first_scene(read_findings([make_run(per_category=0)]))
+
+
+def test_a_profile_brings_its_curve_and_the_crossover(make_run, built, tmp_path):
+    """Into every report that has one, a plot a model; none without."""
+    options = {"methods": METHODS, "peers": ("hf_assisted",), "per_category": 2}
+    big = {"model": {"name": "big", "dtype": "float16", "device": "cuda"}}
+    runs = [make_run("one", **options), make_run("two", manifest=big, **options)]
+    report = build_report(runs, profile=write_profile(FIT, tmp_path))
+    names = {path.name for path in report.files}
+    kinds = {f"{kind}-{model}-mini.png" for kind in ("crossover",) for model in ("tiny", "big")}
+    assert kinds | {"crossover.csv"} <= names
+    assert 'id="under-load"' in (report.output / "report.html").read_text(encoding="utf-8")
+    assert not any(path.name.startswith("crossover") for path in built.files)
+
+
+def test_a_profile_without_a_step_to_price_changes_nothing(make_run, tmp_path):
+    report = build_report([make_run(per_category=0)], profile=write_profile(FIT, tmp_path))
+    assert report.load is None
+    assert not any(path.suffix == ".png" for path in report.files)

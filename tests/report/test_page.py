@@ -17,9 +17,9 @@ from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import Run, read_run
 from specbench.report import build_report, gather
 from specbench.report.page.page import render_page
-from specbench.report.page.pieces import PIECES, read_pieces, spell_ids
 from specbench.report.page.tokens import MOST_ANSWERS, MOST_CASES, MOST_TOKENS, OWN, embed, sample_cases, token_data
 from specbench.report.plots.catalogue import title_of
+from specbench.report.tokenizer import PIECES, read_pieces, spell_ids
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 METHODS = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4), "hf_assisted": (5.0, 0.6, 4e-3)}
@@ -51,7 +51,7 @@ def text_of(report):
     return (report.output / "report.html").read_text(encoding="utf-8")
 
 
-def test_leaderboard_without_a_script_is_the_overall_table(page):
+def test_the_leaderboard_is_the_summary_without_a_script(page):
     rows = rows_of(text_of(page))
     assert len(rows) == 7 * 5
     shown = [cells for attributes, cells in rows if "hidden" not in attributes]
@@ -59,9 +59,6 @@ def test_leaderboard_without_a_script_is_the_overall_table(page):
     assert '<span class="chip">reference</span>' in shown[0]
     assert '<span class="chip">control</span>' in shown[1]
     assert 'id="board-filters" hidden' in text_of(page)
-
-
-def test_leaderboard_figures_are_the_summarys(page):
     summary = page.summary.set_index(["category", "method"])
     for attributes, cells in rows_of(text_of(page)):
         category = re.search('data-category="(.*?)"', attributes)[1]
@@ -69,6 +66,11 @@ def test_leaderboard_figures_are_the_summarys(page):
         method = CONTROL if name == "vanilla (A/A)" else name
         values = [float(found) for found in re.findall('data-v="(.*?)"', cells)]
         assert values[1] == pytest.approx(summary.loc[(category, method), "mat"], rel=1e-5)
+    for category in ("qa", "rag"):
+        rows = [cells for attributes, cells in rows_of(text_of(page)) if f'category="{category}"' in attributes]
+        bold = [cells for cells in rows if re.search(r"<td[^>]*><b>", cells)]
+        assert bold
+        assert not any("vanilla (A/A)" in cells for cells in bold)
 
 
 def test_the_environments_of_several_runs_are_folded(make_run):
@@ -77,22 +79,10 @@ def test_the_environments_of_several_runs_are_folded(make_run):
         text = text_of(build_report(given, plots=False))
         section = text[text.index('<section id="environment">') :]
         titles = re.findall(r"<summary>(.*?)</summary>", section)
-        everywhere = (
-            "Methods and their parameters",
-            "Configuration",
-            "versions, machine and configuration",
-            "definitions",
-        )
+        everywhere = ("Methods and their parameters", "Configuration", "definitions")
+        everywhere += ("versions, machine and configuration",)
         assert [title for title in titles if title not in everywhere] == folds
         assert section.count("a processor") == len(given)
-
-
-def test_best_figures_of_each_category_are_bold(page):
-    for category in ("qa", "rag"):
-        rows = [cells for attributes, cells in rows_of(text_of(page)) if f'category="{category}"' in attributes]
-        bold = [cells for cells in rows if re.search(r"<td[^>]*><b>", cells)]
-        assert bold
-        assert not any("vanilla (A/A)" in cells for cells in bold)
 
 
 def test_lossy_methods_stand_apart(make_run):
@@ -109,21 +99,16 @@ def test_several_models_can_be_told_apart(make_run):
     runs = [make_run("one", per_category=1), make_run("two", per_category=1, manifest=big)]
     text = text_of(build_report(runs, plots=False))
     assert 'data-filter="where"' in text
-    assert {re.search('data-where="(.*?)"', attributes)[1] for attributes, _ in rows_of(text)} == {
-        "tiny on mini",
-        "big on mini",
-    }
+    places = {re.search('data-where="(.*?)"', attributes)[1] for attributes, _ in rows_of(text)}
+    assert places == {"tiny on mini", "big on mini"}
 
 
-def test_recorded_text_cannot_end_the_data(page):
+def test_recorded_text_cannot_break_out_and_only_the_pages_script_runs(page):
     text = text_of(page)
     assert EVIL not in text
     assert EVIL in data_of(text)["sources"]
     assert text.count("</script>") == 2
     assert json.loads(embed({"a": f"{EVIL}&amp;"})) == {"a": f"{EVIL}&amp;"}
-
-
-def test_page_allows_only_its_own_script(page):
     policy = re.search('http-equiv="Content-Security-Policy" content="(.*?)"', text_of(page))[1]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -159,13 +144,8 @@ def test_data_says_who_drafted_each_token(page):
 def test_drafts_beyond_the_room_are_left_out_and_counted(page):
     cases = sample_cases(page.findings)
     whole, cut = token_data(cases), token_data(cases, tree_bytes=4000)
-    left = [
-        tree
-        for case in cut["cases"]
-        for answer in case["answers"]
-        for turn in answer["turns"]
-        for tree in turn["trees"]
-    ]
+    turns = [turn for case in cut["cases"] for answer in case["answers"] for turn in answer["turns"]]
+    left = [tree for turn in turns for tree in turn["trees"]]
     assert whole["trees_left_out"] == 0
     assert cut["trees_left_out"] == sum(tree is None for tree in left) > 0
     drafts = sum(len(json.dumps(tree, separators=(",", ":"))) for tree in left if tree)
@@ -208,21 +188,15 @@ def test_a_late_chains_token_is_drafted(make_run):
         assert late[VANILLA] == [[], []]
 
 
-def test_a_sweep_is_cut_to_what_a_page_can_hold(make_manifest, tmp_path):
+def test_what_a_page_cannot_hold_is_left_out_and_counted(make_manifest, tmp_path):
     names = [f"m{number}" for number in range(MOST_ANSWERS + 5)]
     cases = [f"c{number}" for number in range(MOST_CASES + 5)]
     tree = {"tokens": [1], "parents": [-1], "path": [0]}
-    records = [
-        record(method, case, [turn([2], [1], trees=[tree])], block=block)
-        for block, case in enumerate(cases)
-        for method in (VANILLA, *names)
-    ]
+    pairs = [(block, case, method) for block, case in enumerate(cases) for method in (VANILLA, *names)]
+    records = [record(name, case, [turn([2], [1], trees=[tree])], block=block) for block, case, name in pairs]
     found = sample_cases(gather([Run(tmp_path, make_manifest({name: {} for name in names}), records)]))
     assert [case.case for case in found] == cases[:MOST_CASES]
     assert all((len(case.answers), case.left_out) == (MOST_ANSWERS, 6) for case in found)
-
-
-def test_answers_longer_than_a_page_are_left_out_and_counted(make_manifest, tmp_path):
     names = ["one", "two", "three"]
     long = turn([1] * (MOST_TOKENS // 3))
     records = [record(method, "c", [long]) for method in (VANILLA, *names)]
@@ -306,11 +280,8 @@ def test_lossless_table_says_what_was_judged(page):
     text = text_of(page)
     section = text[text.index('<section id="lossless">') :]
     rows = re.findall("<tr>(.*?)</tr>", section[: section.index("</table>")], re.S)
-    assert [re.sub("<.*?>", " ", row.replace("<wbr>", "")).split()[0] for row in rows[1:]] == [
-        VANILLA,
-        VANILLA,
-        *METHODS,
-    ]
+    names = [re.sub("<.*?>", " ", row.replace("<wbr>", "")).split()[0] for row in rows[1:]]
+    assert names == [VANILLA, VANILLA, *METHODS]
     assert all("100 %" in row for row in rows[1:])
 
 

@@ -10,7 +10,7 @@ from report.conftest import build_run, manifest_of, write_run
 from builders.drafts import draw_records
 from builders.records import record, turn
 from specbench.report import build_report
-from specbench.report.page.pieces import PIECES
+from specbench.report.tokenizer import PIECES
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 METHODS = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4), "hf_assisted": (5.0, 0.6, 4e-3)}
@@ -108,7 +108,7 @@ def test_columns_sort_by_click_and_by_key(page, report):
     assert page.run("document.querySelectorAll('th[aria-sort]').length") == 1
 
 
-def test_blanks_stay_last(page):
+def test_every_column_can_be_sorted_and_blanks_stay_last(page):
     header = page.run(
         "[...document.querySelectorAll('table.board th')].findIndex(th => /Acceptance/.test(th.textContent))"
     )
@@ -117,9 +117,6 @@ def test_blanks_stay_last(page):
         values = column(page, header)
         assert values[-3:] == ["–"] * 3  # vanilla, its control, and a method with its own loop
         assert "–" not in values[:-3]
-
-
-def test_every_column_can_be_sorted(page):
     bare = page.run(
         "[...document.querySelectorAll('table.sortable th')].filter(th => !th.querySelector('button')).length"
     )
@@ -257,7 +254,12 @@ def test_methods_are_added_and_removed(page):
     assert page.run("document.querySelector('.pane').getAttribute('aria-label')") == "Answer of hf_assisted"
 
 
-def test_another_case_is_shown(page):
+def test_hostile_text_stays_text_and_another_case_is_shown(page):
+    assert EVIL in page.run("document.querySelector('.pane .tokens').textContent")
+    assert EVIL in page.run("document.querySelector('.legend').textContent")
+    assert EVIL in page.run("document.querySelector('#token-view select').textContent")
+    assert EVIL in page.run("document.querySelector('#token-prompt pre').textContent")
+    assert page.run("document.scripts.length") == 2
     first = page.run("document.querySelector('.pane .tokens').textContent")
     select(page, "#token-view select", "2")
     assert page.run("document.querySelector('.pane .tokens').textContent") != first
@@ -286,14 +288,6 @@ def test_panes_of_another_run_give_way(browser, tmp_path):
     select(browser, ".pane select", "pld")  # asked for by name it is said to be missing
     assert "no finished answer" in browser.run("document.querySelector('.pane').textContent")
     assert browser.troubles == []
-
-
-def test_hostile_text_stays_text(page):
-    assert EVIL in page.run("document.querySelector('.pane .tokens').textContent")
-    assert EVIL in page.run("document.querySelector('.legend').textContent")
-    assert EVIL in page.run("document.querySelector('#token-view select').textContent")
-    assert EVIL in page.run("document.querySelector('#token-prompt pre').textContent")
-    assert page.run("document.scripts.length") == 2
 
 
 def test_steps_and_drafts_are_told_without_colour(page):

@@ -1,8 +1,9 @@
-"""Plots fit for a paper: legible in a column, vectors with their fonts, told apart without colours, intervals shown."""
+"""Plots fit for a paper: legible in a column, vectors with their fonts, captions of one line, intervals shown."""
 
 import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from unittest import mock
 
 import matplotlib as mpl
@@ -11,24 +12,38 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from report.conftest import build_run
 
 from builders.profiles import FIT, MEASURED
 from builders.records import turn
+from specbench.commands.report import main
 from specbench.profile import RowGrid, write_profile
 from specbench.records.record import CONTROL, VANILLA
-from specbench.report import read_findings
+from specbench.records.store import RunError, read_run
+from specbench.report import build_report, gather, read_findings
 from specbench.report.frames.load import model_load
 from specbench.report.frames.sweep import Heatmap
+from specbench.report.label import display_name
 from specbench.report.plots import PAPER, SCREEN, canvas
 from specbench.report.plots.bars import draw_groups
-from specbench.report.plots.canvas import COLUMN_INCH, SHEET_INCH, STYLE, drawing, save
+from specbench.report.plots.canvas import (
+    CAPTIONS,
+    COLUMN_INCH,
+    SHEET_INCH,
+    STYLE,
+    drawing,
+    save,
+    save_all,
+    take_caption,
+)
 from specbench.report.plots.catalogue import draw_plots
 from specbench.report.plots.heatmaps import draw_heatmap
 from specbench.report.plots.latency import draw_latency, draw_rows
 from specbench.report.plots.scene import DPI, HATCHES, scenes, style_of
+from specbench.report.table import Table, to_latex, to_notes
 
 LEAST_PT = 6
 METHODS = {f"method_{place}": (2.0 + place, 0.3 + 0.03 * place, 1e-3) for place in range(9)}
@@ -179,3 +194,74 @@ def test_a_heatmap_gives_up_figures_that_do_not_fit_its_cells(figures):
 
     assert len(written("heatmap")) == 12
     assert not written("wide_heatmap")
+
+
+LONG = {"token_recycling": (4.0, 0.35, 4e-4), "my_method": (20.0, 0.5, 9e-4)}
+
+
+def test_names_and_captions_of_a_paper():
+    ours = {path.stem for path in (Path(__file__).parents[2] / "conf/method").glob("*.yaml")} - {"vanilla"}
+    assert all(display_name(name) != name for name in ours)
+    assert len({display_name(name) for name in ours}) == len(ours)
+    assert [display_name(name) for name in ("pld", "token_recycling", "my_method")] == [
+        *("PLD", "Token Recycling", "my_method")
+    ]
+    for meaning, short in (
+        ("Speedup: time per token. Intervals: 95 %.", "tiny on mini."),
+        ("Lossy methods: their output may differ. Speedup: time.", "tiny on mini. Lossy methods."),
+        ("Modelled, decode steps only. Measured: without prefills.", "tiny on mini. Modelled, decode steps only."),
+    ):
+        table = Table("t", "tiny on mini.", meaning, ("Method",), (), frozenset())
+        assert f"\\caption{{{short}}}" in to_latex(table)
+        assert meaning.replace("%", r"\%") in to_notes([table])
+
+
+@pytest.fixture(scope="module")
+def paper_findings(tmp_path_factory):
+    return gather([read_run(build_run(tmp_path_factory.mktemp("paper") / "run", LONG, peers=(), per_category=2))])
+
+
+def texts_of(figure: Figure) -> str:
+    return " ".join(text.get_text().replace("\n", "") for text in figure.findobj(Text))
+
+
+@pytest.mark.exhaustive
+def test_a_paper_has_its_caption_outside_and_fits_its_column(paper_findings, tmp_path):
+    inside = {"screen": True, "paper": False}
+    narrow = tmp_path / "narrow.mplstyle"
+    narrow.write_text("figure.figsize: 2.8, 2\nfont.family: monospace\n")
+    for style, width in (("screen", SHEET_INCH), ("paper", COLUMN_INCH), (str(narrow), 2.8)):
+        with drawing(style):
+            figures = dict(draw_plots(paper_findings, display=style != "screen"))
+            figure = figures["speedup"]
+            assert "Speedup over vanilla" in texts_of(figure)
+            assert ("Token Recycling" in texts_of(figure)) is not inside.get(style, False)
+            assert "my_method" in texts_of(figure)
+            if style != "screen":
+                assert take_caption(figure).startswith("Speedup over vanilla: tiny on mini (float32, cpu), 12 cases;")
+            assert ("Speedup over vanilla" in texts_of(figure)) is inside.get(style, False)
+            for name, each in figures.items():
+                if style != "screen" and each is not figure:
+                    take_caption(each)
+                if name == "speedup" or (name != "radar" and style in inside):  # a circle has one size
+                    assert each.get_tightbbox().width <= width + 0.02, (style, name)
+
+
+def test_captions_are_beside_the_plots(paper_findings, tmp_path):
+    (tmp_path / "plots").mkdir()
+    with drawing("paper"):
+        figures = [
+            (name, figure) for name, figure in draw_plots(paper_findings, display=True) if name in ("mat", "speedup")
+        ]
+        save_all(figures[:1], tmp_path / "plots", "paper")
+        save_all(figures[1:], tmp_path / "plots", "paper")
+    lines = (tmp_path / "plots" / CAPTIONS).read_text().splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["speedup", "mat"]
+
+
+def test_an_unknown_style_is_refused_before_anything_is_read(tmp_path, capsys):
+    for style, said in (("papr", "expected screen, paper, or a style file"), ("no.mplstyle", "no such file")):
+        with pytest.raises(RunError, match=said):
+            build_report([tmp_path], style=style)
+        assert main([str(build_run(tmp_path / style, {}, per_category=1)), "--style", style]) == 2
+        assert said in capsys.readouterr().err

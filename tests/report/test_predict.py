@@ -145,18 +145,41 @@ def test_a_run_beside_a_profile_of_its_own_machine_picks_it_up(make_run, tmp_pat
     assert build_report([other], plots=False).findings.predictions == (None,)
 
 
-def test_the_table_has_the_median_error_of_the_predictions(make_run, tmp_path):
+def test_table_and_csv_have_the_predictions_and_their_median_error(make_run, tmp_path):
     run = make_run(per_category=2)
     profile = own(json.loads((run / "manifest.json").read_text()), MEASURED)
     findings = read_findings([run], write_profile(profile, tmp_path))
     rows = findings.summary.query("category == 'overall'").set_index("method").loc[["pld", "token_recycling"]]
     errors = [abs(row["predicted_speedup"] / row["decode_speedup"] - 1) for _, row in rows.iterrows()]
     assert f"Median absolute error: {100 * sum(errors) / 2:.1f} %." in prediction_table(findings).meaning
+    build_report([run], plots=False, profile=write_profile(profile, tmp_path))
+    frame = pd.read_csv(run / "summary.csv")
+    row = frame[(frame["method"] == "pld") & (frame["category"] == "overall")].iloc[0]
+    assert row["predicted_speedup_low"] < row["predicted_speedup"] < row["predicted_speedup_high"]
+    assert row["efficiency"] > 0
 
 
-def test_a_profile_that_cannot_be_read_ends_the_command(make_run, tmp_path, capsys):
+def test_the_command_writes_and_prints_the_load(make_run, tmp_path, capsys):
     assert main([str(make_run(per_category=1)), "--profile", str(tmp_path / "none.json")]) == 2
     assert "none.json" in capsys.readouterr().err
+    run = make_run(per_category=2)
+    profile = str(write_profile(FIT, tmp_path))
+    assert main([str(run), "--profile", profile, "--concurrency", "8,1,8"]) == 0
+    out = capsys.readouterr().out
+    assert "Modelled, batch of equal requests" in out
+    assert "Modelled, decode steps only" in out
+    rows = list(csv.DictReader((run / "tables" / "crossover.csv").open()))
+    assert [(row["method"], row["concurrency"]) for row in rows] == [
+        (method, count) for method in ("pld", "token_recycling") for count in ("1", "8")
+    ]
+    assert (run / "plots" / "crossover.png").is_file()
+    page = (run / "report.html").read_text()
+    section = page[page.index('id="under-load"') : page.index('id="plots"')]
+    assert "Modelled, batch of equal requests" in section
+    assert "8 at once" in section
+    assert main([str(run), "--no-plots"]) == 0
+    assert 'id="under-load"' not in (run / "report.html").read_text()
+    assert "Modelled" in (run / "tables" / "crossover.md").read_text()
 
 
 # Load: with T = a + b fed + c context, B requests share a and the host.
@@ -182,6 +205,10 @@ def test_a_load_by_hand_and_where_it_stops_paying(make_manifest):
     assert found.pays["pays_to"].item() == 120  # 3 (6.03 + 0.02 B) = 6.03 + 0.16 B at B = 120.6
     even = found.break_even.set_index(["concurrency", "fed"])["break_even_mat"]
     assert even[(8, 16)] == pytest.approx((6.03 + 0.02 * 128) / (6.03 + 0.02 * 8))
+    dear = gather([equal_steps(make_manifest)], [linear(base=0.01)])
+    free = gather([equal_steps(make_manifest)], [linear(fed=0.0)])
+    assert model_load(dear, (1,)).pays["pays_to"].item() == 0
+    assert model_load(free, (1,)).pays["pays_to"].item() == MOST
 
 
 def test_a_measured_grid_counts_each_requests_attention_to_its_own_tokens_only(make_manifest):
@@ -250,34 +277,6 @@ def test_several_models_have_columns_of_their_own(make_manifest):
         assert table.labels == 2
 
 
-def test_never_and_without_end(make_manifest):
-    dear = gather([equal_steps(make_manifest)], [linear(base=0.01)])
-    free = gather([equal_steps(make_manifest)], [linear(fed=0.0)])
-    assert model_load(dear, (1,)).pays["pays_to"].item() == 0
-    assert model_load(free, (1,)).pays["pays_to"].item() == MOST
-
-
-def test_the_command_writes_and_prints_the_load(make_run, tmp_path, capsys):
-    run = make_run(per_category=2)
-    profile = str(write_profile(FIT, tmp_path))
-    assert main([str(run), "--profile", profile, "--concurrency", "8,1,8"]) == 0
-    out = capsys.readouterr().out
-    assert "Modelled, batch of equal requests" in out
-    assert "Modelled, decode steps only" in out
-    rows = list(csv.DictReader((run / "tables" / "crossover.csv").open()))
-    assert [(row["method"], row["concurrency"]) for row in rows] == [
-        (method, count) for method in ("pld", "token_recycling") for count in ("1", "8")
-    ]
-    assert (run / "plots" / "crossover.png").is_file()
-    page = (run / "report.html").read_text()
-    section = page[page.index('id="under-load"') : page.index('id="plots"')]
-    assert "Modelled, batch of equal requests" in section
-    assert "8 at once" in section
-    assert main([str(run), "--no-plots"]) == 0
-    assert 'id="under-load"' not in (run / "report.html").read_text()
-    assert "Modelled" in (run / "tables" / "crossover.md").read_text()
-
-
 def test_a_load_needs_a_profile_and_whole_numbers(make_run, capsys):
     run = str(make_run(per_category=1))
     assert main([run, "--concurrency", "1,8"]) == 2
@@ -298,16 +297,6 @@ def test_a_broken_named_profile_names_the_option(make_run, tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 9}))
     with pytest.raises(RunError, match="--profile"):
         build_report([make_run(per_category=1)], profile=path)
-
-
-def test_the_csv_has_the_columns(make_run, tmp_path):
-    run = make_run(per_category=2)
-    profile = own(json.loads((run / "manifest.json").read_text()), MEASURED)
-    build_report([run], plots=False, profile=write_profile(profile, tmp_path))
-    frame = pd.read_csv(run / "summary.csv")
-    row = frame[(frame["method"] == "pld") & (frame["category"] == "overall")].iloc[0]
-    assert row["predicted_speedup_low"] < row["predicted_speedup"] < row["predicted_speedup_high"]
-    assert row["efficiency"] > 0
 
 
 def test_both_tables_have_one_definition(make_manifest):

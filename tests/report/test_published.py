@@ -1,20 +1,27 @@
-"""Published figures beside measured ones: matched rightly, judged honestly, told in full."""
+"""Published figures: kept as printed, refused when broken, matched with measured ones and checked."""
 
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 import subprocess
+import zipfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from report.conftest import build_run
 
 from specbench.commands.report import main
+from specbench.records.store import RunError
+from specbench.report import published
 from specbench.report.build import read_findings
 from specbench.report.published import (
     MAT_TOLERANCE,
+    TRACE,
     PublishedFigure,
     compare,
     published_frame,
@@ -105,13 +112,8 @@ def test_part_of_a_suite_and_failed_cases_reproduce_nothing(measured):
 
 
 def test_what_differs_is_read_off_the_manifest(measured):
-    setup = {
-        "model.template": "raw",
-        "model.dtype": "bfloat16",
-        "decode.max_new_tokens": "512",
-        "reset": "never",
-        "prefill": "a step",
-    }
+    setup = {"model.template": "raw", "model.dtype": "bfloat16", "decode.max_new_tokens": "512"}
+    setup |= {"reset": "never", "prefill": "a step"}
 
     def own(manifest, _):
         manifest["methods"]["pld"] |= {"inputs": {"/some/where/store.safetensors": "ab"}, "reset": "case"}
@@ -147,11 +149,8 @@ def test_a_replay_tells_its_tokenizer_and_keeps_its_trace_name(measured):
     def replayed(manifest, _):
         manifest["trace"] = "answers: 12 conversations, 14 answers; 13 of 14 answers have the recorded number of tokens"
 
-    config = {
-        "engine": {"kind": "replay"},
-        "model": {"tokenizer": "t"},
-        "decode": {"temperature": 0.0, "max_new_tokens": 10**6},
-    }
+    decode = {"temperature": 0.0, "max_new_tokens": 10**6}
+    config = {"engine": {"kind": "replay"}, "model": {"tokenizer": "t"}, "decode": decode}
     findings = measured(model=f"{MODEL}-vanilla-float16", config=config, edit=replayed)
     setup = {"model.dtype": "float16", "decode.max_new_tokens": "1024"}
     figures = [figure(mat_of(findings), setup=setup), figure(1.5, "speedup"), figure(2.0, model="vicuna-7b-v1")]
@@ -163,31 +162,20 @@ def test_a_replay_tells_its_tokenizer_and_keeps_its_trace_name(measured):
 
 def test_a_row_is_compared_only_where_the_run_was_set_so(measured):
     findings = measured(edit=lambda manifest, _: manifest["methods"]["pld"].update(parameters={"num_draft": 10}))
-    settings = [
-        {"num_draft": "10"},
-        {"num_draft": "5"},
-        {"k": "3"},
-        {"suite.order": "file"},
-        {"suite.order": "shuffled"},
-    ]
+    settings = [{"num_draft": "10"}, {"num_draft": "5"}, {"k": "3"}]
+    settings += [{"suite.order": "file"}, {"suite.order": "shuffled"}]
     matches = compare(findings, [figure(2.0, setting=setting) for setting in settings])
     assert [match.figure.setting for match in matches] == [settings[0], settings[3]]
     assert not compare(findings, [figure(2.0, setting={"decode.temperature": "1"})])
-    assert not compare(
-        findings, [figure(2.0, suite="mt_bench"), figure(2.0, method="sam"), figure(1.0, needs="definition")]
-    )
+    others = [figure(2.0, suite="mt_bench"), figure(2.0, method="sam"), figure(1.0, needs="definition")]
+    assert not compare(findings, others)
 
 
 def test_a_run_is_not_compared_by_another_runs_row(measured, tmp_path):
     """Beside each other, as a replay with a corpus beside those without."""
     one = measured("one")
-    other = build_run(
-        tmp_path / "other",
-        {"sam": (6.0, 0.5, 4e-4)},
-        per_category=2,
-        peers=(),
-        manifest={key: one.runs[0].manifest[key] for key in ("model", "suite", "machine", "config")},
-    )
+    manifest = {key: one.runs[0].manifest[key] for key in ("model", "suite", "machine", "config")}
+    other = build_run(tmp_path / "other", {"sam": (6.0, 0.5, 4e-4)}, per_category=2, peers=(), manifest=manifest)
     findings = read_findings([one.runs[0].directory, other])
     matches = compare(findings, [figure(2.0), figure(2.0, method="sam", corpus="a corpus")])
     assert [match.figure.method for match in matches] == ["pld", "sam"]
@@ -206,12 +194,8 @@ def test_other_models_only_where_the_suite_has_none_of_ones_own(measured):
 
 def test_tables_say_where_both_were_measured(measured, tmp_path):
     findings = measured()
-    figures = [
-        figure(2.0, corpus="a & b", name="P|L_D"),
-        figure(1.5, "speedup"),
-        figure(2.0, table="table 2"),
-        figure(3.0, method="sam"),
-    ]
+    figures = [figure(2.0, corpus="a & b", name="P|L_D"), figure(1.5, "speedup")]
+    figures += [figure(2.0, table="table 2"), figure(3.0, method="sam")]
     matches = compare(findings, figures)
     tables = published_tables(matches, figures)
     assert [table.where for table in tables] == [
@@ -225,11 +209,8 @@ def test_tables_say_where_both_were_measured(measured, tmp_path):
     assert r"a \& b" in files["notes.tex"]
     assert files["tex"].count(r"\begin{tabular}") == 2
     rows = list(csv.DictReader(files["csv"].splitlines()))
-    assert [row["note"] for row in rows] == [
-        "no corpus, theirs a & b",
-        "another machine",
-        "nothing that the manifest or the source states",
-    ]
+    wanted = ["no corpus, theirs a & b", "another machine", "nothing that the manifest or the source states"]
+    assert [row["note"] for row in rows] == wanted
     assert [float(row["ours"]) for row in rows] == [match.ours for match in matches]
     assert list(published_frame(matches)["published_on"]) == ["a GPU"] * 3
 
@@ -289,17 +270,104 @@ def test_a_manifest_without_settings_is_compared_by_what_it_has(measured):
 def test_latex_compiles(measured, tmp_path):
     """Signs, brackets and plus-minus of real cells among them."""
     findings = measured()
-    figures = [
-        figure(9.0, printed="9.00±0.01", corpus="1 % of A_B & C", setting={"suite.order": "file"}, name="Ours (k*;w*)")
-    ]
+    about = {"printed": "9.00±0.01", "corpus": "1 % of A_B & C", "setting": {"suite.order": "file"}}
+    figures = [figure(9.0, name="Ours (k*;w*)", **about)]
     matches = compare(findings, figures)
     [_, _, tex] = write_published(matches, published_tables(matches, figures), tmp_path)
     packages = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
     (tmp_path / "all.tex").write_text(packages + tex.read_text() + r"\end{document}")
-    done = subprocess.run(
-        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"],
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-1000:]
+
+
+RENAMED = {"eagle3_figures.csv": "eagle_figures.csv"}  # the original -> ours
+
+
+def test_originals_are_kept_to_the_figure(data):
+    """Every cell of the originals that is no label stands here as printed, as often as there."""
+    for original in sorted((data / "published").glob("*.csv")):
+        cells: Counter[str] = Counter()
+        header, *rows = csv.reader(original.open())
+        for row in ([cell for name, cell in zip(header, row, strict=True) if name != "hardware"] for row in rows):
+            parts = [part.strip() for cell in row for part in (cell.split(" / ") if " / " in cell else [cell])]
+            cells.update(part for part in parts if re.fullmatch(r"[\d.]+(±[\d.]+)?|\d+x\d+ \(\d+\)", part))
+        ours = list(csv.DictReader((ROOT / "results/published" / RENAMED.get(original.name, original.name)).open()))
+        found = Counter(row["printed"] for row in ours)
+        if original.name == "card_k_sweep_from_logs.csv":  # K is a setting there, not a figure
+            found.update(row["setting"].partition("=")[2] for row in ours if row["metric"] == "mat")
+        assert found == cells, original.name
+
+
+def test_names_are_this_harnesss():
+    """Methods and suites that are named exist; models that can be run are spelled as conf/model/ does."""
+    methods = {path.stem for path in (ROOT / "conf/method").glob("*.yaml")}
+    models = {OmegaConf.load(path).get("name") for path in (ROOT / "conf/model").glob("*.yaml")}
+    figures = read_published()
+    assert {found.method for found in figures} <= {*methods, ""}
+    assert {found.category for found in figures if found.method and found.model} <= {
+        *("overall", "multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")
+    }
+    assert {MODEL, "mistral-7b-instruct-v0.2", "llama-2-70b-chat"} <= {found.model for found in figures} & models
+    trace = [found for found in figures if found.needs == TRACE]
+    assert {(found.model, found.metric) for found in trace} == {(MODEL, "mat")}
+    assert all(found.value == 1 for found in figures if found.needs == "definition")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("value", "fast"), "line 2.*fast"),
+        (("value", "nan"), "line 2.*value='nan'.*finite"),
+        (("needs", "luck"), "line 2.*needs='luck'.*trace"),
+        (("setting", "k"), "line 2.*'k'.*KEY=VALUE"),
+        (None, "columns.*expected source"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path, change, said):
+    row = dict.fromkeys(published.COLUMNS, "") | {"value": "1", "needs": "trace"}
+    if change:
+        row[change[0]] = change[1]
+    else:
+        del row["url"]
+    with (tmp_path / "own.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, row)
+        writer.writeheader()
+        writer.writerow(row)
+    with pytest.raises(RunError, match=f"own.csv.*{said}"):
+        read_published(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"," * (len(published.COLUMNS) - 6), "line 2: has not 18 cells"),
+        (b"," * len(published.COLUMNS), "line 2: has not 18 cells"),
+        (b"\xff\xfe", "not UTF-8"),
+    ],
+    ids=["cut short", "an unquoted comma", "binary"],
+)
+def test_a_broken_line_is_named(tmp_path, line, said):
+    (tmp_path / "own.csv").write_bytes(",".join(published.COLUMNS).encode() + b"\n" + line + b"\n")
+    with pytest.raises(RunError, match=f"own.csv.*{said}"):
+        read_published(tmp_path)
+
+
+def test_a_wheel_holds_what_is_needed_and_nothing_else(tmp_path):
+    """Packages, configuration, published figures and profiles, where the code looks for them."""
+    wheel = pytest.importorskip("hatchling.builders.wheel", reason="hatchling is not installed")
+    [built] = wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    names = {name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name}
+    moved = {"conf": "specbench/conf", "results/published": "specbench/published"}
+    moved |= {"results/profiles/published": "specbench/published/profiles"}
+    moved |= {"specbench": "specbench", "methods": "methods"}
+    files = {to: [path for path in (ROOT / place).rglob("*") if path.is_file()] for place, to in moved.items()}
+    wanted = {f"{to}/{path.relative_to(ROOT / place).as_posix()}" for place, to in moved.items() for path in files[to]}
+    assert names == {name for name in wanted if "__pycache__" not in name}
+
+
+def test_an_installation_looks_inside_the_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(published, "PACKAGE", tmp_path / "specbench")
+    assert published.published_dir() == tmp_path / "results/published"
+    (tmp_path / "specbench/published").mkdir(parents=True)
+    assert published.published_dir() == tmp_path / "specbench/published"

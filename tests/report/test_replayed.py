@@ -49,7 +49,7 @@ def header(text: str) -> str:
     return next(line for line in text.splitlines() if line.startswith("| Method") or line.lstrip().startswith("method"))
 
 
-def test_terminal_says_what_was_replayed_and_shows_what_is_real(report):
+def test_terminal_shows_what_is_real_and_mat_alone_by_category(report):
     text = printed(report)
     title, said, *_ = text.strip("\n").splitlines()
     told = next(line for line in text.splitlines() if line.startswith("replay of"))
@@ -65,10 +65,6 @@ def test_terminal_says_what_was_replayed_and_shows_what_is_real(report):
     assert line.split()[1] == f"{row['mat']:.2f}"
     assert line.split()[4:6] == [f"{row['tokens_fed']:.2f}", "6.00"]  # 4 us of draft and 2 of update a step
     assert max(map(len, text.splitlines())) <= 100
-
-
-def test_by_category_is_mat_alone(report):
-    text = printed(report)
     table = text[text.index(" MAT ", text.index("errors")) :]
     row = next(line for line in table.splitlines() if line.split()[:1] == ["pld"])
     assert len(row.split()) == 2 + len(CATEGORIES)
@@ -76,7 +72,7 @@ def test_by_category_is_mat_alone(report):
     assert "speedup MAT" not in text
 
 
-def test_tables_have_no_column_of_blanks(report):
+def test_tables_have_no_column_of_blanks_and_csv_files_every_column(report):
     folder = report.output / "tables"
     text = (folder / "overall.md").read_text(encoding="utf-8")
     names = [cell.strip() for cell in header(text).strip("|").split("|")]
@@ -87,15 +83,20 @@ def test_tables_have_no_column_of_blanks(report):
     assert r"\shortstack[r]{Drafting\\\ensuremath{\mu}s}" in (folder / "overall.tex").read_text(encoding="utf-8")
     assert not list(folder.glob("speedup_by_category.*"))
     assert (folder / "mat_by_category.tex").is_file()
-
-
-def test_csv_files_keep_every_column(report):
     frame = pd.read_csv(report.output / "summary.csv")
     assert frame["speedup"].isna().all()
     split = pd.read_csv(report.output / "tables/time_split.csv").set_index("method")
     assert split.loc["sam", "draft_ms"] == pytest.approx(9e-3)
     assert split.loc["sam", "update_ms"] == pytest.approx(2e-3)
     assert split[["forward_ms", "verify_ms", "prepare_ms", "step_ms"]].isna().all(axis=None)
+    frame = pd.read_csv(report.output / "tables/accept_sources.csv")
+    assert set(zip(frame["method"], frame["source"], strict=True)) == {
+        (method, source) for method in METHODS for source in ("dynamic", "static")
+    }
+    assert (frame.loc[frame["source"] == "dynamic", "acceptance_rate"] == 1 / 3).all()
+    (said,) = [warning for warning in report.warnings if "replayed target" in warning]
+    assert "drafters" in said
+    assert not any("A/A" in warning for warning in report.warnings)
 
 
 def test_page_leaves_out_what_no_model_told(report):
@@ -123,14 +124,6 @@ def test_plots_that_need_times_are_left_out_with_a_reason(report, tmp_path, capl
     }
     for name in ("speedup", "speedup_by_category"):
         assert re.search(rf"plot {name} of .* skipped: the target was replayed", caplog.text)
-
-
-def test_sources_are_counted(report):
-    frame = pd.read_csv(report.output / "tables/accept_sources.csv")
-    assert set(zip(frame["method"], frame["source"], strict=True)) == {
-        (method, source) for method in METHODS for source in ("dynamic", "static")
-    }
-    assert (frame.loc[frame["source"] == "dynamic", "acceptance_rate"] == 1 / 3).all()
 
 
 def test_vanilla_is_told_once_in_a_sweep(tmp_path):
@@ -181,12 +174,6 @@ def test_a_method_with_failed_cases_leads_nothing(tmp_path):
     build_report([directory], plots=False)
     text = (directory / "report.html").read_text(encoding="utf-8")
     assert "<strong>pld brings the most tokens a step</strong>" in text
-
-
-def test_doubts_say_what_is_real(report):
-    (said,) = [warning for warning in report.warnings if "replayed target" in warning]
-    assert "drafters" in said
-    assert not any("A/A" in warning for warning in report.warnings)
 
 
 def test_replays_of_two_traces_name_both(tmp_path):

@@ -1,6 +1,7 @@
-"""What several runs and a run's manifest bring: variants, what must be there, warnings, and the A/A control."""
+"""What several runs and a run's manifest bring: variants, warnings, the A/A control, and the shards of a merged run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,12 @@ from builders.reports import rows_of
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord, Lossless
 from specbench.records.store import Run, RunError
 from specbench.report import gather
+from specbench.report.frames.facts import read_facts
+from specbench.report.frames.reported import Control, MeasuredShard, doubt_shards, read_shards
+from specbench.report.frames.trials import read_trials
 from specbench.report.locate import find_runs
+from specbench.report.tables.detail import shards_tables
+from specbench.stats import Estimate
 
 
 def sweep(make_manifest, records, *parameters):
@@ -21,45 +27,32 @@ def sweep(make_manifest, records, *parameters):
     ]
 
 
-def test_one_run_has_no_variant(two_cases):
+def test_a_bare_manifest_is_enough_and_one_run_has_no_variant(two_cases):
     assert {row["variant"] for row in rows_of(*two_cases).values()} == {""}
+    records, _ = two_cases
+    manifest = {"model": {"name": "m"}, "suite": {"name": "s"}, "methods": {VANILLA: {}, "pld": {}}}
+    assert rows_of(records, json.loads(json.dumps(manifest)))[OVERALL, "pld"]["mat"] == 3
 
 
-def test_sweep_names_only_what_differs(two_cases, make_manifest):
+def test_a_variant_names_what_differs(two_cases, make_manifest):
     runs = sweep(make_manifest, two_cases[0], {"n": 2, "k": 5}, {"n": 3, "k": 5})
     frame = gather(runs).summary
     overall = frame[frame["category"] == OVERALL]
     assert list(overall[overall["method"] == "pld"]["variant"]) == ["n=2", "n=3"]
     assert list(overall[overall["method"] == VANILLA]["variant"]) == ["run=0", "run=1"]
     assert not frame.duplicated(["model", "suite", "category", "method", "variant"]).any()
-
-
-def test_settings_of_the_run_are_a_variant(two_cases, make_manifest):
-    runs = [
-        Run(
-            Path(name),
-            make_manifest({"pld": {}}, config={"decode": {"temperature": value}}, temperature=value),
-            two_cases[0],
-        )
-        for name, value in (("x", 0.0), ("y", 1.0))
-    ]
-    frame = gather(runs).summary
+    heats = {"x": 0.0, "y": 1.0}
+    sheets = [make_manifest({"pld": {}}, config={"decode": {"temperature": t}}, temperature=t) for t in heats.values()]
+    runs = [Run(Path(name), sheet, two_cases[0]) for name, sheet in zip(heats, sheets, strict=True)]
     assert set(frame["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
-
-
-def test_what_some_methods_use_is_no_variant_of_the_others(two_cases, make_manifest):
     runs = [
         Run(Path(name), make_manifest({method: {}}, config={"model": {"frozen_table": table}}), two_cases[0])
         for name, table, method in (("x", "old", "cacheback"), ("y", "new", "pld"))
     ]
     overall = gather(runs).summary.query("category == 'overall' and method == 'pld'")
     assert not any("frozen_table" in variant for variant in overall["variant"])
-
-
-def test_other_models_and_suites_are_columns(two_cases, make_manifest):
     other = make_manifest({"pld": {}}, model={"name": "big"})
     runs = [Run(Path("x"), make_manifest({"pld": {}}), two_cases[0]), Run(Path("y"), other, two_cases[0])]
-    frame = gather(runs).summary
     assert list(dict.fromkeys(frame["model"])) == ["tiny", "big"]
     assert set(frame["variant"]) == {""}
 
@@ -78,30 +71,17 @@ def test_missing_essentials_are_named(two_cases, key, named):
         gather([Run(Path("r"), manifest, records)])
 
 
-def test_bare_manifest_is_enough(two_cases):
-    records, _ = two_cases
-    manifest = {"model": {"name": "m"}, "suite": {"name": "s"}, "methods": {VANILLA: {}, "pld": {}}}
-    assert rows_of(records, json.loads(json.dumps(manifest)))[OVERALL, "pld"]["mat"] == 3
-
-
 def test_warnings_name_what_is_wrong(two_cases, make_manifest):
     records, _ = two_cases
     records[1].lossless = Lossless(False, [0, 1], 9, 0, 4, 2.5)
     manifest = make_manifest({"pld": {}}, warnings=["dirty tree"], control=False)
     findings = gather([Run(Path("r"), manifest, [*records, failed("pld", "c"), record(VANILLA, "c", [turn([1])])])])
     text = "\n".join(findings.warnings)
-    for expected in (
-        "dirty tree",
-        "3 of 60 cases",
-        "pld: 1 of 3 cases failed",
-        "4 ids",
-        "3 cases: no",
-        "no A/A control",
-    ):
-        assert expected in text
+    parts = ("dirty tree", "3 of 60 cases", "pld: 1 of 3 cases failed", "4 ids", "3 cases: no", "no A/A control")
+    assert all(expected in text for expected in parts), text
 
 
-def test_a_control_that_failed_is_not_advised_again(two_cases, make_manifest):
+def test_warnings_of_several_runs_and_of_a_failed_control(two_cases, make_manifest):
     """Asked for, and yet without a pair of answers."""
     records, _ = two_cases
     runs = [Run(Path("r"), make_manifest({"pld": {}}, control=asked), records) for asked in (True, False)]
@@ -109,6 +89,18 @@ def test_a_control_that_failed_is_not_advised_again(two_cases, make_manifest):
     assert "the A/A control has no finished case" in failed_text
     assert "measure.control=true" not in failed_text
     assert "measure.control=true" in missing_text
+    manifests = [make_manifest({"pld": {}}, warnings=["hot", *more]) for more in ([], ["busy"])]
+    findings = gather([Run(Path(name), manifest, records) for name, manifest in zip("xy", manifests, strict=True)])
+    assert "all runs: hot" in findings.warnings
+    assert "y: busy" in findings.warnings
+    busy = "load average is {} a core: other processes compete, times are unsafe".format
+    for own, said in (
+        ([[busy("10.20")], [busy("0.61"), busy("9.00")]], f"all runs: {busy('0.61 to 10.20')}"),
+        ([[], [busy("0.61")]], f"y: {busy('0.61')}"),
+    ):
+        manifests = [make_manifest({"pld": {}}, warnings=texts) for texts in own]
+        warnings = gather([Run(Path(name), each, records) for name, each in zip("xy", manifests, strict=True)]).warnings
+        assert [text for text in warnings if "load average" in text] == [said]
 
 
 def test_control_is_judged_by_retiming(make_manifest):
@@ -129,22 +121,6 @@ def test_control_is_judged_by_retiming(make_manifest):
     assert control([10.0] * 3).steady is None
 
 
-def test_warnings_of_several_runs_are_said_once(two_cases, make_manifest):
-    records, _ = two_cases
-    manifests = [make_manifest({"pld": {}}, warnings=["hot", *more]) for more in ([], ["busy"])]
-    findings = gather([Run(Path(name), manifest, records) for name, manifest in zip("xy", manifests, strict=True)])
-    assert "all runs: hot" in findings.warnings
-    assert "y: busy" in findings.warnings
-    busy = "load average is {} a core: other processes compete, times are unsafe".format
-    for own, said in (
-        ([[busy("10.20")], [busy("0.61"), busy("9.00")]], f"all runs: {busy('0.61 to 10.20')}"),
-        ([[], [busy("0.61")]], f"y: {busy('0.61')}"),
-    ):
-        manifests = [make_manifest({"pld": {}}, warnings=texts) for texts in own]
-        warnings = gather([Run(Path(name), each, records) for name, each in zip("xy", manifests, strict=True)]).warnings
-        assert [text for text in warnings if "load average" in text] == [said]
-
-
 def test_sweep_starts_are_its_order(make_run):
     later = {"manifest": {"created": "2026-05-05T00:00:00+00:00"}, "per_category": 1}
     sweep = make_run("sweep/a", **later).parent
@@ -158,3 +134,56 @@ def test_only_lossless_methods_are_blamed(two_cases, make_manifest, lossy, expec
     records[1].lossless = Lossless(False, [0, 1], 9, 0, 4, 2.5)
     findings = gather([Run(Path("r"), make_manifest({"pld": {"lossless": not lossy}}), records)])
     assert sum("beyond the tolerance" in warning for warning in findings.warnings) == expected
+
+
+def shard(part: str, seconds: float, noise: float = 0.001, width: float = 0.0001) -> MeasuredShard:
+    control = Control(Estimate(1.0, 1 - noise, 1 + noise, 50))
+    return MeasuredShard(part, f"machine {part}", 50, Estimate(seconds, seconds - width, seconds + width, 50), control)
+
+
+@pytest.mark.parametrize(
+    ("shards", "said"),
+    [
+        ([shard("1/2", 0.0100), shard("2/2", 0.0110)], ["vanilla 100.0 tokens/s in part 1/2", "90.9 in 2/2"]),
+        ([shard("1/2", 0.0100), shard("2/2", 0.01005)], []),  # within 1 %
+        ([shard("1/2", 0.0100, noise=0.2), shard("2/2", 0.0110)], ["unsteady"]),  # within its A/A
+        ([shard("1/2", 0.0100, width=0.001), shard("2/2", 0.0110)], []),  # other cases alone explain it
+        ([shard("1/1", 0.0100)], []),
+        (
+            [replace(shard("1/2", 0.0100), control=None), replace(shard("2/2", 0.0110), control=None)],
+            ["how much of it is noise is unknown"],
+        ),
+    ],
+)
+def test_speeds_that_differ_beyond_noise_are_a_warning(shards, said):
+    found = list(doubt_shards(shards))
+    assert len(found) == bool(said)
+    assert all(part in found[0] for part in said)
+
+
+def test_the_report_says_which_machine_measured_what():
+    records = [
+        record(method, str(case), [turn([1, 1], prefill_s=case % 2 + 1.0)], block=case, shard=case % 2)
+        for case in range(4)
+        for method in ("vanilla", "vanilla_aa")
+    ]
+    manifest = {
+        "model": {"name": "m", "device": "cpu"},
+        "suite": {"name": "s", "cases": 4},
+        "methods": {"vanilla": {}},
+        "shards": [{"part": "1/2", "cases": 2}, {"part": "2/2", "cases": 2}],
+        "processes": [
+            {"shard": 0, "machine": {"cpu": "fast", "threads": 1}},
+            {"shard": 1, "machine": {"cpu": "slow", "threads": 1}},
+        ],
+    }
+    run = Run(Path("runs/one"), manifest, records)
+    found = read_shards(run, read_facts(run), read_trials(records))
+    assert [each.per_token_s.value for each in found] == [2 / 3, 1.0]
+    assert [each.control.retimed.value for each in found] == [1.0, 1.0]
+    [table] = shards_tables(gather([run]))
+    assert [[cell.text for cell in row[1:4]] for row in table.rows] == [
+        ["1/2", "fast, 1 thread", "2"],
+        ["2/2", "slow, 1 thread", "2"],
+    ]
+    assert shards_tables(gather([Run(run.directory, {**manifest, "shards": []}, records)])) == []

@@ -59,26 +59,25 @@ def test_identical_times_give_exactly_one(pair):
         assert (estimate.low, estimate.high, again.low, again.high) == (1.0, 1.0, 1.0, 1.0)
 
 
-def test_speedup_is_the_ratio_of_totals_not_a_mean_of_ratios():
+def test_speedups_of_few_cases_by_hand():
     estimate = stats.speedup([10.0, 1.0], [100, 10], [4.0, 1.0], [100, 10])
     assert estimate.value == pytest.approx((11 / 110) / (5 / 110))
     assert (estimate.low, estimate.high) == (None, None)
-
-
-def test_speedup_counts_per_token_where_lengths_differ():
     assert stats.speedup([10.0], [100], [5.0], [25]).value == pytest.approx(0.5)
-
-
-def test_nothing_to_compare_is_blank():
     assert np.isnan(stats.speedup([], [], [], []).value)
     assert np.isnan(stats.speedup([1.0], [0], [1.0], [5]).value)
     assert np.isnan(stats.estimates([([0, 0], [0, 0])])[0].value)
     assert stats.retiming([], [], [], []).count == 0
-
-
-def test_unequal_lengths_are_refused():
     with pytest.raises(ValueError, match=r"lengths \[2, 1\]"):
         stats.estimates([([1, 2], [1])])
+    ratios = stats.case_ratios([4.0, 1.0, 1.0], [1, 1, 0], [1.0, 1.0, 1.0], [1, 1, 1])
+    assert ratios[:2] == pytest.approx([4.0, 1.0])
+    assert np.isnan(ratios[2])
+    first = np.full(20, 2.0)
+    again = np.full(20, 2.0)
+    again[4] = 9.0
+    estimate = stats.retiming(first, np.ones(20), again, np.ones(20))
+    assert (estimate.value, estimate.low, estimate.high) == (1.0, 1.0, 1.0)
 
 
 def test_same_seed_same_interval():
@@ -98,12 +97,6 @@ def test_resampling_by_weights_is_resampling_by_index():
     assert (estimate.low, estimate.high) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_case_ratios():
-    ratios = stats.case_ratios([4.0, 1.0, 1.0], [1, 1, 0], [1.0, 1.0, 1.0], [1, 1, 1])
-    assert ratios[:2] == pytest.approx([4.0, 1.0])
-    assert np.isnan(ratios[2])
-
-
 @pytest.mark.parametrize(
     ("times", "tokens", "expected"),
     [
@@ -115,14 +108,6 @@ def test_case_ratios():
 )
 def test_over_rounds(times, tokens, expected):
     assert stats.over_rounds(times, tokens) == pytest.approx(expected)
-
-
-def test_retiming_ignores_one_wild_block():
-    first = np.full(20, 2.0)
-    again = np.full(20, 2.0)
-    again[4] = 9.0
-    estimate = stats.retiming(first, np.ones(20), again, np.ones(20))
-    assert (estimate.value, estimate.low, estimate.high) == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.slow

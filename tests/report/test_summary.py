@@ -1,18 +1,24 @@
-"""The summary against figures worked out by hand."""
+"""The summary against figures worked out by hand, of few records and of many that are read in blocks."""
 
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+from report.conftest import build_run
+from report.test_predict import FIT
 
 from builders.records import EQUAL, failed, record, turn
 from builders.reports import rows_of
 from specbench.records.record import CONTROL, OVERALL, VANILLA, Lossless
-from specbench.records.store import Run
+from specbench.records.store import Run, open_run, read_run
 from specbench.report import gather
+from specbench.report.frames import steps
+from specbench.report.frames.load import model_load
+from specbench.report.frames.trials import Tally, read_trials
 
 
-def test_figures_by_hand(two_cases):
+def test_figures_blanks_and_categories_by_hand(two_cases):
     row = rows_of(*two_cases)[OVERALL, "pld"]
     assert (row["cases"], row["tokens"], row["steps"], row["errors"]) == (2, 14, 4, 0)
     assert row["mat"] == pytest.approx(12 / 4)
@@ -27,9 +33,6 @@ def test_figures_by_hand(two_cases):
     assert row["draft_ms"] == pytest.approx(1e3 * 0.5 / 4)
     assert row["prefill_ms"] == pytest.approx(500)
     assert (row["state_bytes"], row["lossless"], row["equal"], row["violations"]) == (64, 1, 1, 0)
-
-
-def test_blanks_are_blank(two_cases):
     rows = rows_of(*two_cases)
     vanilla, pld = rows[OVERALL, VANILLA], rows[OVERALL, "pld"]
     assert vanilla["mat"] == 1
@@ -38,13 +41,14 @@ def test_blanks_are_blank(two_cases):
         assert math.isnan(vanilla[name]), name
     for name in ("speedup_low", "mat_low", "mat_high", "speedup_hf", "prepare_ms", "verify_ms", "update_ms"):
         assert math.isnan(pld[name]), name
-
-
-def test_categories_stand_alone(two_cases):
-    rows = rows_of(*two_cases)
     assert rows["rag", "pld"]["mat"] == pytest.approx(4)
     assert rows["rag", "pld"]["speedup"] == pytest.approx(8.5 / 3.5)
     assert rows["qa", "pld"]["acceptance_rate"] == pytest.approx(2 / 4)
+    records, manifest = two_cases
+    row = rows_of(records, manifest | {"temperature": 1.0})[OVERALL, "pld"]
+    assert math.isnan(row["lossless"])
+    assert math.isnan(row["violations"])
+    assert row["equal"] == 1
 
 
 def test_order_of_rows(two_cases):
@@ -117,7 +121,7 @@ def test_rounds_are_folded_by_their_median(make_manifest):
     assert row["mat"] == 3
 
 
-def test_answers_of_one_token(make_manifest):
+def test_answers_of_one_token_and_of_no_time(make_manifest):
     only = {"decode_s": 0.0, "phases_s": {}}
     records = [record(name, "a", [turn([], **only)]) for name in (VANILLA, "pld")]
     rows = rows_of(records, make_manifest({"pld": {}}))
@@ -127,9 +131,6 @@ def test_answers_of_one_token(make_manifest):
         assert math.isnan(row["mat"])
         assert math.isnan(row["decode_tokens_per_s"])
     assert rows[OVERALL, "pld"]["speedup"] == 1
-
-
-def test_a_time_too_small_to_divide_by_gives_a_blank(make_manifest):
     tiny = {"prefill_s": 5e-324, "decode_s": 5e-324, "phases_s": {}}
     records = [record(name, "a", [turn([1, 1], **tiny)]) for name in (VANILLA, "pld")]
     row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
@@ -145,11 +146,18 @@ def test_one_token_answer_beside_others(two_cases):
     assert row["draft_ms"] == pytest.approx(1e3 * 0.5 / 4)
 
 
-def test_method_that_never_drafts_has_no_rates(make_manifest):
+def test_intervals_from_eight_cases_and_no_rates_without_drafts(make_manifest):
     records = [record(name, "a", [turn([1, 1], [0, 0])]) for name in (VANILLA, "pld")]
     row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
     assert all(math.isnan(row[name]) for name in ("acceptance_rate", "draft_rate", "mean_draft"))
     assert row["tokens_fed"] == 1
+    records = [
+        record(name, f"c{i}", [turn(accept, [2] * len(accept), decode_s=float(len(accept)))])
+        for i in range(8)
+        for name, accept in ((VANILLA, [1] * (6 + i)), ("pld", [2] * 3 + [1] * i))
+    ]
+    assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
+    assert row["mat_low"] < row["mat"] < row["mat_high"]
 
 
 def test_category_without_drafts_has_a_rate_of_zero(two_cases):
@@ -166,12 +174,7 @@ def test_category_without_drafts_has_a_rate_of_zero(two_cases):
         ([EQUAL, EQUAL], 1.0, 1.0, 0),
         ([EQUAL, Lossless(False, [0, 3], 9, 2, 0, 1e-5)], 1.0, 0.5, 0),
         ([EQUAL, Lossless(False, [0, 3], 9, 0, 4, 2.5)], 0.5, 0.5, 4),
-        (
-            [Lossless(False, [0, 3], 0, 0, 0, 0.0), EQUAL],
-            0.5,
-            0.5,
-            0,
-        ),  # differs and was never judged: not known to hold
+        ([Lossless(False, [0, 3], 0, 0, 0, 0.0), EQUAL], 0.5, 0.5, 0),  # differs and was never checked: unknown
         ([None, EQUAL], 1.0, 1.0, 0),
         ([None, None], math.nan, math.nan, math.nan),
     ],
@@ -194,14 +197,6 @@ def test_close_steps_are_a_share_of_the_steps_that_were_counted(make_manifest, c
     assert all(text.startswith(f"{100 * share:.2g} % of vanilla's steps") for text in warned)
 
 
-def test_lossless_is_blank_when_sampling(two_cases):
-    records, manifest = two_cases
-    row = rows_of(records, manifest | {"temperature": 1.0})[OVERALL, "pld"]
-    assert math.isnan(row["lossless"])
-    assert math.isnan(row["violations"])
-    assert row["equal"] == 1
-
-
 def test_replayed_target_has_the_drafters_times_alone(two_cases):
     records, manifest = two_cases
     for entry in records:
@@ -216,12 +211,44 @@ def test_replayed_target_has_the_drafters_times_alone(two_cases):
         assert math.isnan(row[name]), name
 
 
-def test_intervals_from_eight_cases(make_manifest):
-    records = [
-        record(name, f"c{i}", [turn(accept, [2] * len(accept), decode_s=float(len(accept)))])
-        for i in range(8)
-        for name, accept in ((VANILLA, [1] * (6 + i)), ("pld", [2] * 3 + [1] * i))
-    ]
-    row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
-    assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
-    assert row["mat_low"] < row["mat"] < row["mat_high"]
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return build_run(tmp_path_factory.mktemp("many") / "run", per_category=2, rounds=2)
+
+
+def test_blocks_change_no_figure(directory, monkeypatch):
+    """But for the order in which times are added."""
+    run = read_run(directory)
+    whole = gather([run], [FIT])
+    monkeypatch.setattr(steps, "_PART", 16)
+    monkeypatch.setattr(steps, "_BLOCK", 100)
+    monkeypatch.setattr(steps, "_MEMORY_BYTES", 1000)
+    cut = gather([run], [FIT])
+    blocks = list(cut.reported[0].trials.of("pld").turns.steps.blocks())
+    assert len(blocks) > 2
+    assert whole.summary.equals(cut.summary)
+    for name, frame in whole.detail.items():
+        inexact = frame.columns.intersection(["step_ms"])
+        assert frame.drop(columns=inexact).equals(cut.detail[name].drop(columns=inexact)), name
+        assert np.allclose(
+            frame[inexact].astype(float), cut.detail[name][inexact].astype(float), rtol=1e-12, equal_nan=True
+        )
+    one, other = (model_load(found) for found in (whole, cut))
+    assert np.allclose(one.speedups["modelled_speedup"], other.speedups["modelled_speedup"], rtol=1e-12)
+    assert one.pays.equals(other.pays)
+
+
+def test_a_median_of_counts_is_that_of_the_values():
+    assert steps.median({5: 3, 1: 2, 9: 1}) == np.median([5, 5, 5, 1, 1, 9])
+
+
+def test_a_streamed_run_has_the_records_of_the_file(directory):
+    tally, held = Tally(), read_run(directory)
+    run = open_run(directory, tally.add)
+    assert len(run.records) == len(held.records)
+    assert list(run.records) == held.records
+    assert run.records[-1] == held.records[-1]
+    assert run.records[2:9:3] == held.records[2:9:3]
+    streamed, whole = tally.end(run.records), read_trials(held.records)
+    for name, column in whole.columns("pld").items():
+        assert np.array_equal(streamed.columns("pld")[name], column, equal_nan=True), name

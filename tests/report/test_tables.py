@@ -1,15 +1,18 @@
-"""Tables as they are pasted into papers and pages: even rows, escaped names, the best in bold."""
+"""Tables as they are pasted into papers and pages, and as a terminal shows them."""
 
+import io
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from specbench.report import build_report
 from specbench.report.label import BLANK, Cell, break_lines, format_share
 from specbench.report.table import Table, to_latex, without_blanks
+from specbench.report.tables.terminal import print_table
 
 
 def check_latex(text: str) -> None:
@@ -53,10 +56,8 @@ PROFILE = Path(__file__).resolve().parents[2] / "results/profiles/published/h100
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_latex_compiles(make_run, tmp_path, layout):
     """Every column that a report may have, predictions and load too, and no wider than a line; without graphicx too."""
-    odd = {
-        "a_b%c&d#e$f{g}": (3.0, 0.4, 1e-3),
-        "x^y~z\\w": (3.0, 0.4, 1e-3),
-        "2\N{MULTIPLICATION SIGN}3": (1.0, 0.2, 1e-3),
+    odd = dict.fromkeys(("a_b%c&d#e$f{g}", "x^y~z\\w"), (3.0, 0.4, 1e-3)) | {
+        "2\N{MULTIPLICATION SIGN}3": (1.0, 0.2, 1e-3)
     }
     directory = make_run(methods=odd, peers=())
     report = build_report([directory], plots=False, profile=PROFILE, concurrency=[1, 8, 32, 128])
@@ -66,12 +67,8 @@ def test_latex_compiles(make_run, tmp_path, layout):
     preamble, fits = LAYOUTS[layout]
     source = tmp_path / "paper.tex"
     source.write_text(rf"{preamble}\begin{{document}}{tables}\end{{document}}")
-    done = subprocess.run(
-        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", source.name],
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", source.name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     log = done.stdout.decode(errors="replace")
     assert done.returncode == 0, log[-2000:]
     assert not fits or not re.search(r"Overfull \\hbox", log), log[-2000:]
@@ -109,7 +106,7 @@ def test_only_all_is_a_hundred_percent(value, text):
     assert format_share(value) == text
 
 
-def test_a_column_of_blanks_is_left_out_and_the_best_moves_along():
+def test_columns_of_blanks_are_left_out_and_long_names_break():
     cells = (("pld", BLANK, "1.00", BLANK), ("sam", BLANK, "2.00", "5"))
     rows = tuple(tuple(map(Cell, row)) for row in cells)
     table = Table("t", "", "", ("Method", "Speedup", "MAT", "Fed"), rows, frozenset({(1, 2), (1, 3)}))
@@ -119,9 +116,39 @@ def test_a_column_of_blanks_is_left_out_and_the_best_moves_along():
     assert kept.best == {(1, 1), (1, 2)}
     bare = Table("t", "", "", ("Method", "MAT"), (), frozenset())
     assert without_blanks(bare) == bare
-
-
-def test_long_names_break_at_separators():
     assert break_lines("a_very_long_name,with=3", 12) == "a_very_long_\nname,with=3"
     assert break_lines("x" * 30, 12).split("\n") == ["x" * 12, "x" * 12, "x" * 6]
     assert break_lines("pld", 12) == "pld"
+
+
+def printed_table(rows: list[tuple[str, ...]], width: int, labels: int = 1) -> list[str]:
+    header = ("Method", *(f"Figure {number}" for number in range(1, len(rows[0]))))
+    cells = tuple(tuple(map(Cell, row)) for row in rows)
+    out = io.StringIO()
+    print_table(Table("t", "where", "meaning", header, cells, frozenset(), labels), Console(file=out, width=width))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+ROWS = [("suffix_decoding_local", "1.25", "2.02"), ("sam_token_recycling", "0.75", "59.54")]
+
+
+def test_names_on_a_terminal_are_whole_or_broken_and_printed_once():
+    lines = printed_table(ROWS, 60)
+    assert [line.split() for line in lines if "_" in line] == [list(row) for row in ROWS]
+    assert "" not in lines[lines.index(" Method                 Figure 1  Figure 2") : -1]
+    lines = printed_table(ROWS, 36)
+    assert "suffix_decoding_local" not in "\n".join(lines)
+    assert all(len(line) <= 36 for line in lines)
+    assert [word for line in lines for word in line.split() if "." in word] == ["1.25", "2.02", "0.75", "59.54"]
+    lines = printed_table([("pld", "qa", "1"), ("pld", "math", "2"), ("sam", "qa", "3")], 60, labels=2)
+    assert sum("pld" in line for line in lines) == 1
+
+
+def test_figures_are_whole_on_any_terminal():
+    """Where even broken names leave no room the table is wider than the terminal; no digit is lost."""
+    rows = [("a_method_with_a_long_name", *(f"{number}.125" for number in range(9)))]
+    for width in (30, 80, 90, 110, 200):
+        text = "\n".join(printed_table(rows, width))
+        assert "…" not in text
+        assert all(figure in text.split() for figure in rows[0][1:])
+        assert ("a_method_with_a_long_name" in text) == (width >= 120)

@@ -1,18 +1,26 @@
-"""Tails, figures along the answer, and what a million tokens cost."""
+"""Tails, figures along the answer, before and after the thinking's end, and what a million tokens cost."""
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import specbench
 from builders.records import record, turn
 from builders.reports import rows_of, tried
-from specbench.records.record import VANILLA
-from specbench.report import build_report
-from specbench.report.frames.detail import DETAILS, count_lengths, count_tails
+from specbench.records.record import VANILLA, CaseRecord
+from specbench.records.store import Run
+from specbench.report import build_report, gather
+from specbench.report.frames.detail import DETAILS, count_lengths, count_tails, split_answers
 from specbench.report.frames.trials import read_trials
-from specbench.report.tables.detail import lengths_tables, tails_table
+from specbench.report.table import ROW
+from specbench.report.tables.detail import lengths_tables, tails_table, thinking_tables
+from specbench.report.tokenizer import read_tokenizer
+from specbench.runs.session import Session
+from specbench.suite import prompt
 
 
 def tails(records):
@@ -32,9 +40,6 @@ def test_percentiles_of_waiting():
     assert found["burst_p99_ms"] == pytest.approx(1e3 * np.percentile([*steps, 0.5], 99))
     assert found["per_token_p50_ms"] == pytest.approx((1e3 * sum(steps) / 400 + 500) / 2)
     assert np.isnan(found["first_token_p99_ms"])  # of two requests it would be the larger one
-
-
-def test_without_step_times_there_is_nothing_to_say():
     assert not list(count_tails(tried([record("pld", "a", [turn([1, 2])])])))
 
 
@@ -168,3 +173,68 @@ def test_several_suites_have_a_column_and_a_blank_percentile_has_none(make_run):
     assert {row[0].text for row in table.rows} == set(suites)
     assert "Time to first token p99" not in table.header
     assert "Inter-token latency p99" in table.header
+
+
+@pytest.mark.parametrize(
+    ("asked", "ids", "thought"),
+    [
+        ([5], [8, 1, 2, 9, 3], 4),
+        ([5, 8], [1, 2, 9, 3], 3),  # the template opens it
+        ([5, 8], [1, 2], 2),  # cut while it thinks
+        ([5], [8, 1], 2),
+        ([5, 8, 9], [1, 2], None),  # the template opens and closes it: no thinking
+        ([5], [1, 2], None),
+        ([5], [1, 9, 3], 2),  # begun without a mark
+        ([5, 8], [1, 9, 3, 9, 4], 2),  # a second end is part of the answer
+        ([5, 8, 9], [1, 9, 3], None),  # as is one that ends nothing
+        ([5, 8, 9], [1, 9, 8, 2, 9, 3], 5),  # it thinks all the same
+        ([5, 8, 9], [1, 9, 8, 2], 4),
+    ],
+)
+def test_the_end_of_the_thinking(asked, ids, thought):
+    assert prompt.count_thinking((8, 9), asked, ids) == thought
+    assert prompt.count_thinking(None, asked, ids) is None
+
+
+def rows_of_answer(method, *steps, thinking):
+    """Of one answer. steps: (tokens, seconds) each."""
+    accept = [tokens for tokens, _ in steps]
+    seconds = [each for _, each in steps]
+    drafts = [tokens - 1 for tokens in accept]
+    told = turn(accept, drafts, step_s=seconds, decode_s=sum(seconds), phases_s={"forward": 0.0}, thinking=thinking)
+    again = CaseRecord.from_json(record(method, "a", [told]).to_json())
+    assert again.turns[0].thinking == thinking
+    return [("m", "s", method, "", *row) for row in split_answers(tried([again]), True)]
+
+
+def test_figures_before_and_after_the_end():
+    vanilla = rows_of_answer("vanilla", *[(1, 0.01)] * 6, thinking=5)
+    drafted = rows_of_answer("pld", (3, 0.01), (2, 0.02), (1, 0.01), thinking=5)  # steps begin at tokens 0, 3 and 5
+    frame = pd.DataFrame([*vanilla, *drafted], columns=[*ROW, *DETAILS["thinking"].columns])
+    by = frame.set_index(["method", "part"])
+    assert by.loc[("pld", "thinking"), ["steps", "emitted", "mat"]].tolist() == [2, 5, 2.5]
+    assert by.loc[("pld", "answer"), ["steps", "emitted", "mat"]].tolist() == [1, 1, 1]
+    (table,) = thinking_tables(frame)
+    assert [cell.text for cell in table.rows_of_answer[1]][-6:] == ["83.3 %", "2.50", "1.67", "16.7 %", "1.00", "1.00"]
+    assert not rows_of_answer("pld", (2, 0.01), thinking=None)
+    assert thinking_tables(frame[:0]) == []
+
+
+@pytest.mark.parametrize("thinking", [4, 5])
+def test_turns_that_end_in_their_thinking_are_said(make_manifest, thinking):
+    """Five ids each; the thinking of two turns ends with the fourth or the last of them."""
+    told = [turn([1] * 4, thinking=count) for count in (thinking, thinking, 2, None)]
+    records = [record(name, "a", told) for name in (VANILLA, "pld")]
+    findings = gather([Run(Path("r"), make_manifest({"pld": {}}), records)])
+    said = [text for text in findings.warnings if "thinking" in text]
+    assert said == [text for text in said if text.startswith("4 of 6 turns that think end before their thinking does")]
+    assert len(said) == (thinking == 5)
+
+
+def test_an_answer_is_what_stands_behind_the_thinking():
+    library = read_tokenizer(Path(specbench.__file__).parent / "assets/tiny")
+    thought, answer = (library.encode(text, add_special_tokens=False).ids for text in ("It is 4.", " It is 5."))
+    decoder = SimpleNamespace(_tokenizer=SimpleNamespace(decode=lambda ids, **_: library.decode(ids)))
+    for thinking, said in ((len(thought), "It is 5."), (len(thought + answer), ""), (None, "as recorded")):
+        told = turn([1], ids=thought + answer, text="as recorded", thinking=thinking)
+        assert Session._answer(decoder, told) == said

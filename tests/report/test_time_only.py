@@ -79,7 +79,7 @@ def test_of_a_method_that_reads_the_model_only_the_step_is_known(report):
     assert any(warning.startswith("reader: it drafts from") for warning in report.warnings)
 
 
-def test_every_table_says_so(report):
+def test_every_table_says_so_and_the_page_ranks_nothing(report):
     text = printed(report)
     assert f"{TIME_ONLY}, answers: 12" in text
     assert max(map(len, text.splitlines())) <= 100
@@ -90,9 +90,6 @@ def test_every_table_says_so(report):
     for path in (path for path in tables if not path.stem.endswith(".notes")):
         assert TIME_ONLY in " ".join(path.read_text(encoding="utf-8").lower().split()), path.name
     assert not list((report.output / "tables").glob("speedup_by_category.*"))
-
-
-def test_the_page_ranks_nothing(report):
     text = (report.output / "report.html").read_text(encoding="utf-8")
     heads = re.findall(r"<h2>([^<]*)</h2>", text)
     assert "Leaderboard" not in heads

@@ -1,1 +1,1 @@
-"""Result files of other harnesses, written from a run and read beside one."""
+"""Result files of other harnesses, written from a run and read next to one."""

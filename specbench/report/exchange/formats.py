@@ -14,25 +14,8 @@ from specbench.input import InputError, decode_text, parse_json, read_file
 from specbench.names import file_name
 from specbench.records.record import CONTROL, CaseRecord
 from specbench.records.store import RunError, write_atomically
+from specbench.report.exchange import nvidia, servers
 from specbench.report.exchange.figures import Figures, Measured
-from specbench.report.exchange.nvidia import (
-    read_profile,
-    read_rates,
-    read_times,
-    write_profile,
-    write_rates,
-    write_times,
-)
-from specbench.report.exchange.servers import (
-    read_bench,
-    read_csv,
-    read_report,
-    read_requests,
-    write_bench,
-    write_csv,
-    write_report,
-    write_requests,
-)
 from specbench.report.frames.findings import Findings
 from specbench.report.label import Cell, format_count, format_number, format_rate, format_share
 from specbench.report.table import Table, to_csv, to_markdown, without_blanks, write_texts
@@ -56,21 +39,19 @@ class Format:
 
 
 _SHOWN = 200  # characters of the keys of an unknown file
-_UNTIMED = {"timed": False}
-_OF_DRAFTS = {"timed": False, "plain": False}
 FORMATS = {
-    "speculation_profile": Format(
-        "speculation_profile.json", ("marginal_accept_rates",), read_profile, write_profile, **_OF_DRAFTS
-    ),
-    "acceptance_rate": Format(
-        "acceptance_rate.json", ("Acceptance_Length_Histogram",), read_rates, write_rates, **_UNTIMED
-    ),
-    "timing": Format("timing.json", ("Output TPS",), read_times, write_times),
-    "aiperf": Format("profile_export.jsonl", ("metadata", "metrics"), read_requests, write_requests),
-    "vllm_bench": Format("vllm_bench.json", ("completed", "output_throughput"), read_bench, write_bench),
-    "specforge": Format("specforge.json", ("runs", "concurrency"), read_report, write_report),
-    "speculators": Format("acceptance.csv", ("num_drafts", "acceptance_length"), read_csv, write_csv, **_OF_DRAFTS),
-}
+    "speculation_profile": Format("speculation_profile.json", ("marginal_accept_rates",), nvidia.read_profile,
+                                  nvidia.write_profile, timed=False, plain=False),
+    "acceptance_rate": Format("acceptance_rate.json", ("Acceptance_Length_Histogram",), nvidia.read_rates,
+                              nvidia.write_rates, timed=False),
+    "timing": Format("timing.json", ("Output TPS",), nvidia.read_times, nvidia.write_times),
+    "aiperf": Format("profile_export.jsonl", ("metadata", "metrics"), servers.read_requests, servers.write_requests),
+    "vllm_bench": Format("vllm_bench.json", ("completed", "output_throughput"), servers.read_bench,
+                         servers.write_bench),
+    "specforge": Format("specforge.json", ("runs", "concurrency"), servers.read_report, servers.write_report),
+    "speculators": Format("acceptance.csv", ("num_drafts", "acceptance_length"), servers.read_csv, servers.write_csv,
+                          timed=False, plain=False),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +97,16 @@ def measured_of(findings: Findings, format: Format) -> Iterator[tuple[str, Measu
             records = reported.succeeded(method)
             plain = not any(any(turn.proposed) for record in records for turn in record.turns)
             found = Measured(facts, method, records, str(run.manifest.get("created", "")), plain, by_path)
-            why = _why_not(found, format)
+            timed = facts.timed and not facts.time_only and not facts.load and all(turn.wall_s for turn in found.turns)
+            reasons = {
+                "no case succeeded": not records,
+                "recorded no drafts, of which this format tells": plain and not format.plain,
+                "drafts from a model whose answers were replayed": method in facts.unaccepted,
+                "not timed request by request with a model's own answers, and this format has times": format.timed
+                and not timed,
+            }
+            why = next((reason for reason, holds in reasons.items() if holds), "")
             yield (f"{method}: {why}", None) if why else (method, found)
-
-
-def _why_not(found: Measured, format: Format) -> str:
-    """Returns '' if it can be written."""
-    facts = found.facts
-    if not found.records:
-        return "no case succeeded"
-    if found.plain and not format.plain:
-        return "recorded no drafts, of which this format tells"
-    if found.method in facts.unaccepted:
-        return "drafts from a model whose answers were replayed"
-    timed = facts.timed and not facts.time_only and not facts.load and all(turn.wall_s for turn in found.turns)
-    if format.timed and not timed:
-        return "not timed request by request with a model's own answers, and this format has times"
-    return ""
 
 
 def export_run(
@@ -141,7 +115,7 @@ def export_run(
     """Write one file a method, ``<method>/<file>``. Returns the files, and what was left out and why.
 
     name: one of ``FORMATS``, or ``samples``, which need the tokenizer, by default the run's own. Raises RunError for
-    several runs, and where no method can be written.
+    several runs, and if no method can be written.
     """
     if len({run.directory for run in findings.runs}) > 1:
         raise RunError(f"--export: got {len(findings.runs)} runs; expected one, its methods are the folders' names")
@@ -163,13 +137,6 @@ def export_run(
     return [output / file_name(method) / file for method in texts], left
 
 
-def as_imported(findings: Findings, name: str) -> list[Imported]:
-    """Returns the methods of the runs as this format would report them, counted as its harness counts."""
-    format = FORMATS[name]
-    found = (measured for _, measured in measured_of(findings, format) if measured)
-    return [Imported(each.method, name, format.read(format.write(each).encode(), each.method)) for each in found]
-
-
 SAMPLES = "samples"
 _BEFORE = "a"  # in front of an answer, since a decoder takes the first blank off a text
 
@@ -177,7 +144,7 @@ _BEFORE = "a"  # in front of an answer, since a decoder takes the first blank of
 def write_samples(findings: Findings, tokenizer: Path | None = None) -> dict[str, str]:
     """Method -> a line each finished case: its last answer, blanks at its begin kept, no thinking.
 
-    findings: of one run. tokenizer: by default the run's own. Raises RunError where there is none.
+    findings: of one run. tokenizer: by default the run's own. Raises RunError if there is none.
     """
     library = read_tokenizer(tokenizer or find_tokenizer(findings.runs[0]))
     before = library.encode(_BEFORE, add_special_tokens=False).ids
@@ -213,8 +180,10 @@ def imported_frame(files: Sequence[Imported], findings: Findings | None) -> pd.D
     """Returns one row per file or method and group, unrounded; NaN for a missing figure."""
     rows = []
     for name in dict.fromkeys(each.format for each in files):
-        beside = as_imported(findings, name) if findings else []
-        for each in (*(file for file in files if file.format == name), *beside):
+        format, shown = FORMATS[name], [file for file in files if file.format == name]
+        for method, own in measured_of(findings, format) if findings else ():  # counted as the format's harness counts
+            shown += [Imported(method, name, format.read(format.write(own).encode(), method))] if own else []
+        for each in shown:
             for group in each.groups:
                 row = {"row": each.name, "format": name, "group": group.group}
                 row |= {key: getattr(group, key) for key in (*_COLUMNS, "drafted", "accepted")}
@@ -233,7 +202,7 @@ def imported_table(frame: pd.DataFrame) -> Table:
         figures += [format_share(row[name]) for name in positions]
         rows.append(tuple(map(Cell, (row["row"], row["format"], row["group"], *figures))))
     header = ("Row", "Format", "Group", *titles)
-    return without_blanks(Table(NAME, "", _MEANING, header, tuple(rows), frozenset(), labels=3))
+    return without_blanks(Table(NAME, "", _MEANING, header, tuple(rows), labels=3))
 
 
 def show_imported(paths: Sequence[Path], findings: Findings | None, output: Path | None) -> None:

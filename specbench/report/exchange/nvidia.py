@@ -64,7 +64,7 @@ class _Times(Figures, frozen=True):
 
 
 def _kept(measured: Measured) -> pd.DataFrame:
-    """A row a step that counts: length, and the place of its record, its case and its category."""
+    """One row per step that counts: length, and the place of its record, its case and its category."""
     rows = [
         (record.category, record.case, number, length)
         for number, record in enumerate(measured.records)

@@ -37,22 +37,34 @@ from specbench.report.tables.summary import caption
 from specbench.report.tokenizer import find_tokenizer, read_counter
 
 _BLANK = float("nan")
-
-
 Score = dict[str, float]  # one method on one task, as Spec-Bench counts
 
 
 def score(
     method: Sequence[Sequence[Answer]], baseline: Sequence[Sequence[Answer]], count: Callable[[str], int]
 ) -> dict[str, Score]:
-    """Task -> score, overall last. method, baseline: the answers of each run. count: text -> tokens.
+    """Task -> score, in Spec-Bench's order, overall last. method, baseline: the answers of each run.
 
-    questions: of the method in one run. speedup_std: over the runs.
+    count: text -> tokens. questions: of the method in one run. speedup_std: over the runs.
     """
-    ours = [_rates(answers, _counted) for answers in method]
-    theirs = [_rates(answers, _retokenised(count)) for answers in baseline]
-    names = dict.fromkeys(answer.task for answers in method for answer in answers)
-    return {task: _score(task, method, ours, theirs) for task in (*names, OVERALL)}
+    ours = [_rates(answers, lambda answer: answer.new_tokens) for answers in method]
+    theirs = [_rates(answers, lambda answer: sum(count(turn.text) for turn in answer.turns)) for answers in baseline]
+    if len(theirs) == 1:  # one baseline file for several runs of a method
+        theirs = theirs * len(ours)
+    found = {}
+    for task in (*category_order([answer.task for answers in method for answer in answers]), OVERALL):
+        speeds, base = ([_mean(rates.get(task, [])) for rates in side] for side in (ours, theirs))
+        ratios = [speed / reference if reference else _BLANK for speed, reference in zip(speeds, base, strict=True)]
+        answers = [answer for run in method for answer in run if task in (OVERALL, answer.task)]
+        found[task] = {
+            "questions": len(ours[0].get(task, [])),
+            "tokens_per_s": _mean(speeds),
+            "baseline_tokens_per_s": _mean(base),
+            "speedup": _mean(ratios),
+            "speedup_std": float(np.std(ratios, ddof=1)) if len(ratios) > 1 else _BLANK,
+            "mat": _mean([length for answer in answers for length in answer.accept_lengths]),
+        }
+    return found
 
 
 def doubts(name: str, method: Sequence[Answer], baseline: Sequence[Answer]) -> list[str]:
@@ -82,14 +94,6 @@ def doubts(name: str, method: Sequence[Answer], baseline: Sequence[Answer]) -> l
     return found
 
 
-def _counted(answer: Answer) -> int:
-    return answer.new_tokens
-
-
-def _retokenised(count: Callable[[str], int]) -> Callable[[Answer], int]:
-    return lambda answer: sum(count(turn.text) for turn in answer.turns)
-
-
 def _rates(answers: Sequence[Answer], tokens: Callable[[Answer], int]) -> Mapping[str, list[float]]:
     """[tokens/s] of each question, by task and overall."""
     rates: dict[str, list[float]] = {OVERALL: []}
@@ -98,29 +102,6 @@ def _rates(answers: Sequence[Answer], tokens: Callable[[Answer], int]) -> Mappin
         rates.setdefault(answer.task, []).append(rate)
         rates[OVERALL].append(rate)
     return rates
-
-
-def _score(
-    task: str,
-    method: Sequence[Sequence[Answer]],
-    ours: Sequence[Mapping[str, list[float]]],
-    theirs: Sequence[Mapping[str, list[float]]],
-) -> Score:
-    speeds = [_mean(rates.get(task, [])) for rates in ours]
-    base = [_mean(rates.get(task, [])) for rates in theirs]
-    if len(base) == 1:  # one baseline file for several runs of a method
-        base = base * len(speeds)
-    ratios = [speed / reference if reference else _BLANK for speed, reference in zip(speeds, base, strict=True)]
-    answers = [answer for run in method for answer in run if task in (OVERALL, answer.task)]
-    lengths = [length for answer in answers for length in answer.accept_lengths]
-    return {
-        "questions": len(ours[0].get(task, [])),
-        "tokens_per_s": _mean(speeds),
-        "baseline_tokens_per_s": _mean(base),
-        "speedup": _mean(ratios),
-        "speedup_std": float(np.std(ratios, ddof=1)) if len(ratios) > 1 else _BLANK,
-        "mat": _mean(lengths),
-    }
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -148,7 +129,7 @@ def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
             f"run {run.directory}: {TIME_ONLY}; its answers are replayed; expected a run without model.trace"
         )
     files = []
-    run = hold_records(run)
+    run = replace(run, records=list(run.records))  # in memory: each method reads them
     rounds = sorted({record.round for record in run.records})
     for number in rounds:
         place = folder / f"run_{number + 1}" if len(rounds) > 1 else folder
@@ -161,17 +142,10 @@ def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
     return files
 
 
-def hold_records(run: Run) -> Run:
-    """The run with its records in memory: they are gone through for each method."""
-    return replace(run, records=list(run.records))
-
-
 def answers_of(run: Run, facts: Facts, method: str, number: int) -> list[Answer]:
     """The answers of one method in one round, by id, which is the order of the suite."""
-    records = [
-        record for record in run.records if record.method == method and record.round == number and record.status == "ok"
-    ]
-    answers = [_answer(run, facts, record) for record in records]
+    records = (record for record in run.records if (record.method, record.round) == (method, number))
+    answers = [_answer(run, facts, record) for record in records if record.status == "ok"]
     return sorted(answers, key=lambda answer: (isinstance(answer.question_id, str), answer.question_id))
 
 
@@ -185,6 +159,10 @@ def _answer(run: Run, facts: Facts, record: CaseRecord) -> Answer:
         AnswerTurn(turn.text.strip(), len(steps), len(turn.ids), turn.wall_s)
         for turn, steps in zip(record.turns, lengths, strict=True)
     ]
+    try:
+        created = datetime.fromisoformat(str(run.manifest.get("created")))
+    except ValueError:
+        created = datetime.fromtimestamp(0, UTC)
     name = (run.manifest.get("config_hash", ""), record.method, record.round, record.case)
     return Answer(
         question_id=int(record.case) if _NUMBER.fullmatch(record.case) else record.case,
@@ -194,17 +172,8 @@ def _answer(run: Run, facts: Facts, record: CaseRecord) -> Answer:
         turns=tuple(turns),
         accept_lengths=tuple(length for steps in lengths for length in steps),
         answer_id=hashlib.sha256(repr(name).encode()).hexdigest()[:_ID_CHARS],
-        tstamp=_created(run),
+        tstamp=(created if created.tzinfo else created.replace(tzinfo=UTC)).timestamp(),
     )
-
-
-def _created(run: Run) -> float:
-    """[s] since 1970, when the run began."""
-    try:
-        moment = datetime.fromisoformat(str(run.manifest.get("created")))
-    except ValueError:
-        return 0.0
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def left_out(run: Run, facts: Facts) -> list[str]:
@@ -227,25 +196,24 @@ _OURS = "Ours: ratios of totals, committed ids on both sides, paired by case; MA
 _AFTER, _IN_PREFILL = "without the prefill", "with the prefill where it verified a draft (decode.first_draft=prefill)"
 _COMPARED = ("tokens_per_s", "mat", "speedup")
 _TIMED = ("tokens_per_s", "baseline_tokens_per_s", "speedup", "speedup_std")  # not known of a replayed target
-_SHOWN: dict[str, Callable[[float], str]] = {
-    "tokens_per_s": format_rate,
-    "baseline_tokens_per_s": format_rate,
-    "mat": format_number,
-    "speedup": format_number,
+_SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {  # figure -> its title and format
+    "tokens_per_s": ("tokens/s", format_rate),
+    "baseline_tokens_per_s": ("baseline", format_rate),
+    "mat": ("MAT", format_number),
+    "speedup": ("speedup", format_number),
 }
-_TITLES = {"tokens_per_s": "tokens/s", "baseline_tokens_per_s": "baseline", "mat": "MAT", "speedup": "speedup"}
 
 
 def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataFrame, list[str]]:
     """A row a (model, suite, method, variant, task), overall last; and warnings about them.
 
     Columns: Spec-Bench's figures, ours as ``<figure>_ours``, and ``<figure>_difference`` [%] of theirs from ours.
-    tokenizer: folder or file; default the run's own. Raises RunError where there is none, or no vanilla.
+    tokenizer: folder or file; default the run's own. Raises RunError if there is none, or no vanilla.
     """
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for reported in findings.reported:
-        run, facts = hold_records(reported.run), reported.facts
+        run, facts = replace(reported.run, records=list(reported.run.records)), reported.facts
         count = lru_cache(maxsize=None)(read_counter(tokenizer or find_tokenizer(run)))
         for method, scores in _scores(run, facts, count, notes).items():
             if method in facts.unaccepted:
@@ -254,15 +222,12 @@ def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataF
             for task, found in scores.items():
                 key = (*reported.place, task, *reported.key(method)[2:])
                 rows.append(dict(zip(KEYS, key, strict=True)) | found | unknown)
-    return _beside_ours(pd.DataFrame(rows), findings.summary), list(dict.fromkeys(notes))
-
-
-def _beside_ours(frame: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
-    ours = summary.set_index(list(KEYS)).loc[pd.MultiIndex.from_frame(frame[list(KEYS)])]
+    frame = pd.DataFrame(rows)
+    ours = findings.summary.set_index(list(KEYS)).loc[pd.MultiIndex.from_frame(frame[list(KEYS)])]
     for figure in _COMPARED:
         frame[f"{figure}_ours"] = ours[figure].to_numpy(float)
         frame[f"{figure}_difference"] = 100 * (frame[figure] / frame[f"{figure}_ours"].replace(0, float("nan")) - 1)
-    return frame
+    return frame, list(dict.fromkeys(notes))
 
 
 def _scores(run: Run, facts: Facts, count: Callable[[str], int], notes: list[str]) -> dict[str, dict[str, Score]]:
@@ -278,40 +243,30 @@ def _scores(run: Run, facts: Facts, count: Callable[[str], int], notes: list[str
         answers = {number: answers_of(run, facts, method, number) for number in rounds}
         both = [number for number in rounds if answers[number] and baseline[number]]
         if both:
-            found[method] = _ordered(score([answers[n] for n in both], [baseline[n] for n in both], count))
+            found[method] = score([answers[n] for n in both], [baseline[n] for n in both], count)
             notes += [note for n in both for note in doubts(label(method), answers[n], baseline[n])]
     return found
-
-
-def _ordered(scores: Mapping[str, Score]) -> dict[str, Score]:
-    """Spec-Bench's tasks in its order, overall last."""
-    *tasks, last = scores
-    return {task: scores[task] for task in (*category_order(tasks), last)}
 
 
 def compare_table(frame: pd.DataFrame, findings: Findings) -> Table:
     """The comparison as printed: Spec-Bench's figure, ours, and by how much theirs differs."""
     several = frame[["model", "suite"]].drop_duplicates().shape[0] > 1
-    header = ["Method", "Task"]
-    for figure in _COMPARED:
-        header += [_TITLES[figure], "ours", "diff"]
+    header = ("Method", "Task", *(name for figure in _COMPARED for name in (_SHOWN[figure][0], "ours", "diff")))
     rows = []
     for row in frame.to_dict("records"):
         place = f", {row['model']} on {row['suite']}" if several else ""
         cells = [label(row["method"], row["variant"]) + place, row["category"]]
         for figure in _COMPARED:
-            write = _SHOWN[figure]
+            _, write = _SHOWN[figure]
             cells += [write(row[figure]), write(row[f"{figure}_ours"]), _signed(row[f"{figure}_difference"])]
         rows.append(tuple(map(Cell, cells)))
     where = caption(findings.facts, findings.summary)
     ours = _OURS.format(_IN_PREFILL if any(facts.in_prefill for facts in findings.facts) else _AFTER)
-    return without_blanks(Table(NAME, where, f"{FORMULAS} {ours}", tuple(header), tuple(rows), frozenset(), labels=2))
+    return without_blanks(Table(NAME, where, f"{FORMULAS} {ours}", header, tuple(rows), labels=2))
 
 
 def _signed(percent: float) -> str:
-    if pd.isna(percent):
-        return BLANK
-    return f"{percent:+.1f}%" if abs(percent) >= 0.05 else "0.0%"
+    return BLANK if pd.isna(percent) else f"{percent:+.1f}%" if abs(percent) >= 0.05 else "0.0%"
 
 
 def score_files(baseline: Path, methods: Sequence[Path], tokenizer: Path | None) -> tuple[pd.DataFrame, list[str]]:
@@ -337,19 +292,19 @@ def score_files(baseline: Path, methods: Sequence[Path], tokenizer: Path | None)
     for path in dict.fromkeys((baseline, *methods)):
         answers: list[Answer] = reference if path == baseline else read_answers(path)
         notes += doubts(path.stem, answers, reference)
-        scores = _ordered(score([answers], [reference], count))
+        scores = score([answers], [reference], count)
         rows += [{"file": path.stem, "category": task} | found for task, found in scores.items()]
     return pd.DataFrame(rows).drop(columns="speedup_std"), notes
 
 
 def files_table(frame: pd.DataFrame, baseline: Path) -> Table:
     """The figures of answer files as printed."""
-    header = ("File", "Task", "Questions", *(_TITLES[figure] for figure in _SHOWN))
+    header = ("File", "Task", "Questions", *(title for title, _ in _SHOWN.values()))
     rows = []
     for row in frame.to_dict("records"):
-        figures = [write(row[figure]) for figure, write in _SHOWN.items()]
+        figures = [write(row[figure]) for figure, (_, write) in _SHOWN.items()]
         rows.append(tuple(map(Cell, (row["file"], row["category"], format_count(row["questions"]), *figures))))
-    return Table(NAME, f"Baseline: {baseline.name}.", FORMULAS, header, tuple(rows), frozenset(), labels=2)
+    return Table(NAME, f"Baseline: {baseline.name}.", FORMULAS, header, tuple(rows), labels=2)
 
 
 def write_compat(frame: pd.DataFrame, table: Table, output: Path) -> list[Path]:

@@ -10,13 +10,13 @@ step, and the method's at its mean number of tokens fed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.records.record import OVERALL, VANILLA
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.steps import Floats
 from specbench.report.frames.trials import Columns, MethodTrials, ratio
@@ -25,8 +25,7 @@ from specbench.report.table import KEYS, ROW
 MEASURED, MODELLED = "measured", "modelled"
 Price = Callable[[Floats, Floats], Floats]  # (S,) tokens fed, (S,) contexts -> (S,) [ms] of a step without its drafting
 _COUNTED = ("drafted", "first", "vanilla_ms", "run_ms", "oracle_ms")
-_STATED = ("in_vocabulary", "overlap")  # shares that a record states, and what they are shares of
-_WEIGHTS = {"in_vocabulary": "tokens", "overlap": "steps"}
+_STATED = {"in_vocabulary": "tokens", "overlap": "steps"}  # shares that a record states, and what they are shares of
 AUDIT = (
     *ROW,
     "category",
@@ -36,49 +35,41 @@ AUDIT = (
 
 
 def audit(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> pd.DataFrame:
-    """A row a method that drafts, and category. summary: of the same runs.
+    """One row per method that drafts, and category. summary: of the same runs.
 
     first_accepted: steps whose draft's first level was accepted, of those with a draft. in_vocabulary: emitted tokens
-    that the drafter can draft at all. overlap: 1 less the total variation distance of the two laws behind the root.
+    that the drafter can draft at all. overlap: 1 less the total variation distance of the two laws after the root.
     drafted_us: drafter's time a node. as_run, oracle: decode speedups, priced by the method that ``basis`` names.
     """
     known = {tuple(row[key] for key in KEYS): row for row in summary.to_dict("records")}
-    rows = [
-        row
-        for entry in reported
-        for method in entry.facts.methods
-        if method not in {VANILLA, CONTROL, *entry.facts.peers, *entry.facts.unaccepted}
-        for row in _rows(entry, method, known)
-    ]
+    rows = []
+    for entry, method in ((each, method) for each in reported for method in each.facts.drafters):
+        if not len(entry.trials.of(method)):
+            continue
+        model, suite, _, variant = key = entry.key(method)
+        basis, found = _count(entry, method)
+        for category, sums in found.items():
+            own = known.get((model, suite, category, method, variant))
+            if own is None or not sums["drafted"]:
+                continue
+            step_ms = 1e3 * ratio(own["mat"], own["decode_tokens_per_s"])
+            drafter_ms = 1e3 * ratio(sums["drafter_s"], own["steps"])
+            rows.append(
+                dict(zip(ROW, key, strict=True))
+                | {name: own[name] for name in ("steps", "mat", "acceptance_rate")}
+                | {name: ratio(sums[name], sums[f"{name}_of"]) for name in _STATED}
+                | {
+                    "category": category,
+                    "first_accepted": ratio(sums["first"], sums["drafted"]),
+                    "drafted_us": 1e3 * ratio(drafter_ms, own["mean_draft"]),
+                    "break_even_mat": ratio(own["mat"], own["decode_speedup"]),
+                    "break_even_draft_ms": drafter_ms + step_ms * (own["decode_speedup"] - 1),
+                    "basis": basis,
+                    "as_run": ratio(sums["vanilla_ms"], sums["run_ms"]),
+                    "oracle": ratio(sums["vanilla_ms"], sums["oracle_ms"]),
+                }
+            )
     return pd.DataFrame(rows, columns=list(AUDIT))
-
-
-def _rows(entry: ReportedRun, method: str, summary: Mapping[Any, dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Of the categories in which it drafts."""
-    if not len(entry.trials.of(method)):
-        return
-    model, suite, _, variant = key = entry.key(method)
-    basis, found = _count(entry, method)
-    for category, sums in found.items():
-        own = summary.get((model, suite, category, method, variant))
-        if own is not None and sums["drafted"]:
-            yield dict(zip(ROW, key, strict=True)) | {"category": category} | _figures(own, sums, basis)
-
-
-def _figures(own: dict[str, Any], sums: dict[str, float], basis: str) -> dict[str, Any]:
-    step_ms = 1e3 * ratio(own["mat"], own["decode_tokens_per_s"])
-    drafter_ms = 1e3 * ratio(sums["drafter_s"], own["steps"])
-    return {
-        **{name: own[name] for name in ("steps", "mat", "acceptance_rate")},
-        "first_accepted": ratio(sums["first"], sums["drafted"]),
-        **{name: ratio(sums[name], sums[f"{name}_of"]) for name in _STATED},
-        "drafted_us": 1e3 * ratio(drafter_ms, own["mean_draft"]),
-        "break_even_mat": ratio(own["mat"], own["decode_speedup"]),
-        "break_even_draft_ms": drafter_ms + step_ms * (own["decode_speedup"] - 1),
-        "basis": basis,
-        "as_run": ratio(sums["vanilla_ms"], sums["run_ms"]),
-        "oracle": ratio(sums["vanilla_ms"], sums["oracle_ms"]),
-    }
 
 
 def _count(entry: ReportedRun, method: str) -> tuple[str, dict[str, dict[str, float]]]:
@@ -87,20 +78,19 @@ def _count(entry: ReportedRun, method: str) -> tuple[str, dict[str, dict[str, fl
     rows = {name: column[trials.columns["counted"]] for name, column in trials.columns.items()}
     basis, price, level_ms = _find_price(entry, trials, rows)
     sums = _count_steps(trials, rows, price, level_ms) | {"drafter_s": rows["drafter_s"]}
-    for name in _STATED:
+    for name, whole in _STATED.items():
         stated = ~np.isnan(rows[name])
         sums[name] = np.where(stated, rows[name], 0.0)
-        sums[f"{name}_of"] = np.where(stated, rows[_WEIGHTS[name]], 0.0)
-    found = {OVERALL: {name: float(values.sum()) for name, values in sums.items()}}
-    for number in np.unique(rows["category"]):
-        own = rows["category"] == number
-        category = str(entry.trials.categories[number])
-        found[category] = {name: float(values[own].sum()) for name, values in sums.items()}
-    return basis, found
+        sums[f"{name}_of"] = np.where(stated, rows[whole], 0.0)
+    groups: dict[str, Any] = {OVERALL: slice(None)}
+    groups |= {str(entry.trials.categories[n]): rows["category"] == n for n in np.unique(rows["category"])}
+    return basis, {
+        category: {name: float(values[own].sum()) for name, values in sums.items()} for category, own in groups.items()
+    }
 
 
 def _find_price(entry: ReportedRun, trials: MethodTrials, rows: Columns) -> tuple[str, Price | None, float]:
-    """(basis, what steps cost, [ms] of drafting a level); blank where neither is known."""
+    """(basis, what steps cost, [ms] of drafting a level); blank if neither is known."""
     levels = sum(float(depth.sum()) for (depth,) in trials.turns.steps.read("depth"))
     level_ms = 1e3 * ratio(rows["drafter_s"].sum(), levels)
     if entry.prediction is not None:

@@ -55,7 +55,7 @@ class CasesOfRun:
     """
 
     def __init__(self, trials: Trials, prediction: Prediction | None) -> None:
-        """prediction: its figures become columns, NaN where a case has none."""
+        """prediction: its figures become columns, NaN if a case has none."""
         self._names, self._labels = trials.cases, trials.categories
         self._columns: dict[str, Columns] = {}
         self._rows: dict[str, dict[str, Rows]] = {}

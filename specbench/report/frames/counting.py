@@ -58,7 +58,7 @@ def count_request(record: int, turn: TurnRecord) -> tuple[int, ...]:
 
 
 def as_requests(rows: Sequence[int] | NDArray[Any]) -> Requests:
-    """Column -> (R,) from ``COUNTS`` of R turns, one behind the other."""
+    """Column -> (R,) from ``COUNTS`` of R turns, concatenated."""
     table = np.asarray(rows, dtype=np.int64).reshape(-1, len(COUNTS))
     return dict(zip(COUNTS, table.T, strict=True))
 
@@ -96,7 +96,7 @@ def _of_full_drafts(requests: Requests) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """How an engine or a harness counts. length, rate: of a method's requests; rate None where it prints none.
+    """How an engine or a harness counts. length, rate: of a method's requests; rate None if it prints none.
 
     length_is, rate_is: in words. source: repository, commit and file, or the pull request.
     """
@@ -148,7 +148,7 @@ DEFINITIONS = {each.name: each for each in _LISTED}
 
 
 def count_all_ways(requests: Requests) -> list[tuple[str, float, float]]:
-    """(definition, acceptance length, acceptance rate) of a method's requests; NaN where it has none."""
+    """(definition, acceptance length, acceptance rate) of a method's requests; NaN if it has none."""
     return [
         (name, each.length(requests), each.rate(requests) if each.rate else _BLANK)
         for name, each in DEFINITIONS.items()

@@ -17,7 +17,7 @@ from specbench.report.frames.audit import audit
 from specbench.report.frames.counting import count_all_ways
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.served import measure_load
-from specbench.report.frames.steps import CACHED, Floats
+from specbench.report.frames.steps import CACHED
 from specbench.report.frames.summary import replayed
 from specbench.report.frames.trials import BLANK, Columns, MethodTrials, ratio
 from specbench.report.table import ROW
@@ -31,9 +31,9 @@ EDGES = {  # of the bins; powers of two, the last is open
 
 
 def count_lengths(found: MethodTrials, timed: bool, vanilla: MethodTrials | None = None) -> Rows:
-    """A row an axis and bin that has steps: steps, tokens, MAT, mean [ms] a step, and the speedup with its interval.
+    """One row per axis and bin that has steps: steps, tokens, MAT, mean [ms] a step, and the speedup with its interval.
 
-    What needs times is blank where the target was not timed; the speedup also without ``vanilla``.
+    What needs times is blank if the target was not timed; the speedup also without ``vanilla``.
     """
     known = timed and is_timed(found)
     for axis, edges in EDGES.items():
@@ -88,7 +88,7 @@ QUALITY_COLUMNS = (*ROW, "cases", *(f"{name}{side}" for name in ("correct", "dif
 
 
 def measure_quality(reported: Sequence[ReportedRun]) -> pd.DataFrame:
-    """A row a method with checked answers: share correct, and less vanilla's share on the cases that both finished.
+    """One row per method with checked answers: share correct, and less vanilla's share on the cases that both finished.
 
     A case's share is the mean over its rounds. Intervals: bootstrap over cases, the two sides of a case together.
     """
@@ -108,7 +108,7 @@ def measure_quality(reported: Sequence[ReportedRun]) -> pd.DataFrame:
 
 
 def _shares(columns: Columns, cases: int) -> np.ndarray:
-    """(C,) share of a case's rounds that are correct; NaN where none was checked."""
+    """(C,) share of a case's rounds that are correct; NaN if none was checked."""
     rows = columns["checked"] & columns["counted"]
     checked = np.bincount(columns["case"][rows], minlength=cases)
     correct = np.bincount(columns["case"][rows & columns["correct"]], minlength=cases)
@@ -133,7 +133,7 @@ class DetailFrame:
 
     columns: behind model, suite, method and variant. count: a method's trials, and whether the target was timed, to
     rows of these columns. drafts: vanilla, its control and peers have no rows. paired: vanilla's trials are counted
-    with them, None where its times are not a baseline.
+    with them, None if its times are not a baseline.
     """
 
     name: str
@@ -152,8 +152,7 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
         facts = entry.facts
         for method in (name for name in facts.methods if name not in facts.unaccepted):
             found = entry.trials.of(method)
-            silent = method in (VANILLA, CONTROL) or method in facts.peers
-            for frame in (each for each in DETAILS.values() if not (each.drafts and silent)):
+            for frame in (each for each in DETAILS.values() if not each.drafts or method in facts.drafters):
                 baseline = [None if facts.time_only else entry.trials.of(VANILLA)] if frame.paired else []
                 rows[frame.name] += [(*entry.key(method), *row) for row in frame.count(found, facts.timed, *baseline)]
     frames = {name: pd.DataFrame(rows[name], columns=[*ROW, *frame.columns]) for name, frame in DETAILS.items()}
@@ -164,12 +163,6 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
         AUDIT: audit(reported, summary),
         **frames,
     }
-
-
-def drop_repeats(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that a plot shows: vanilla once, no control."""
-    repeated = (frame["method"] == VANILLA) & frame["method"].duplicated()
-    return frame[(frame["method"] != CONTROL) & ~repeated]
 
 
 def split_time(summary: pd.DataFrame) -> pd.DataFrame:
@@ -190,11 +183,11 @@ def count_gains(found: MethodTrials) -> Rows:
 
 
 def count_positions(found: MethodTrials) -> Rows:
-    """A row a draft position (1 = the node after the root), to the deepest.
+    """One row per draft position (1 = the node after the root), to the deepest.
 
     drafted: steps whose draft was at least that deep. reached: of these, the ones that accepted every earlier
     position. accepted: the ones that accepted this position. Then accepted over drafted, and over reached (blank
-    where no step got there). A step that EOS or the limit cut short counts as it was emitted.
+    if no step got there). A step that EOS or the limit cut short counts as it was emitted.
     """
     steps = found.turns.steps.count("depth", "emitted")
     for position in range(1, max((depth for depth, _ in steps), default=0) + 1):
@@ -207,7 +200,7 @@ def count_positions(found: MethodTrials) -> Rows:
 
 
 def split_answers(found: MethodTrials, timed: bool) -> Rows:
-    """A row a part of the answers, thinking and then answer; none where no answer thinks. step_ms as in lengths."""
+    """One row per part of the answers, thinking and then answer; none if no answer thinks. step_ms as in lengths."""
     steps = found.turns.steps
     known = timed and is_timed(found)
     totals = np.zeros((2, 3))  # of each part: steps, tokens emitted, seconds
@@ -235,23 +228,18 @@ def count_own_figures(found: MethodTrials) -> Rows:
 
 
 def count_tails(found: MethodTrials) -> Rows:
-    """Requests, steps, then the percentiles of each wait; nothing where no step was timed."""
+    """Requests, steps, then the percentiles of each wait [ms], the 99th of too few blank; nothing if not timed."""
     turns, steps = found.turns, found.turns.steps
     if not steps.timed:
         return
-    waits = (turns.first_s, steps.seconds(), turns.per_token_s)
-    yield (len(turns.first_s), steps.timed, *(figure for seconds in waits for figure in _percentiles(seconds)))
-
-
-def _percentiles(seconds: Floats) -> Iterator[float]:
-    """[ms] Linear between order statistics; the 99th of too few is blank."""
-    for share in PERCENTILES:
-        few = not len(seconds) or (share == 99 and len(seconds) < MIN_VALUES)
-        yield BLANK if few else float(np.quantile(1e3 * seconds, share / 100))
+    waits = [(each, share) for each in (turns.first_s, steps.seconds(), turns.per_token_s) for share in PERCENTILES]
+    known = (len(seconds) >= (MIN_VALUES if share == 99 else 1) for seconds, share in waits)
+    figures = (float(np.quantile(1e3 * s, p / 100)) if k else BLANK for (s, p), k in zip(waits, known, strict=True))
+    yield (len(turns.first_s), steps.timed, *figures)
 
 
 def count_growth(found: MethodTrials, timed: bool) -> Rows:
-    """A row a record with the tokens that its method holds, in running order; time_s blank where not timed."""
+    """One row per record with the tokens that its method stores, in running order; time_s blank if not timed."""
     rows, counted = found.columns, np.flatnonzero(found.columns["counted"])
     for record in sorted(found.turns.state_sizes, key=lambda record: record.block):
         place = counted[record.place]

@@ -62,7 +62,7 @@ class Facts:
     unaccepted: methods of such a run that draft from what the model computes; only the time of a step is known of them.
     in_prefill: the first draft was verified with the prompt (decode.first_draft=prefill).
     later: its methods were added to an existing run; vanilla was measured with them but is not among them.
-    load: the settings of requests that shared forwards; empty where each ran alone.
+    load: the settings of requests that shared forwards; empty if each ran alone.
     rules: who ends a draft and how it is verified, in words, where a run set them.
     """
 
@@ -90,15 +90,21 @@ class Facts:
     rules: tuple[str, ...] = ()
 
     @property
+    def drafters(self) -> list[str]:
+        """The methods whose drafts are recorded, with what was accepted of them."""
+        silent = {VANILLA, CONTROL, *self.peers, *self.unaccepted}
+        return [name for name in self.methods if name not in silent]
+
+    @property
     def ran_on(self) -> str:
-        """'float32, cpu'; 'replayed' where no model was run; '' where the manifest has neither."""
+        """'float32, cpu'; 'replayed' if no model was run; '' if the manifest has neither."""
         if not self.timed:
             return "replayed"
         return ", ".join(filter(None, (self.dtype, self.device, TIME_ONLY if self.time_only else "")))
 
     @property
     def arrivals(self) -> str:
-        """'8 requests at once'; '' where each ran alone."""
+        """'8 requests at once'; '' if each ran alone."""
         if not self.load:
             return ""
         rate = f", {self.load['rate']:g} a second" if self.load.get("rate") else ""
@@ -107,7 +113,7 @@ class Facts:
 
 
 def describe_loads(facts: Sequence[Facts]) -> str:
-    """'8 requests at once', of several runs 'several loads'; '' where each request ran alone."""
+    """'8 requests at once', of several runs 'several loads'; '' if each request ran alone."""
     loads = dict.fromkeys(entry.arrivals for entry in facts)
     return next(iter(loads)) if len(loads) == 1 else "several loads"
 
@@ -120,9 +126,9 @@ def describe_decoding(facts: Sequence[Facts]) -> str:
 
 
 def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
-    """The facts of a run. seen: the methods of its records, where they were read before.
+    """The facts of a run. seen: the methods of its records, if they were read before.
 
-    Raises RunError where the manifest lacks what no table can do without.
+    Raises RunError if the manifest lacks what no table can do without.
     """
     about, later = run.about, bool(run.manifest.get(LATER))
     config, model, methods = about.config, about.model, about.methods
@@ -175,7 +181,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str, str]]:
-    """For each run: method -> variant, '' where there is one run of it.
+    """For each run: method -> variant, '' if there is one run of it.
 
     Runs of the same model and suite are compared. A variant lists the method's own parameters that differ ('k=v,...'),
     then the run's settings that differ ('decode.temperature=1'). Where rows still read alike, because two runs
@@ -191,10 +197,8 @@ def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str,
         for method in dict.fromkeys(name for index in members for name in facts[index].methods):
             holders = [place for place, index in enumerate(members) if method in facts[index].methods]
             own = differing([read_parameters(runs[members[place]], method) for place in holders])
-            labels = [
-                ",".join(f"{key}={_spell_short(value)}" for key, value in (own[rank] | settings[place]).items())
-                for rank, place in enumerate(holders)
-            ]
+            differ = [own[rank] | settings[place] for rank, place in enumerate(holders)]
+            labels = [",".join(f"{key}={_spell_short(value)}" for key, value in each.items()) for each in differ]
             for place, label in zip(holders, _distinct(labels, [runs[members[p]] for p in holders]), strict=True):
                 names[members[place]][method] = label
     return names
@@ -226,8 +230,7 @@ _MATERIAL = ("model.draft", "model.heads.", "model.frozen_table", "model.datasto
 
 def _spell_short(value: Any) -> str:
     """A file by its name alone; two of one name are distinguished by their runs."""
-    text = spell_value(value)
-    return Path(text).name if isinstance(value, str) and Path(text).is_absolute() else text
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else spell_value(value)
 
 
 def read_settings(run: Run, facts: Facts, loads: tuple[str, ...] = _LOAD) -> dict[str, Any]:
@@ -264,7 +267,7 @@ FOLDER = "profiles"
 
 
 def choose_profiles(runs: Sequence[Run], facts: Sequence[Facts], named: Path | None) -> list[Profile | None]:
-    """A profile a run. Raises RunError when the named one cannot be used."""
+    """One profile per run. Raises RunError when the named one cannot be used."""
     if named is None:
         return [_find_nearby(*entry) for entry in zip(runs, facts, strict=True)]
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -13,12 +13,11 @@ from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.records.store import Run
 from specbench.report.frames.audit import MEASURED, MODELLED
 from specbench.report.frames.cases import CasesOfRun
-from specbench.report.frames.control import read_control, read_shards
 from specbench.report.frames.detail import Detail, read_detail
 from specbench.report.frames.facts import TIME_ONLY, Facts, is_own, name_variants, read_facts
 from specbench.report.frames.pairs import Contest, make_contests
 from specbench.report.frames.predict import Prediction, predict
-from specbench.report.frames.reported import ReportedRun, find_doubts
+from specbench.report.frames.reported import ReportedRun, find_doubts, read_control, read_shards
 from specbench.report.frames.summary import summarise_run, unite
 from specbench.report.frames.trials import Trials, read_trials
 from specbench.report.table import ROW
@@ -74,14 +73,21 @@ def gather(
     facts: Sequence[Facts] | None = None,
     trials: Sequence[Trials] | None = None,
 ) -> Findings:
-    """Read and judge the runs. profiles, facts, trials: one a run, where they were read before.
+    """Read and check the runs. profiles, facts, trials: one a run, if they were read before.
 
-    Raises RunError where a manifest lacks its model, suite or methods.
+    Raises RunError if a manifest lacks its model, suite or methods.
     """
     trials = trials or [read_trials(run.records) for run in runs]
     facts = facts or [read_facts(run, each.methods) for run, each in zip(runs, trials, strict=True)]
     entries = zip(runs, trials, facts, name_variants(runs, facts), profiles or [None] * len(runs), strict=True)
-    reported = [_report_run(*entry) for entry in entries]
+    reported = []
+    for run, tried, fact, variants, profile in entries:
+        control, shards = read_control(tried.columns(VANILLA), tried.columns(CONTROL)), read_shards(run, fact, tried)
+        prediction = predict(tried, fact.peers | fact.unaccepted, profile) if profile else None
+        if profile is not None and prediction is not None:
+            prediction = replace(prediction, own=is_own(run, fact, profile) and not fact.load)
+            fact = replace(fact, profile=profile.label)
+        reported.append(ReportedRun(run, tried, fact, variants, control, prediction, shards))
     cases = [CasesOfRun(entry.trials, entry.prediction) for entry in reported]
     frames = [summarise_run(*entry) for entry in zip(reported, cases, strict=True)]
     doubts = [find_doubts(entry, frame) for entry, frame in zip(reported, frames, strict=True)]
@@ -90,20 +96,8 @@ def gather(
     return Findings(tuple(reported), summary, tuple(_merge(runs, doubts)), detail, contests)
 
 
-def _report_run(
-    run: Run, trials: Trials, facts: Facts, variants: Mapping[str, str], profile: Profile | None
-) -> ReportedRun:
-    control = read_control(trials.columns(VANILLA), trials.columns(CONTROL))
-    found = ReportedRun(run, trials, facts, variants, control, shards=read_shards(run, facts, trials))
-    if profile is None:
-        return found
-    prediction = predict(trials, facts.peers | facts.unaccepted, profile)
-    prediction = replace(prediction, own=is_own(run, facts, profile) and not facts.load)
-    return replace(found, facts=replace(facts, profile=profile.label), prediction=prediction)
-
-
 def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Each warning once, with the runs that it is about where there are several, and from which load to which."""
+    """Each warning once, with the runs that it is about if there are several, and from which load to which."""
     about: dict[str, list[str]] = {}
     loads = sorted((load for texts in doubts for text in texts for load in _LOAD.findall(text)), key=float)
     span = " to ".join(dict.fromkeys([*loads[:1], *loads[-1:]]))
@@ -116,19 +110,18 @@ def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str
 
 
 FACTORS = ("mat", "forward", "overhead", "remainder")
-_COLUMNS = (*ROW, "basis", *FACTORS, "speedup")
 _PLACE = list(ROW[:2])
 _FIGURES = [*FACTORS[:3], "speedup"]
 
 
 def explain(findings: Findings) -> pd.DataFrame:
-    """A row a method and basis, measured and modelled, whose four factors multiply to its decode speedup.
+    """One row per method and basis, measured and modelled, whose four factors multiply to its decode speedup.
 
     Methods without recorded phases, and what was not timed or has no profile, have no row.
     """
     rows = pd.concat([_measured(findings), _modelled(findings)], ignore_index=True)
     rows = rows.assign(remainder=rows["speedup"] / (rows["mat"] * rows["forward"] * rows["overhead"]))
-    return rows[list(_COLUMNS)]
+    return rows[[*ROW, "basis", *FACTORS, "speedup"]]
 
 
 def _measured(findings: Findings) -> pd.DataFrame:
@@ -149,8 +142,7 @@ def _modelled(findings: Findings) -> pd.DataFrame:
         found = reported.prediction
         for method, cases in (found.cases if found else {}).items():
             total = cases.sum()
-            ideal = total["vanilla_ideal_ms"] / total["ideal_ms"]
-            mat = total["emitted"] / total["steps"]
+            ideal, mat = total["vanilla_ideal_ms"] / total["ideal_ms"], total["emitted"] / total["steps"]
             speedup = total["vanilla_ms"] / total["method_ms"]
             rows.append((*reported.key(method), MODELLED, mat, ideal / mat, speedup / ideal, speedup))
     return pd.DataFrame(rows, columns=[*ROW, "basis", *_FIGURES]).astype(dict.fromkeys(_FIGURES, float))

@@ -18,7 +18,7 @@ from specbench.report.frames.pairs import find_contest
 from specbench.report.frames.reported import find_remarks, keys_of, of_least_load, only
 from specbench.report.frames.summary import of_place
 from specbench.report.label import format_bounded, format_number, label
-from specbench.stats import MIN_CASES, Estimate
+from specbench.stats import MIN_CASES
 
 Row = dict[str, Any]  # of the summary
 _ORDER = ("speedup", "predicted_speedup", "mat")  # what decides, the first that is known
@@ -26,7 +26,7 @@ _MOST_NAMED = 3
 
 
 def sort_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the summary as they are printed: vanilla and its control, then the others, the fastest first."""
+    """Rows of the summary in the printed order: vanilla and its control, then the others, the fastest first."""
     deciding = next((name for name in _ORDER if rows[name].notna().any()), _ORDER[0])
     reference = rows["method"].isin([VANILLA, CONTROL])
     others = rows[~reference].sort_values(deciding, ascending=False, kind="stable", na_position="last")
@@ -38,9 +38,9 @@ class Headline:
     """The headline for one model and suite.
 
     figure: the column of the summary that decides. ranking: the rows of lossless methods by it, the best first.
-    lead: who is fastest; rest: by how much. under: at which load, the least of several, temperature, on what.
-    good: the best is surely faster than vanilla; None where no speedup is known. loads: under other loads, measured and
-    modelled. loaded: cases slowed each other, so there are no intervals. remarks: see ``find_remarks``.
+    lead: the fastest method; rest: by how much. under: at which load, the least of several, temperature, on what.
+    good: the best is surely faster than vanilla; None if no speedup is known. loads: under other loads, measured and
+    modelled. loaded: cases slowed each other, so there are no intervals. remarks: from ``find_remarks``.
     """
 
     place: tuple[str, str]
@@ -56,7 +56,7 @@ class Headline:
 
 
 def find_headlines(findings: Findings, load: Load | None = None) -> list[Headline]:
-    """A headline for each model and suite, in the order of the summary; none where no method has a figure."""
+    """A headline for each model and suite, in the order of the summary; none if no method has a figure."""
     overall = findings.summary[findings.summary["category"] == OVERALL]
     found = (
         _headline(findings, (str(model), str(suite)), rows, load)
@@ -83,9 +83,12 @@ def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, lo
     modelled = _describe_modelled_loads(load.of_place(*place) if load else None, findings.lossy)
     loads = " ".join(filter(None, (_describe_measured_loads(findings, place), modelled)))
     good = None if figure == "mat" else _surely_above_one(ranking[0], figure)
-    under = _describe_conditions(figure, [entry.facts for entry in here], ranking) + _describe_served(
-        findings, place, ranking[0]
-    )
+    under = _describe_conditions(figure, [entry.facts for entry in here], ranking)
+    served = of_place(findings.detail[LOADED], *place)
+    rows = served[served["method"] == ranking[0]["method"]]
+    if len(rows) == 1:
+        amount = _amount(rows.iloc[0].to_dict(), "speedup")
+        under += f" The whole server gives {amount} in tokens/s with {name_of(ranking[0])}."
     loaded = any(entry.facts.load for entry in here)
     return Headline(place, figure, tuple(ranking), lead, rest, under, good, loads, loaded, find_remarks(everyone))
 
@@ -101,41 +104,32 @@ def name_of(row: Row) -> str:
 
 
 def _describe_best(findings: Findings, place: tuple[str, str], figure: str, ranking: Sequence[Row]) -> tuple[str, str]:
-    best, name = ranking[0], name_of(ranking[0])
-    amount = _amount(best, figure)
+    best, name, amount = ranking[0], name_of(ranking[0]), _amount(ranking[0], figure)
     entrant = (best["method"], best["variant"])
     contest = find_contest(findings.contests, place, figure, entrant)
     if figure != "mat" and not _surely_above_one(best, figure):
-        few = best[figure] > 1
-        return ("No method is surely faster than vanilla" if few else "No method is faster than vanilla"), (
-            f": the best, {name}, is {amount}."
-        )
+        surely = " surely" if best[figure] > 1 else ""
+        return f"No method is{surely} faster than vanilla", f": the best, {name}, is {amount}."
     superlative = "brings the most tokens a step" if figure == "mat" else "is fastest"
     if len(ranking) == 1:
         return f"{name} {superlative}", f": {amount}; no other method ran."
-    ranked = [(row["method"], row["variant"]) for row in ranking]
     among = set(contest.as_good(entrant)) if contest is not None else set()
-    tied = [row for row, key in zip(ranking, ranked, strict=True) if key in among]
+    tied = [row for row in ranking if (row["method"], row["variant"]) in among]
     if contest is None or contest.rates().draws is None:
         count = 0 if contest is None else contest.rates().count
         few_cases = f"{count} shared case{'s are' if count != 1 else ' is'} too few to tell whether others tie"
         return f"{name} {superlative}", f": {amount}; {few_cases} (at least {MIN_CASES})."
-    if tied:
-        return _describe_tie(figure, [best, *tied], _spell_ratio(contest.over(entrant, ranked[ranking.index(tied[0])])))
-    ratio = _spell_ratio(contest.over(entrant, ranked[1]))
-    return f"{name} {superlative}", f": {amount}, and {ratio} times the next, {name_of(ranking[1])}."
-
-
-def _describe_tie(figure: str, rows: Sequence[Row], ratio: str) -> tuple[str, str]:
-    names = [name_of(row) for row in rows]
+    second = tied[0] if tied else ranking[1]
+    over = contest.over(entrant, (second["method"], second["variant"]))
+    ratio = format_bounded(over.value, *over.bounds)
+    if not tied:
+        return f"{name} {superlative}", f": {amount}, and {ratio} times the next, {name_of(second)}."
+    names = [name, *map(name_of, tied)]
     more = len(names) - _MOST_NAMED
     shown = [*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names
-    what = "most tokens a step" if figure == "mat" else "fastest"
+    what, at = ("most tokens a step", "at ") if figure == "mat" else ("fastest", "")
     lead = f"{', '.join(shown[:-1])} and {shown[-1]} tie for {what}"
-    return (
-        lead,
-        f": {names[0]} is {'at ' if figure == 'mat' else ''}{_amount(rows[0], figure)}, {ratio} times {names[1]}.",
-    )
+    return lead, f": {name} is {at}{amount}, {ratio} times {names[1]}."
 
 
 def _amount(row: Row, figure: str) -> str:
@@ -145,10 +139,6 @@ def _amount(row: Row, figure: str) -> str:
 
 def _bounded(row: Row, figure: str) -> str:
     return format_bounded(row[figure], row[f"{figure}_low"], row[f"{figure}_high"])
-
-
-def _spell_ratio(ratio: Estimate) -> str:
-    return format_bounded(ratio.value, *ratio.bounds)
 
 
 def _describe_conditions(figure: str, facts: Sequence[Facts], ranking: Sequence[Row]) -> str:
@@ -166,18 +156,8 @@ def _describe_conditions(figure: str, facts: Sequence[Facts], ranking: Sequence[
     return f"{first}, {', '.join(parts)}{end}."
 
 
-def _describe_served(findings: Findings, place: tuple[str, str], best: Row) -> str:
-    """' The whole server gives 1.13 [1.02, 1.20] times vanilla in tokens/s with pld.'; '' where the best ran alone."""
-    frame = of_place(findings.detail[LOADED], *place)
-    rows = frame[frame["method"] == best["method"]]
-    if len(rows) != 1:
-        return ""
-    row = rows.iloc[0].to_dict()
-    return f" The whole server gives {_amount(row, 'speedup')} in tokens/s with {name_of(best)}."
-
-
 def _describe_measured_loads(findings: Findings, place: tuple[str, str]) -> str:
-    """Who gives the largest throughput at each load that was measured; '' where there is one load."""
+    """The method that gives the largest throughput at each load that was measured; '' if there is one load."""
     frame = of_place(findings.detail[LOADED], *place)
     rows = frame[~frame["method"].isin([VANILLA, CONTROL, *findings.lossy]) & frame["speedup"].notna()]
     if frame.groupby(["requests", "rate"], dropna=False).ngroups < 2 or rows.empty:
@@ -201,20 +181,14 @@ def _describe_modelled_loads(load: Load | None, lossy: frozenset[str]) -> str:
     """The largest modelled speedup at each load, in brackets with drafting: '... 8 at once: hybrid 1.70 (pld 1.52)'."""
     if load is None:
         return ""
-    rows = load.speedups[~load.speedups["method"].isin(lossy)]
-    best = [(int(count), *_best_at(group)) for count, group in rows.groupby("concurrency")]
-    shown = [(str(count), text) for count, text, decides in best if count > 1 or decides]
+    rows, shown = load.speedups[~load.speedups["method"].isin(lossy)], []
+    for count, group in rows.groupby("concurrency"):
+        free, paid = (group.loc[group[name].idxmax()].to_dict() for name in ("modelled_speedup", "with_drafting"))
+        without, speedup, same = free["modelled_speedup"], paid["with_drafting"], name_of(free) == name_of(paid)
+        with_it = f"{'' if same else f'{name_of(paid)} '}{format_number(speedup)}" if speedup > 1 else "none"
+        text = f"{name_of(free)} {format_number(without)} ({with_it})" if without > 1 else "none is faster than vanilla"
+        if int(count) > 1 or (without > 1 and not same):  # alone only where drafting decides
+            shown.append((str(int(count)), text))
     found = _join_alike(shown)
     where = load.where.partition(",")[0]
     return f"Under load, modelled on {where} without drafting time (in brackets with it): {found}." if found else ""
-
-
-def _best_at(rows: pd.DataFrame) -> tuple[str, bool]:
-    """Who is best under a load, and whether drafting decides it."""
-    free, paid = (rows.loc[rows[name].idxmax()].to_dict() for name in ("modelled_speedup", "with_drafting"))
-    without, speedup = free["modelled_speedup"], paid["with_drafting"]
-    if without <= 1:
-        return "none is faster than vanilla", False
-    same = name_of(free) == name_of(paid)
-    with_it = f"{'' if same else f'{name_of(paid)} '}{format_number(speedup)}" if speedup > 1 else "none"
-    return f"{name_of(free)} {format_number(without)} ({with_it})", not same

@@ -16,14 +16,14 @@ of q - 1 tokens pays where it emits more than U(B, q, c) / U(B, 1, c) tokens a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from specbench.profile import Profile
-from specbench.records.record import CONTROL, VANILLA
+from specbench.records.record import VANILLA
 from specbench.records.store import RunError
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.predict import shared_speedup
@@ -56,14 +56,14 @@ class Load:
     where: str
 
     def of_place(self, model: str, suite: str) -> Load | None:
-        """The rows of one model and suite; None where it has none."""
+        """The rows of one model and suite; None if it has none."""
         frames = (self.speedups, self.pays, self.break_even)
         speedups, pays, even = (of_place(frame, model, suite) for frame in frames)
         return Load(speedups, pays, even, self.where) if len(speedups) else None
 
 
 def model_load(findings: Findings, concurrency: Sequence[int] = ()) -> Load | None:
-    """Every method that drafts under each number of requests; None where there is no profile, or no step to model.
+    """Every method that drafts under each number of requests; None if there is no profile, or no step to model.
 
     concurrency: numbers that were asked for, with which RunError is raised instead; default the usual ones.
     """
@@ -72,23 +72,15 @@ def model_load(findings: Findings, concurrency: Sequence[int] = ()) -> Load | No
             "--concurrency: no latency profile; name one with --profile FILE (specbench profile measures one,"
             " results/profiles/published/ holds published fits)"
         )
-    found = _model(findings, concurrency or USUAL)
-    if concurrency and found is None:
-        raise RunError("--concurrency: no method of these runs has a decode step that drafts; nothing to model")
-    return found
-
-
-def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
+    asked, concurrency = bool(concurrency), concurrency or USUAL
     speedups: list[tuple[str | float, ...]] = []
     pays: list[tuple[str | float, ...]] = []
     even: list[tuple[str | float, ...]] = []
     for entry in findings.reported:
         if entry.prediction is None:
             continue
-        profile, facts = entry.prediction.profile, entry.facts
-        for method in facts.methods:
-            if method in (VANILLA, CONTROL) or method in facts.peers | facts.unaccepted:
-                continue
+        profile = entry.prediction.profile
+        for method in entry.facts.drafters:
             key, steps = entry.key(method), entry.trials.of(method).turns.steps
             if not len(steps):
                 continue
@@ -97,8 +89,18 @@ def _model(findings: Findings, concurrency: Sequence[int]) -> Load | None:
             speedups += [(*key, count, *shared_speedup(profile, steps, count, own_ms)) for count in concurrency]
             emitted = sum(float(emitted.sum()) for (emitted,) in steps.read("emitted"))
             pays.append((*key, emitted / len(steps), _pays_to(profile, steps, concurrency)))
-        even += _break_even(profile, entry.place, entry.trials.of(VANILLA).turns.steps, concurrency)
+        steps = entry.trials.of(VANILLA).turns.steps
+        contexts = sum(float(context.sum()) for (context,) in steps.read("context"))
+        mean, fed = np.full(len(QUERIES), contexts / max(1, len(steps))), np.array(QUERIES, dtype=np.float64)
+        one = np.ones(len(fed))
+        for count in concurrency:  # the break-even at vanilla's mean context
+            ratio = profile.shared_ms(count * fed, mean, count) / profile.shared_ms(count * one, mean, count)
+            beyond = profile.outside(count * fed, mean) | profile.outside(one, count * mean)
+            found = zip(QUERIES, ratio.tolist(), beyond.tolist(), strict=True)
+            even += [(*entry.place, count, query, value, int(far)) for query, value, far in found]
     if not speedups:
+        if asked:
+            raise RunError("--concurrency: no method of these runs has a decode step that drafts; nothing to model")
         return None
     return Load(
         pd.DataFrame(speedups, columns=list(CROSSOVER)),
@@ -125,17 +127,3 @@ def _pays_to(profile: Profile, steps: Steps, asked: Sequence[int]) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if shared_speedup(profile, steps, middle)[0] > PAYING else (low, middle)
     return low
-
-
-def _break_even(
-    profile: Profile, place: tuple[str, str], steps: Steps, concurrency: Sequence[int]
-) -> Iterator[tuple[str | float, ...]]:
-    """At the mean context of these steps, vanilla's."""
-    contexts = sum(float(context.sum()) for (context,) in steps.read("context"))
-    mean = np.full(len(QUERIES), contexts / max(1, len(steps)))
-    fed = np.array(QUERIES, dtype=np.float64)
-    for count in concurrency:
-        ratio = profile.shared_ms(count * fed, mean, count) / profile.shared_ms(count * np.ones(len(fed)), mean, count)
-        beyond = profile.outside(count * fed, mean) | profile.outside(np.ones(len(fed)), count * mean)
-        for query, value, far in zip(QUERIES, ratio, beyond, strict=True):
-            yield (*place, count, query, float(value), int(far))

@@ -62,7 +62,7 @@ class Contest:
         return self.rates().over(self.entrants.index(first), self.entrants.index(second))
 
     def as_good(self, best: Entrant, category: str = OVERALL) -> list[Entrant]:
-        """The entrants that do not differ from the best; none where there are too few cases for an interval."""
+        """The entrants that do not differ from the best; none if there are too few cases for an interval."""
         own, found = self.entrants.index(best), self.rates(category)
         others = [place for place in range(len(self.entrants)) if place != own]
         ratios = [(place, found.over(own, place).low) for place in others]
@@ -77,7 +77,14 @@ def make_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) 
             group = groups.setdefault((entry.place, figure, lossy), {})
             if entrant[0] != VANILLA or not any(name == VANILLA for name, _ in group):  # one reference is enough
                 group[entrant] = each
-    return tuple(_contest(place, figure, group) for (place, figure, _), group in groups.items())
+    contests = []
+    for (place, figure, _), group in groups.items():
+        named = [(run.names(columns[-1][0]), columns) for run, columns in group.values()]
+        shared = functools.reduce(np.intersect1d, (own for own, _ in named))
+        figures = tuple(_select(columns, pd.Index(own).get_indexer(shared)) for own, columns in named)
+        run, _ = next(iter(group.values()))
+        contests.append(Contest(place, figure, tuple(group), figures, run.categories_of(figures[0][-1][0])))
+    return tuple(contests)
 
 
 def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bool, Entrant, _Entry]]:
@@ -117,16 +124,8 @@ def _column(cases: Cases, name: str | None) -> Values:
     return np.ones(len(cases)) if name is None else cases[name]
 
 
-def _contest(place: tuple[str, str], figure: str, group: Mapping[Entrant, _Entry]) -> Contest:
-    named = [(run.names(columns[-1][0]), columns) for run, columns in group.values()]
-    names = functools.reduce(np.intersect1d, (own for own, _ in named))
-    figures = tuple(_select(columns, pd.Index(own).get_indexer(names)) for own, columns in named)
-    run, _ = next(iter(group.values()))
-    return Contest(place, figure, tuple(group), figures, run.categories_of(figures[0][-1][0]))
-
-
 def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: str, entrant: Entrant) -> Contest | None:
-    """The contest that this method is in; None where its figure is in none."""
+    """The contest that this method is in; None if its figure is in none."""
     wanted = CONTEST_OF.get(figure)
     found = (each for each in contests if (each.place, each.figure) == (place, wanted) and entrant in each.entrants)
     return next(found, None)
@@ -135,7 +134,7 @@ def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: st
 def is_alone(contests: Sequence[Contest], category: str, figure: str, row: Mapping[str, object]) -> bool:
     """Whether the best of a column differs from all others; False with too few cases. row: the best one's.
 
-    True where no contest holds the figure.
+    True if no contest holds the figure.
     """
     entrant = (str(row["method"]), str(row["variant"]))
     contest = find_contest(contests, (str(row["model"]), str(row["suite"])), figure, entrant)

@@ -44,7 +44,7 @@ class Prediction:
 
 
 def predict(trials: Trials, silent: Collection[str], profile: Profile) -> Prediction:
-    """A run's cases under a profile; none of methods whose drafts are not known, as those of peers."""
+    """A run's cases under a profile; no methods whose drafts are not known, as those of peers."""
     found = {}
     for method, each in trials.methods.items():
         if method in silent or method in (VANILLA, CONTROL) or not len(each.turns):

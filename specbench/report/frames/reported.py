@@ -1,23 +1,147 @@
-"""One run of a report with what is read from it once, the warnings about it, and remarks on runs side by side."""
+"""One run of a report with what is read from it once, its A/A control, its warnings, and remarks on several runs.
+
+The A/A control is vanilla timed against itself: the speedup that a machine shows although nothing differs. A merged run
+has a control for each of its shards, with the machine and the speed of vanilla on it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from specbench.records.record import OVERALL, VANILLA, CaseRecord
+from specbench import stats
+from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
 from specbench.records.store import Run
-from specbench.report.frames.control import Control, MeasuredShard, doubt_shards
 from specbench.report.frames.facts import TIME_ONLY, Facts, read_device
 from specbench.report.frames.predict import Prediction
-from specbench.report.frames.trials import Trials
+from specbench.report.frames.trials import Columns, Trials
 from specbench.report.label import label
-from specbench.stats import MIN_CASES
+
+BLOCK = ("case", "round", "stretch", "ok", "time_s", "tokens")  # the columns of records that a control is read from
+MAX_WIDTH = 0.01  # a re-timing interval wider than this hides differences of a percent
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """retimed: vanilla over its repetition, a re-timing interval (``stats.retiming``), not one over prompts.
+
+    unit: what it is over: blocks, or under load stretches, whose requests slow each other.
+    """
+
+    retimed: stats.Estimate
+    unit: str = "blocks"
+
+    @property
+    def steady(self) -> bool | None:
+        """The interval holds 1 and is narrower than 1 %; None with too few units for an interval."""
+        low, high = self.retimed.low, self.retimed.high
+        if low is None or high is None:
+            return None
+        return low <= 1.0 <= high and high - low < MAX_WIDTH
+
+    @property
+    def noise(self) -> float:
+        """The largest distance from 1 that the re-timings allow."""
+        bounds = (self.retimed.value, self.retimed.low, self.retimed.high)
+        return max(abs(bound - 1) for bound in bounds if bound is not None)
+
+    def sentence(self) -> str:
+        """The verdict in words, figures included."""
+        found = self.retimed
+        text = f"vanilla against itself: {found.value:.4f}"
+        if found.low is None or found.high is None:
+            return f"{text} over {found.count} {self.unit}, too few for an interval (at least {stats.MIN_CASES})"
+        text += f", 95 % of re-timings in [{found.low:.4f}, {found.high:.4f}], {found.count} {self.unit}"
+        if self.steady:
+            return f"{text}: steady"
+        reason = "it should hold 1" if not found.low <= 1.0 <= found.high else "it should be narrower than 1 %"
+        return f"{text}: unsteady ({reason})"
+
+
+def read_control(first: Columns, again: Columns) -> Control | None:
+    """The control of vanilla's records and its repetition's, paired by block, or by stretch; None without a pair."""
+    one, other = first["ok"], again["ok"]
+    keys, ours, theirs = np.intersect1d(
+        _numbers(first, "case")[one], _numbers(again, "case")[other], assume_unique=True, return_indices=True
+    )
+    if not len(keys):
+        return None
+    order = np.argsort(ours)
+    pairs = [(first, np.flatnonzero(one)[ours[order]]), (again, np.flatnonzero(other)[theirs[order]])]
+    columns = [rows[name][places] for rows, places in pairs for name in ("time_s", "tokens")]
+    own, places = pairs[0]
+    if (own["stretch"][places] < 0).any():
+        return Control(stats.retiming(*columns))
+    _, stretches = np.unique(_numbers(own, "stretch")[places], return_inverse=True)
+    return Control(stats.retiming(*(np.bincount(stretches, column) for column in columns)), "stretches")
+
+
+def _numbers(rows: Columns, unit: str) -> NDArray[np.int64]:
+    """(R,) a number for each case, or stretch, and round."""
+    return np.asarray(rows[unit].astype(np.int64) << 32 | rows["round"])
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredShard:
+    """A shard of a merged run. part: ``k/n``. machine: as a latency profile names it.
+
+    per_token_s: vanilla's time of a token [s], None if no model was timed. control: None without an A/A pair.
+    """
+
+    part: str
+    machine: str
+    cases: int
+    per_token_s: stats.Estimate | None
+    control: Control | None
+
+
+def read_shards(run: Run, facts: Facts, trials: Trials) -> tuple[MeasuredShard, ...]:
+    """The shards of a merged run, in the order of its manifest; none of any other."""
+    machines = {process.get("shard"): process.get("machine", {}) for process in run.manifest.get("processes", [])}
+    shards = run.manifest.get("shards", [])
+
+    def of_shard(method: str, number: int) -> Columns:
+        rows = trials.columns(method)
+        return {name: rows[name][rows["shard"] == number] for name in (*BLOCK, "wall_s")}
+
+    vanilla, again = ([of_shard(name, number) for number in range(len(shards))] for name in (VANILLA, CONTROL))
+    times = [(rows["wall_s"][rows["ok"]], rows["tokens"][rows["ok"]]) for rows in vanilla]
+    speeds = stats.estimates(times) if facts.timed else [None] * len(shards)
+    found = []
+    for number, (shard, speed) in enumerate(zip(shards, speeds, strict=True)):
+        own = replace(run, manifest=run.manifest | {"machine": machines.get(number, {})})
+        control = read_control(vanilla[number], again[number]) if facts.timed else None
+        found.append(MeasuredShard(shard["part"], read_device(own, facts), shard["cases"], speed, control))
+    return tuple(found)
+
+
+def doubt_shards(shards: Sequence[MeasuredShard]) -> Iterator[str]:
+    """Warnings: shards whose own control is unsteady, and machines that differ in speed beyond their controls."""
+    for shard in shards:
+        if shard.control is not None and shard.control.steady is False:
+            yield f"A/A control of part {shard.part}, {shard.control.sentence()}"
+    timed = [(shard.per_token_s, shard) for shard in shards if shard.per_token_s and shard.per_token_s.value > 0]
+    if len(timed) < 2:
+        return
+    fast, slow = (choose(timed, key=lambda each: each[0].value) for choose in (min, max))
+    known = [shard.control.noise for shard in shards if shard.control]
+    noise = max([MAX_WIDTH, *known])
+    beyond = f"beyond {100 * noise:.2g} % of noise" if known else "how much of it is noise is unknown (no A/A control)"
+    apart = fast[0].high is None or slow[0].low is None or fast[0].high < slow[0].low
+    if apart and slow[0].value / fast[0].value > 1 + noise:
+        yield (
+            f"the shards differ in speed: vanilla {1 / fast[0].value:.1f} tokens/s in part {fast[1].part}"
+            f" ({fast[1].machine}), {1 / slow[0].value:.1f} in {slow[1].part} ({slow[1].machine}),"
+            f" {beyond}: speedups hold, as methods are paired within a block; times and tokens/s"
+            " mix machines"
+        )
+
 
 Key = tuple[str, str, str, str]
 
@@ -26,7 +150,7 @@ Key = tuple[str, str, str, str]
 class ReportedRun:
     """variants: method -> what distinguishes it from the same method in the other runs.
 
-    control: None without an A/A pair. prediction: None where no latency profile was given or found. shards: of a merged
+    control: None without an A/A pair. prediction: None if no latency profile was given or found. shards: of a merged
     run.
     """
 
@@ -70,22 +194,30 @@ def keys_of(entries: Sequence[ReportedRun]) -> set[tuple[str, str]]:
 
 
 def only(frame: pd.DataFrame, keys: set[tuple[str, str]]) -> pd.DataFrame:
-    """A frame's rows of these methods; the whole frame where it does not say which row is whose."""
+    """A frame's rows of these methods; the whole frame if it does not say which row is whose."""
     if not {"method", "variant"} <= set(frame.columns):
         return frame
     named = zip(frame["method"], frame["variant"], strict=True)
     return frame[np.fromiter((key in keys for key in named), bool, len(frame))]
 
 
+_LACKING = (
+    "{} of {} turns that think end before their thinking does and have no answer (decode.max_new_tokens sets how long"
+    " they may be)"
+)
+
+
 def find_doubts(reported: ReportedRun, rows: pd.DataFrame) -> list[str]:
     """Warnings of one run, the manifest's first. rows: the run's rows of the summary."""
     run, facts = reported.run, reported.facts
     overall = rows[rows["category"] == OVERALL]
+    turns = [each.turns for each in reported.trials.methods.values()]
+    lacking, thought = sum(each.unanswered for each in turns), sum(each.thought for each in turns)
     found = [
         *run.manifest.get("warnings", []),
         *_coverage(len(reported.trials.cases), facts, overall),
         *_methods(overall, facts),
-        *_thinking(reported),
+        *([_LACKING.format(lacking, thought)] if lacking else []),
         *_timing(run, facts, overall, reported.control),
         *doubt_shards(reported.shards),
         *_predictions(reported),
@@ -102,8 +234,8 @@ def _coverage(seen: int, facts: Facts, overall: pd.DataFrame) -> Iterator[str]:
         yield "vanilla has no records: there is no speedup"
     if facts.later:
         yield f"{', '.join(facts.methods)}: added to the run later, over the vanilla that ran beside"
-    if 0 < seen < MIN_CASES:
-        yield f"{seen} case{'s' if seen > 1 else ''}: no intervals are given under {MIN_CASES}"
+    if 0 < seen < stats.MIN_CASES:
+        yield f"{seen} case{'s' if seen > 1 else ''}: no intervals are given under {stats.MIN_CASES}"
 
 
 def _methods(overall: pd.DataFrame, facts: Facts) -> Iterator[str]:
@@ -123,15 +255,6 @@ def _methods(overall: pd.DataFrame, facts: Facts) -> Iterator[str]:
             beyond = f"{int(row.violations)} ids lie beyond the tolerance of lossless output"
             unjudged = "outputs that differ from vanilla's were not judged (measure.lossless=true judges them)"
             yield f"{name}: {beyond if int(row.violations) else unjudged}"
-
-
-def _thinking(reported: ReportedRun) -> Iterator[str]:
-    turns = [each.turns for each in reported.trials.methods.values()]
-    if lacking := sum(each.unanswered for each in turns):
-        yield (
-            f"{lacking} of {sum(each.thought for each in turns)} turns that think end before their thinking does and"
-            " have no answer (decode.max_new_tokens sets how long they may be)"
-        )
 
 
 def _timing(run: Run, facts: Facts, overall: pd.DataFrame, control: Control | None) -> Iterator[str]:
@@ -184,7 +307,7 @@ _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(b|m)(?![a-z])")
 _UNITS = {"b": 1e9, "m": 1e6}
 _RANDOM = "The weights are random: their answers are not a trained model's, so MAT and speedups say nothing of one."
 _HIDDEN = ("questions", "weights")  # known by hashes, which mean nothing to a reader
-# What rows side by side have in common.
+# What rows next to each other have in common.
 _SHARED: dict[str, Callable[[ReportedRun], Any]] = {
     "weights": lambda entry: entry.run.section("model").get("fingerprint"),
     "questions": lambda entry: entry.run.section("suite").get("sha256"),
@@ -200,7 +323,13 @@ _SHARED: dict[str, Callable[[ReportedRun], Any]] = {
 
 def find_remarks(entries: Sequence[ReportedRun]) -> tuple[str, ...]:
     """Those of one model and suite."""
-    return tuple(dict.fromkeys([*_of_times(entries), *_of_each(entries), *_between(entries)]))
+    differ = []
+    for what, read in _SHARED.items():
+        values = dict.fromkeys(str(value) for entry in entries if (value := read(entry)) is not None)
+        if len(values) > 1:
+            differ.append(what if what in _HIDDEN else f"{what} ({', '.join(values)})")
+    apart = f"The runs differ in {' and '.join(differ)}: methods of different runs are not compared by these figures."
+    return tuple(dict.fromkeys([*_of_times(entries), *_of_each(entries), *([apart] if differ else [])]))
 
 
 def _of_times(entries: Sequence[ReportedRun]) -> Iterator[str]:
@@ -230,16 +359,6 @@ def _of_each(entries: Sequence[ReportedRun]) -> Iterator[str]:
                 f"The profile is of a model of another size: {profile.model} has {spell_size(there)} parameters,"
                 f" {facts.model} {spell_size(here)}."
             )
-
-
-def _between(entries: Sequence[ReportedRun]) -> Iterator[str]:
-    found = []
-    for what, read in _SHARED.items():
-        values = dict.fromkeys(str(value) for entry in entries if (value := read(entry)) is not None)
-        if len(values) > 1:
-            found.append(what if what in _HIDDEN else f"{what} ({', '.join(values)})")
-    if found:
-        yield f"The runs differ in {' and '.join(found)}: methods of different runs are not compared by these figures."
 
 
 def read_size(name: str) -> float | None:

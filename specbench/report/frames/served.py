@@ -45,7 +45,7 @@ def fewest(share: int) -> int:
 
 
 def measure_load(reported: Sequence[ReportedRun]) -> pd.DataFrame:
-    """A row a method and run under load; without any such run no rows at all."""
+    """One row per method and run under load; without any such run no rows at all."""
     rows = [row for entry in reported if entry.facts.load for row in _rows(entry)]
     frame = pd.DataFrame(rows, columns=list(LOAD))
     order = ["model", "suite", "kind", "rate", "requests"]
@@ -64,6 +64,9 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
         lost = sum((record.round, record.block) in own for record in entry.records(method) if record.error is not None)
         seconds = sum(stretch["seconds"] for stretch in own.values())
         forwards = sum(stretch["forwards"] for stretch in own.values())
+        steps, modelled = entry.trials.of(method).turns.steps, BLANK  # what ``--concurrency`` models for a closed loop
+        if entry.prediction and method not in (VANILLA, CONTROL) and load.get("kind") == "closed" and len(steps):
+            modelled = shared_speedup(entry.prediction.profile, steps, load["requests"])[0]
         yield {
             **dict(zip(ROW, entry.key(method), strict=True)),
             "variant": ",".join(part for part in variant.split(",") if not part.startswith("load.")),  # has columns
@@ -75,7 +78,7 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
             "user_tokens_per_s": _rate(records),
             **_speedup(vanilla, own, method),
             "user_speedup": ratio(_rate(records), _rate(theirs)),
-            "modelled_speedup": _modelled(entry, method),
+            "modelled_speedup": modelled,
             "mat": ratio(sum(sum(turn.accept) for turn in turns), sum(len(turn.accept) for turn in turns)),
             "mean_requests": ratio(sum(stretch["requests"] for stretch in own.values()), forwards),
             "mean_rows": ratio(sum(stretch["rows"] for stretch in own.values()), forwards) or BLANK,
@@ -95,15 +98,11 @@ def _stretches(records: Iterable[CaseRecord], failed: set[tuple[int, str]]) -> _
     Without a stretch whose cases all failed, and without one in which a case failed that is not in ``failed``, those of
     vanilla: the server had less to do.
     """
-    seen = list(records)
-    good = {(record.round, record.block) for record in seen if record.error is None}
-    worse = _failed(seen) - failed
-    bad = {(record.round, record.block) for record in seen if (record.round, record.case) in worse}
-    return {
-        (record.round, record.block): record.stretch
-        for record in seen
-        if record.stretch is not None and (record.round, record.block) in good - bad
-    }
+    seen = [((record.round, record.block), record) for record in records]
+    good = {key for key, record in seen if record.error is None}
+    worse = _failed(record for _, record in seen) - failed
+    bad = {key for key, record in seen if (record.round, record.case) in worse}
+    return {key: record.stretch for key, record in seen if record.stretch is not None and key in good - bad}
 
 
 def _rate(records: Sequence[CaseRecord]) -> float:
@@ -121,14 +120,6 @@ def _speedup(vanilla: _Stretches, own: _Stretches, method: str) -> dict[str, flo
     found = stats.speedup(*columns)
     low, high = (BLANK, BLANK) if method == VANILLA else found.bounds
     return {"speedup": found.value, "speedup_low": low, "speedup_high": high}
-
-
-def _modelled(entry: ReportedRun, method: str) -> float:
-    """The speedup that ``--concurrency`` models for a closed loop of as many requests."""
-    if entry.prediction is None or method in (VANILLA, CONTROL) or entry.facts.load.get("kind") != "closed":
-        return BLANK
-    steps = entry.trials.of(method).turns.steps
-    return shared_speedup(entry.prediction.profile, steps, entry.facts.load["requests"])[0] if len(steps) else BLANK
 
 
 def _first_s(turn: TurnRecord) -> float:
@@ -154,17 +145,16 @@ def _goodput(turns: Sequence[TurnRecord], lost: int, slo: dict[str, float | None
 
 
 def _waits(turns: Sequence[TurnRecord]) -> dict[str, float]:
-    """Percentiles [ms], blank where there are too few requests for one."""
+    """Percentiles [ms], blank if there are too few requests for one."""
     found = {
         "queue": [turn.load["queue_s"] for turn in turns if turn.load],
         "ttft": [_first_s(turn) for turn in turns],
         "itl": [seconds for turn in turns for seconds in turn.step_s],
         "tpot": [_token_s(turn) for turn in turns if turn.accept],
     }
+    waits = [(wait, values, share) for wait, values in found.items() for share in SHARES]
+    known = {share: len(turns) >= fewest(share) for share in SHARES}
     return {
-        f"{wait}_p{share}_ms": 1e3 * float(np.percentile(values, share))
-        if values and len(turns) >= fewest(share)
-        else BLANK
-        for wait, values in found.items()
-        for share in SHARES
+        f"{wait}_p{share}_ms": 1e3 * float(np.percentile(values, share)) if values and known[share] else BLANK
+        for wait, values, share in waits
     }

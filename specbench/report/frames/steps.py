@@ -22,7 +22,7 @@ from specbench.report.frames.counting import Requests, as_requests, count_reques
 Floats = NDArray[np.float64]
 # Of a step: the record, in the order in which they were added, tokens in the cache before it (prompt and answer but for
 # the root), tokens emitted before it, and the record's own columns; thinks: it began before the thinking's end; seconds
-# are NaN where they were not recorded.
+# are NaN if they were not recorded.
 STEP = np.dtype(
     [
         *((name, "u4") for name in ("record", "context", "position", "fed", "emitted", "depth")),
@@ -155,7 +155,7 @@ class StateSize(NamedTuple):
 class Turns:
     """Turns that are added record by record, of cases that failed in no round.
 
-    sources: name -> nodes proposed and accepted. figures: name of a method's own figure -> a value a turn that has it.
+    sources: name -> nodes proposed and accepted. figures: a method's own figure -> one value per turn that has it.
     state_sizes: of each record that has one. thought: turns that think; unanswered: those of them that have no answer.
     """
 

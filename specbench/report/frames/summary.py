@@ -16,8 +16,7 @@ from specbench import stats
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.columns import COLUMNS, RESULT, Scope
 from specbench.report.frames.cases import CasesOfRun, category_order
-from specbench.report.frames.control import BLOCK, read_control
-from specbench.report.frames.reported import ReportedRun
+from specbench.report.frames.reported import BLOCK, ReportedRun, read_control
 from specbench.report.frames.trials import DRAFTER_PHASES, Values
 from specbench.report.table import KEYS
 

@@ -25,7 +25,7 @@ Setting = tuple[str, dict[str, Any]]
 class Heatmap:
     """One metric of one method over two parameters.
 
-    cells: rows are values of y, columns those of x, NaN where no run has the pair. where: what else names the grid.
+    cells: rows are values of y, columns those of x, NaN if no run has the pair. where: what else names the grid.
     runs: the most runs behind one cell, whose mean it is. profile: what a modelled figure is modelled with.
     """
 
@@ -43,13 +43,12 @@ class Heatmap:
     @property
     def best(self) -> tuple[int, int] | None:
         """(row, column) of the best cell; None for a figure that is neither good nor bad, or where all are blank."""
-        values = self.cells.to_numpy(dtype=float)
-        finite = values[~pd.isna(values)]
         better = COLUMN[self.metric].better if self.metric in COLUMN else 1  # the bounds of an interval
+        values = better * self.cells.to_numpy(dtype=float)
+        finite = values[~pd.isna(values)]
         if not better or finite.size < 2 or finite.min() == finite.max():
             return None
-        wanted = finite.min() if better < 0 else finite.max()
-        rows, columns = (values == wanted).nonzero()
+        rows, columns = (values == finite.max()).nonzero()
         return int(rows[0]), int(columns[0])
 
 
@@ -96,9 +95,8 @@ def asked_grids(findings: Findings, metric: str, x: str, y: str) -> list[Heatmap
                 f"--heatmap {metric} {x} {y}: {name} does not vary over these runs; "
                 f"expected two of: {', '.join(varied) or 'none, all runs are set alike'}"
             )
-    found = [
-        grid for group in points.values() if {x, y} <= set(group[0].settings) for grid in _grids(group, metric, x, y)
-    ]
+    groups = [group for group in points.values() if {x, y} <= set(group[0].settings)]
+    found = [grid for group in groups for grid in _grids(group, metric, x, y)]
     if not found:
         raise RunError(f"--heatmap {metric} {x} {y}: no method has both; expected two parameters of one method")
     return found
@@ -119,24 +117,20 @@ def best_settings(findings: Findings, figure: str, place: tuple[str, str]) -> li
     found = []
     for known in (points for points in groups.values() if len(points) > 1):
         best = max(known, key=lambda point: float(point.row[figure]))
-        found.append([("", best.row), *_neighbours(known, best)])
+        found.append([("", best.row)])
+        for name in best.settings:
+            values = _ordered(known, name)
+            own = values.index(spell_value(best.settings[name]))
+            for point in known:
+                changed = [key for key in best.settings if point.settings[key] != best.settings[key]]
+                value = spell_value(point.settings[name])
+                if changed == [name] and value in values[max(0, own - 1) : own + 2]:
+                    found[-1].append((f"{name.removeprefix(f'{point.method}.')}={value}", point.row))
     return found
 
 
-def _neighbours(points: Sequence[_Point], best: _Point) -> Iterator[Setting]:
-    for name in best.settings:
-        values = _ordered(points, name)
-        own = values.index(spell_value(best.settings[name]))
-        near = values[max(0, own - 1) : own + 2]
-        for point in points:
-            changed = [key for key in best.settings if point.settings[key] != best.settings[key]]
-            if changed == [name] and spell_value(point.settings[name]) in near:
-                own_name = name.removeprefix(f"{point.method}.")
-                yield f"{own_name}={spell_value(point.settings[name])}", point.row
-
-
 def _points(findings: Findings) -> dict[tuple[str, str, str], list[_Point]]:
-    """(model, suite, method) -> its runs, where there are several."""
+    """(model, suite, method) -> its runs, if there are several."""
     overall = findings.summary[findings.summary["category"] == OVERALL]
     rows = {tuple(row[name] for name in ROW): row for row in overall.to_dict("records")}
     groups: dict[tuple[str, str, str], list[_Point]] = {}
@@ -180,11 +174,13 @@ def _grids(points: Sequence[_Point], metric: str, x: str, y: str) -> Iterator[He
 
 def _ordered(points: Sequence[_Point], name: str) -> list[str]:
     """The values of an axis: numbers by size with what is no number behind them, else as the runs came."""
-    values = list({spell_value(point.settings[name]): point.settings[name] for point in points}.items())
-    numbers = [entry for entry in values if isinstance(entry[1], int | float) and not isinstance(entry[1], bool)]
-    others = [text for text, value in values if (text, value) not in numbers and value != UNSET]
-    unset = [text for text, value in values if value == UNSET]
-    return [text for text, _ in sorted(numbers, key=lambda entry: entry[1])] + others + unset
+
+    def place(value: Any) -> tuple[int, float]:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return (0, value) if number else (1 + (value == UNSET), 0)
+
+    values = {spell_value(point.settings[name]): point.settings[name] for point in points}
+    return sorted(values, key=lambda text: place(values[text]))
 
 
 _KEYS = ["model", "suite"]

@@ -38,20 +38,8 @@ _PHASES = tuple(f"{phase}_s" for phase in PHASES)
 _KINDS = {  # array's letter -> columns
     "b": ("ok", "judged", "equal", "within", "drawn", "counted", "checked", "correct"),
     "i": (
-        *(
-            "record",
-            "case",
-            "category",
-            "round",
-            "stretch",
-            "shard",
-            "turns",
-            "tokens",
-            "steps",
-            "emitted",
-            "drafted_steps",
-        ),
-        *("violations", "positions", "ties"),
+        *("record", "case", "category", "round", "stretch", "shard", "turns", "tokens", "steps", "emitted"),
+        *("drafted_steps", "violations", "positions", "ties"),
     ),
     "q": ("proposed", "fed", "state_bytes"),
     "d": ("prefill_s", "decode_s", "energy_j", *_PHASES, "drafter_s", "wall_s", "close_steps", "worst_gap", *AUDITED),
@@ -77,11 +65,11 @@ class Trials:
     record: place in the run. tokens: emitted ids, the prefill's included. emitted: tokens of the decode steps.
     proposed: non-passenger nodes. drafted_steps: steps with a draft. fed: rows fed to the target. *_s: [s], a phase
     no turn recorded is NaN. time_s: prefills, then decoding; wall_s: the same turn by turn. drafter_s: in its phases.
-    energy_j: [J], NaN where a turn has none. stretch: of a load, shard: of a merged run, -1 without.
-    judged: compared with vanilla. within: equal to vanilla, or no id beyond the tolerance. close_steps: NaN where a
+    energy_j: [J], NaN if a turn has none. stretch: of a load, shard: of a merged run, -1 without.
+    judged: compared with vanilla. within: equal to vanilla, or no id beyond the tolerance. close_steps: NaN if a
     record does not have them. drawn: whole drafts were recorded. counted: its case failed in no round.
     checked: its answer was compared with a reference's number; correct: and has it. in_vocabulary: emitted tokens that
-    the drafter can draft, overlap: of the laws, summed over steps; NaN where a turn states none.
+    the drafter can draft, overlap: of the laws, summed over steps; NaN if a turn states none.
     """
 
     cases: Values
@@ -90,34 +78,31 @@ class Trials:
 
     def of(self, method: str) -> MethodTrials:
         """A method's; empty where it has no record."""
-        return self.methods[method] if method in self.methods else MethodTrials(_Rows().arrays(), Turns(None))
+        return self.methods[method] if method in self.methods else MethodTrials(_as_columns(_empty_rows()), Turns(None))
 
     def columns(self, method: str) -> Columns:
         """A method's columns."""
         return self.of(method).columns
 
     def contexts(self) -> Counter[int]:
-        """How many steps of all methods had so many tokens in the cache."""
+        """Number of tokens in the cache -> the number of steps of all methods with it."""
         found: Counter[int] = Counter()
         for each in self.methods.values():
             found.update({context: count for (context,), count in each.turns.steps.count("context").items()})
         return found
 
 
-class _Rows:
-    """A method's columns while they grow."""
+_Rows = dict[str, "array[Any]"]  # a method's columns while they grow
 
-    def __init__(self) -> None:
-        self._columns = {name: array(kind) for kind, names in _KINDS.items() for name in names}
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        for name, column in self._columns.items():
-            column.append(row[name])
+def _empty_rows() -> _Rows:
+    return {name: array(kind) for kind, names in _KINDS.items() for name in names}
 
-    def arrays(self) -> Columns:
-        found = {name: np.asarray(column) for name, column in self._columns.items()}
-        found |= {name: found[name].view(bool) for name in _KINDS["b"]}
-        return found | {"time_s": found["prefill_s"] + found["decode_s"]}
+
+def _as_columns(rows: _Rows) -> Columns:
+    found = {name: np.asarray(column) for name, column in rows.items()}
+    found |= {name: found[name].view(bool) for name in _KINDS["b"]}
+    return found | {"time_s": found["prefill_s"] + found["decode_s"]}
 
 
 def read_trials(records: Iterable[CaseRecord]) -> Trials:
@@ -143,7 +128,7 @@ class Tally:
     def add(self, record: CaseRecord) -> None:
         """The next record."""
         if record.method not in self._methods:
-            self._methods[record.method] = _Rows(), Turns(self._spool)
+            self._methods[record.method] = _empty_rows(), Turns(self._spool)
         rows, turns = self._methods[record.method]
         counted = record.status == "ok" and (record.method, record.case) not in self._failed
         about = {
@@ -152,7 +137,8 @@ class Tally:
             "category": self._categories.setdefault(record.category, len(self._categories)),
             "counted": counted,
         }
-        rows.append(about | _count(record) | _times(record) | _judgement(record))
+        for name, value in (about | _count(record) | _times(record) | _judgement(record)).items():
+            rows[name].append(value)
         if counted:
             turns.add(record)
         self._count += 1
@@ -160,7 +146,7 @@ class Tally:
     def end(self, records: Iterable[CaseRecord]) -> Trials:
         """The trials of all records. records: to go through again where a case failed after another round counted."""
         names = np.array(list(self._cases), dtype=object)
-        found = {name: MethodTrials(rows.arrays(), turns) for name, (rows, turns) in self._methods.items()}
+        found = {name: MethodTrials(_as_columns(rows), turns) for name, (rows, turns) in self._methods.items()}
         failed, late = set[tuple[str, str]](), False
         for name, each in found.items():
             cases = each.columns["case"]
@@ -217,7 +203,8 @@ def _judgement(record: CaseRecord) -> dict[str, Any]:
     """Ids that differ from vanilla and were never teacher-forced may differ by more than a tie: not within."""
     verdict = record.lossless
     if verdict is None:
-        return _NOT_JUDGED
+        zeros = ("judged", "equal", "within", "violations", "positions", "ties", "worst_gap")
+        return dict.fromkeys(zeros, 0) | {"close_steps": BLANK}
     return {
         "judged": True,
         "equal": verdict.equal,
@@ -230,19 +217,14 @@ def _judgement(record: CaseRecord) -> dict[str, Any]:
     }
 
 
-_NOT_JUDGED = dict.fromkeys(("judged", "equal", "within", "violations", "positions", "ties", "worst_gap"), 0) | {
-    "close_steps": BLANK
-}
-
-
 def ratio(part: float, whole: float) -> float:
-    """Blank where there is no whole, the part is not known, or the whole is too small to divide by."""
+    """Blank if there is no whole, the part is not known, or the whole is too small to divide by."""
     found = float(part) / float(whole) if whole > 0 else BLANK
     return found if math.isfinite(found) else BLANK
 
 
 def fold_cases(rows: Columns) -> Columns:
-    """A row a case from a method's columns, in the order in which they came.
+    """One row per case from a method's columns, in the order in which they came.
 
     Counts, phases and energy are summed over the rounds. time_s: [s] end to end, with tokens the median over the rounds
     (``stats.over_rounds``); decode_time_s with decode_tokens likewise. all_tokens: over all rounds. ok: False when any
@@ -317,10 +299,7 @@ def with_passed(trials: Sequence[Trials], passed: Mapping[Key, bool]) -> list[Tr
     due = [key for key, (category, counted) in every.items() if counted and category in categories]
     lacking = [key for key in due if key[0] in methods and key not in passed]
     _refuse(lacking, "missing", "expected one row an answer, false where the tests did not end")
-    return [
-        replace(each, methods={name: _with_verdicts(each, name, found, passed) for name, found in each.methods.items()})
-        for each in trials
-    ]
+    return [_with_verdicts(each, passed) for each in trials]
 
 
 def _answers_of(trials: Trials) -> Iterator[tuple[Key, str, bool]]:
@@ -328,19 +307,21 @@ def _answers_of(trials: Trials) -> Iterator[tuple[Key, str, bool]]:
     for method, found in trials.methods.items():
         columns = found.columns
         names, categories = trials.cases[columns["case"]], trials.categories[columns["category"]]
-        for case, category, number, counted in zip(
-            names, categories, columns["round"], columns["counted"], strict=True
-        ):
+        answers = zip(names, categories, columns["round"], columns["counted"], strict=True)
+        for case, category, number, counted in answers:
             yield (method, str(case), int(number)), str(category), bool(counted) and method != CONTROL
 
 
-def _with_verdicts(trials: Trials, method: str, found: MethodTrials, passed: Mapping[Key, bool]) -> MethodTrials:
-    columns = found.columns
-    names = zip(trials.cases[columns["case"]], columns["round"], strict=True)
-    verdicts = [passed.get((method, str(case), int(number))) for case, number in names]
-    given = np.array([verdict is not None for verdict in verdicts], dtype=bool)
-    correct = np.where(given, np.array(verdicts, dtype=bool), columns["correct"])
-    return replace(found, columns={**columns, "checked": columns["checked"] | given, "correct": correct})
+def _with_verdicts(trials: Trials, passed: Mapping[Key, bool]) -> Trials:
+    methods = {}
+    for method, found in trials.methods.items():
+        columns = found.columns
+        names = zip(trials.cases[columns["case"]], columns["round"], strict=True)
+        verdicts = [passed.get((method, str(case), int(number))) for case, number in names]
+        given = np.array([verdict is not None for verdict in verdicts], dtype=bool)
+        correct = np.where(given, np.array(verdicts, dtype=bool), columns["correct"])
+        methods[method] = replace(found, columns={**columns, "checked": columns["checked"] | given, "correct": correct})
+    return replace(trials, methods=methods)
 
 
 def _refuse(keys: Sequence[Key], what: str, fix: str) -> None:

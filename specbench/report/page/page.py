@@ -37,16 +37,7 @@ from specbench.report.page.sections import (
 )
 from specbench.report.page.tokens import sample_cases, token_section
 from specbench.report.plots.scene import DPI
-from specbench.report.tables.detail import (
-    audit_tables,
-    count_tables,
-    lengths_tables,
-    quality_tables,
-    served_tables,
-    shards_tables,
-    tails_table,
-    thinking_tables,
-)
+from specbench.report.tables import detail as tables_of
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_tables, settings_tables
 from specbench.report.tables.summary import DEFINITIONS, build_tables, caption, steps_table
@@ -79,9 +70,6 @@ def write_page(
         output: The folder of the page.
         load: What a latency profile predicts for more concurrent requests.
         titled: The plots have no titles of their own.
-
-    Returns:
-        The file.
     """
     path = output / PAGE
     write_atomically(path, render_page(findings, plots, load, titled))
@@ -99,28 +87,15 @@ def render_page(findings: Findings, plots: Sequence[Path] = (), load: Load | Non
     style = (_HERE / "page.css").read_text(encoding="utf-8")
     texts = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     script = '"use strict";\n(() => {\n' + texts + "})();\n"  # scripts share names with each other and nothing else
-    rules = (  # nothing is loaded, and nothing runs but our own script
-        "default-src 'none'",
-        "img-src data:",
-        f"style-src '{_hash(style)}'",
-        f"script-src '{_hash(script)}'",
-        "base-uri 'none'",
-        "form-action 'none'",
+    policy = (  # nothing is loaded, and nothing runs but our own script
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none';"
+        " form-action 'none'"
     )
-    return (
-        templates()
-        .get_template("page.html.j2")
-        .render(
-            where=where,
-            policy=Markup("; ".join(rules)),
-            style=Markup(style),
-            script=Markup(script),
-            headlines=headlines_html(headlines),
-            caption=_describe(findings),
-            sections=sections | {_GLOSSARY: part("definitions", used).strip()},
-            folded=_FOLDED,
-        )
-    )
+    return templates().get_template("page.html.j2").render(
+        where=where, policy=Markup(policy), style=Markup(style), script=Markup(script), caption=_describe(findings),
+        headlines=headlines_html(headlines), sections=sections | {_GLOSSARY: part("definitions", used).strip()},
+        folded=_FOLDED,
+    )  # fmt: skip
 
 
 def _hash(text: str) -> str:
@@ -132,7 +107,12 @@ def _sections(
     findings: Findings, pictures: Markup, headlines: Sequence[Headline], load: Load | None
 ) -> dict[str, Markup]:
     """Heading -> its section, '' if there is nothing to show. Explanations come first, evidence last."""
-    verdicts = part("verdicts", _find_verdicts(findings))
+    rows = findings.summary[findings.summary["category"] == OVERALL]
+    judged = [_lossless(rows, findings), *_steadiness(findings), _errors(rows)]
+    if any(facts.time_only for facts in findings.facts):
+        text = "accepted lengths were replayed: what a step costs is measured, no speedup is claimed"
+        judged.insert(0, ("warn", "Time only", text))
+    verdicts = part("verdicts", judged)
     warnings = part("list", findings.warnings) if findings.warnings else Markup("")
     if findings.summary.empty:  # nothing was decoded yet: no table has a row
         return {"Verdicts": verdicts, "Warnings": warnings, "Environment": environment(findings)}
@@ -141,29 +121,28 @@ def _sections(
     ranked, unranked = findings.summary[~marked], findings.summary[marked]
     timed = build_tables(unranked, [facts for facts in findings.facts if facts.time_only])["overall"]
     board = unranked.empty or len(ranked)
-    tails = findings.detail["tails"]
+    detail, tails = findings.detail, findings.detail["tails"]
+    crossover = [crossover_table(load)] if load else []
     return {
         "Verdicts": verdicts,
         "Warnings": warnings,
         "Why": why_section(findings),
         **{_HEADINGS[name]: tables_html(tables[name], shaded=True) for name in _HEADINGS if name in tables},
-        "Under load": tables_html(
-            [*served_tables(findings.detail[LOADED]), *([crossover_table(load)] if load else [])]
-        ),
+        "Under load": tables_html([*tables_of.served_tables(detail[LOADED]), *crossover]),
         "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else Markup(""),
-        "Answers": tables_html(quality_tables(findings)),
+        "Answers": tables_html(tables_of.quality_tables(findings)),
         "Time only": tables_html([] if unranked.empty else timed),
         "Method against method": tables_html(pair_tables(findings, headlines)),
         "Best settings": tables_html(settings_tables(findings, headlines)),
-        "Thinking": tables_html(thinking_tables(findings.detail["thinking"])),
-        "Along the context": tables_html(lengths_tables(findings.detail["by_length"])),
+        "Thinking": tables_html(tables_of.thinking_tables(detail["thinking"])),
+        "Along the context": tables_html(tables_of.lengths_tables(detail["by_length"])),
         "Plots": pictures,
         "Token by token": token_section(sample_cases(findings)),
-        "Waiting": tables_html([tails_table(tails, "")] if len(tails) else []),
+        "Waiting": tables_html([tables_of.tails_table(tails, "")] if len(tails) else []),
         "A mean step": tables_html([steps_table(findings.summary)]),
-        "Audit": tables_html(audit_tables(findings)),
-        "Acceptance elsewhere": tables_html(count_tables(findings.detail["accept_definitions"])),
-        "Shards": tables_html(shards_tables(findings)),
+        "Audit": tables_html(tables_of.audit_tables(findings)),
+        "Acceptance elsewhere": tables_html(tables_of.count_tables(detail["accept_definitions"])),
+        "Shards": tables_html(tables_of.shards_tables(findings)),
         "Lossless": lossless_section(findings),
         "Errors": failures(findings),
         "Environment": environment(findings),
@@ -211,21 +190,15 @@ def _describe(findings: Findings) -> str:
     return " ".join(filter(None, lines))
 
 
-def _find_verdicts(findings: Findings) -> list[tuple[str, str, str]]:
-    """(tone, title, text) of each."""
-    rows = findings.summary[findings.summary["category"] == OVERALL]
-    found = [_lossless(rows, findings), *_steadiness(findings), _errors(rows)]
-    if any(facts.time_only for facts in findings.facts):
-        text = "accepted lengths were replayed: what a step costs is measured, no speedup is claimed"
-        return [("warn", "Time only", text), *found]
-    return found
-
-
 def _lossless(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str]:
+    """(tone, title, text) of a verdict."""
     others = rows[~rows["method"].isin([VANILLA, *findings.lossy])]
     judged = others[others["lossless"].notna()]
     if judged.empty:
-        return ("", "Lossless", _unjudged(findings))
+        replayed = all(facts.time_only or not facts.timed for facts in findings.facts)
+        sampled = all(facts.temperature > 0 for facts in findings.facts)
+        why = "does not apply when sampling" if sampled else "not judged in this run"
+        return ("", "Lossless", "nothing to judge: the recorded tokens are emitted" if replayed else why)
     failed = judged[judged["lossless"] < 1]
     if failed.empty:
         equal = float(judged["equal"].min())
@@ -233,14 +206,6 @@ def _lossless(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str]:
         return ("good", "Lossless", f"every judged case of every method; {ids} have exactly vanilla's ids")
     names = (f"{label(row.method, row.variant)} {format_share(row.lossless)}" for row in failed.itertuples())
     return ("bad", "Not lossless", "cases that hold: " + ", ".join(names))
-
-
-def _unjudged(findings: Findings) -> str:
-    if all(facts.time_only or not facts.timed for facts in findings.facts):
-        return "nothing to judge: the recorded tokens are emitted"
-    if all(facts.temperature > 0 for facts in findings.facts):
-        return "does not apply when sampling"
-    return "not judged in this run"
 
 
 def _steadiness(findings: Findings) -> list[tuple[str, str, str]]:

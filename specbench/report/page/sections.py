@@ -6,7 +6,7 @@ import html
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,6 @@ from markupsafe import Markup
 from specbench.measure.identity import hide_identity
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
-from specbench.records.store import Run
 from specbench.report.columns import OVERALL_COLUMNS
 from specbench.report.frames.cases import category_order
 from specbench.report.frames.facts import Facts, flatten
@@ -55,13 +54,7 @@ _WHY = (
 _STAIR_PX = 7
 _MARKS = {VANILLA: "reference", CONTROL: "control"}
 _VERDICT_HEADER = (
-    "Method",
-    "Judged answers",
-    "Vanilla's very ids",
-    "Ids judged",
-    "Ties",
-    "Violations",
-    "Largest gap",
+    *("Method", "Judged answers", "Vanilla's very ids", "Ids judged", "Ties", "Violations", "Largest gap"),
     "Close steps",
 )
 _VERDICT_MEANING = (
@@ -129,25 +122,23 @@ def headlines_html(headlines: Sequence[Headline]) -> Markup:
 
 
 def _view(headline: Headline) -> dict[str, Any]:
-    rows, figure = headline.ranking, headline.figure
-    high = [float(row[figure] if pd.isna(row[f"{figure}_high"]) else row[f"{figure}_high"]) for row in rows]
-    share = 100 / (1.02 * max(1.0, *high))  # per cent of the width per unit of the figure
-    bars = []
-    for row in rows:
-        value, low, high_end = (float(row[f"{figure}{end}"]) for end in ("", "_low", "_high"))
-        bars.append(
-            {
-                "name": Cell(name_of(row)),
-                "kind": "gain" if value > 1 else "loss",
-                "width": share * value,
-                "low": share * low,
-                "high": share * high_end,
-                "one": share,
-                "amount": format_number(value),
-                "bounds": format_interval(low, high_end),
-            }
-        )
-    bounded = any(pd.notna(row[f"{figure}_low"]) for row in rows)
+    figure, names = headline.figure, [Cell(name_of(row)) for row in headline.ranking]
+    ends = [[float(row[f"{figure}{end}"]) for end in ("", "_low", "_high")] for row in headline.ranking]
+    share = 100 / (1.02 * max(1.0, *np.nanmax(ends, axis=1)))  # per cent of the width per unit of the figure
+    bars = [
+        {
+            "name": name,
+            "kind": "gain" if value > 1 else "loss",
+            "width": share * value,
+            "low": share * low,
+            "high": share * high,
+            "one": share,
+            "amount": format_number(value),
+            "bounds": format_interval(low, high),
+        }
+        for name, (value, low, high) in zip(names, ends, strict=True)
+    ]
+    bounded = any(not math.isnan(low) for _, low, _ in ends)
     none = "; no intervals under load" if headline.loaded else "; too few cases for intervals"
     return {
         "headline": headline,
@@ -217,13 +208,10 @@ def leaderboard(summary: pd.DataFrame, facts: Sequence[Facts], contests: Sequenc
         if overall.empty or overall[column.figure].notna().any()
     ]
     categories = [OVERALL, *category_order(rows.loc[rows["category"] != OVERALL, "category"])]
-    places = list(dict.fromkeys(_where(row) for row in rows.to_dict("records")))
+    rows = rows.assign(where=rows["model"] + " on " + rows["suite"])
+    places = list(rows["where"].unique())
     boards = [_board(some, columns, remark, contests) for some, remark in split_lossy(rows, facts)]
     return Markup("").join([part("filters", categories, places), *boards])
-
-
-def _where(row: Row) -> str:
-    return f"{row['model']} on {row['suite']}"
 
 
 def _board(rows: pd.DataFrame, columns: Sequence[Heading], remark: str, contests: Sequence[Contest]) -> Markup:
@@ -240,7 +228,7 @@ def _board(rows: pd.DataFrame, columns: Sequence[Heading], remark: str, contests
     lines = [
         {
             "category": row["category"],
-            "where": _where(row),
+            "where": row["where"],
             "hidden": row["category"] != OVERALL,
             "mark": "lossy" if remark else _MARKS.get(row["method"], ""),
             "values": ["" if math.isnan(value) else f"{value:.6g}" for value in (float(row[name]) for name in shown)],
@@ -258,7 +246,7 @@ def lossless_section(findings: Findings) -> Markup:
         return Markup("")
     groups = judged.groupby("name", sort=False)
     rows = tuple((Cell(str(name)), *map(Cell, _figures(found))) for name, found in groups)
-    verdicts = Table("lossless", "", _VERDICT_MEANING, _VERDICT_HEADER, rows, frozenset())
+    verdicts = Table("lossless", "", _VERDICT_MEANING, _VERDICT_HEADER, rows)
     order, falling = ["violations", "worst_gap", "run", "record"], [False, False, True, True]
     differ = others[~others["equal"].astype(bool)].sort_values(order, ascending=falling, kind="stable")
     cells = tuple(
@@ -266,7 +254,7 @@ def lossless_section(findings: Findings) -> Markup:
         for row in differ[:MAX_ROWS].itertuples(index=False)
     )
     remark = "Turns and tokens are counted from 0."
-    listed = Table("differences", "", remark, _DIFFERENCES_HEADER, cells, frozenset(), labels=2)
+    listed = Table("differences", "", remark, _DIFFERENCES_HEADER, cells, labels=2)
     return tables_html([verdicts]) + part("differences", len(differ), len(others), _cut(len(differ)), listed)
 
 
@@ -285,26 +273,22 @@ def _find_judged(findings: Findings) -> pd.DataFrame:
     return known.sort_values("method", key=lambda names: names.map(ranks), kind="stable")
 
 
-def _figures(verdicts: pd.DataFrame) -> Iterator[str]:
+def _figures(verdicts: pd.DataFrame) -> list[str]:
     """The figures of forced ids are blank if ids were compared only."""
-    yield str(len(verdicts))
-    yield format_share(int(verdicts["equal"].sum()) / len(verdicts))
     forced = verdicts[verdicts["positions"] > 0]
+    known = [str(len(verdicts)), format_share(int(verdicts["equal"].sum()) / len(verdicts))]
     if forced.empty:
-        yield from [BLANK] * (len(_VERDICT_HEADER) - 3)
-        return
-    for name in ("positions", "ties", "violations"):
-        yield str(int(forced[name].sum()))
-    yield f"{forced['worst_gap'].max():.2g}"
-    close = forced["close_steps"]
-    yield BLANK if close.isna().all() else str(int(close.sum()))
+        return [*known, *[BLANK] * (len(_VERDICT_HEADER) - 3)]
+    sums = [str(int(forced[name].sum())) for name in ("positions", "ties", "violations")]
+    close = BLANK if forced["close_steps"].isna().all() else str(int(forced["close_steps"].sum()))
+    return [*known, *sums, f"{forced['worst_gap'].max():.2g}", close]
 
 
-def _difference(name: str, record: CaseRecord) -> Iterator[str]:
+def _difference(name: str, record: CaseRecord) -> tuple[str, ...]:
     verdict = record.lossless
     assert verdict is not None
-    yield from (name, record.case, str(record.round), *map(str, verdict.divergence or (BLANK, BLANK)))
-    yield from (str(verdict.ties), str(verdict.violations), f"{verdict.worst_gap:.2g}")
+    found = (str(verdict.ties), str(verdict.violations), f"{verdict.worst_gap:.2g}")
+    return (name, record.case, str(record.round), *map(str, verdict.divergence or (BLANK, BLANK)), *found)
 
 
 def failures(findings: Findings) -> Markup:
@@ -314,20 +298,17 @@ def failures(findings: Findings) -> Markup:
         columns = (each.columns for each in reported.trials.methods.values())
         places = sorted(int(place) for rows in columns for place in rows["record"][~rows["ok"]])
         failed += [(reported.run, place) for place in places]
-    shown = [_failure(run.records[place], run) for run, place in failed[:MAX_ROWS]]
+    shown = []  # (title, traceback)
+    for run, place in failed[:MAX_ROWS]:
+        record = run.records[place]
+        error: Mapping[str, Any] = record.error or {}
+        if not run.section("config", "report").get("identify"):  # older runs recorded the home directory and the user
+            error = hide_identity(error)
+        title = f"{label(record.method)}, case {record.case}, round {record.round}"
+        title += f", turn {error['turn']}" if error.get("turn") is not None else ""
+        reason = f"{error.get('type', 'error')}: {error.get('message', 'no message was recorded')}"
+        shown.append((f"{title}: {reason}", str(error.get("traceback") or "no traceback was recorded")))
     return part("failures", len(failed), _cut(len(failed)), shown) if failed else Markup("")
-
-
-def _failure(record: CaseRecord, run: Run) -> tuple[str, str]:
-    """(title, traceback)."""
-    error: Mapping[str, Any] = record.error or {}
-    if not run.section("config", "report").get("identify"):  # older runs recorded the home directory and the user
-        error = hide_identity(error)
-    title = f"{label(record.method)}, case {record.case}, round {record.round}"
-    if error.get("turn") is not None:
-        title += f", turn {error['turn']}"
-    reason = f"{error.get('type', 'error')}: {error.get('message', 'no message was recorded')}"
-    return f"{title}: {reason}", str(error.get("traceback") or "no traceback was recorded")
 
 
 def _cut(total: int) -> str:

@@ -23,8 +23,8 @@ from specbench.report.frames.findings import Findings
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.trials import Columns, Values
 from specbench.report.label import label
-from specbench.report.page.pieces import UNKNOWN, spell_ids, write_pieces
 from specbench.report.page.sections import part
+from specbench.report.tokenizer import UNKNOWN, spell_ids, write_pieces
 
 MOST_CASES = 12
 MOST_ANSWERS = 24  # of one case: a sweep has hundreds
@@ -81,21 +81,18 @@ def _choose(group: Sequence[ReportedRun]) -> list[str]:
     """Returns the cases with recorded drafts, and the first ones."""
     found: dict[str, bool] = {}
     for reported in group:
-        for method in _methods(reported):
-            columns = reported.trials.columns(method)
-            finished = _finished(columns)
+        for _, columns, finished in _finished(reported):
             names = reported.trials.cases[columns["case"][finished]]
             for name, drawn in zip(names, columns["drawn"][finished], strict=True):
                 found[name] = found.get(name, False) or drawn
     return [name for place, (name, drawn) in enumerate(found.items()) if drawn or place < _FIRST]
 
 
-def _methods(reported: ReportedRun) -> list[str]:
-    return [method for method in reported.facts.methods if method != CONTROL]
-
-
-def _finished(columns: Columns) -> Values:
-    return columns["ok"] & (columns["turns"] > 0)
+def _finished(reported: ReportedRun) -> Iterator[tuple[str, Columns, Values]]:
+    """Yields (method, its columns, which of its records finished), the control left out."""
+    for method in (name for name in reported.facts.methods if name != CONTROL):
+        columns = reported.trials.columns(method)
+        yield method, columns, columns["ok"] & (columns["turns"] > 0)
 
 
 def _sample(group: Sequence[ReportedRun], name: str) -> SampledCase:
@@ -113,11 +110,9 @@ def _sample(group: Sequence[ReportedRun], name: str) -> SampledCase:
 
 def _places(reported: ReportedRun, name: str) -> Iterator[tuple[str, int]]:
     """Yields (method, place of its record of this case): the record with drafts, else the first; never a failed one."""
-    trials = reported.trials
-    for number in np.flatnonzero(trials.cases == name):
-        for method in _methods(reported):
-            columns = trials.columns(method)
-            rows = np.flatnonzero(_finished(columns) & (columns["case"] == number))
+    for number in np.flatnonzero(reported.trials.cases == name):
+        for method, columns, finished in _finished(reported):
+            rows = np.flatnonzero(finished & (columns["case"] == number))
             if len(rows):
                 yield method, int(columns["record"][rows[np.argmax(columns["drawn"][rows])]])
 
@@ -128,10 +123,8 @@ def _tokens(answer: SampledAnswer) -> int:
 
 def _fitting(entries: Sequence[_T], tokens: Sequence[int]) -> list[_T]:
     """Returns the entries that end within MOST_TOKENS, and always the first one."""
-    ends = itertools.accumulate(tokens)
-    return [
-        entry for place, (entry, end) in enumerate(zip(entries, ends, strict=True)) if not place or end <= MOST_TOKENS
-    ]
+    ends = zip(entries, itertools.accumulate(tokens), strict=True)
+    return [entry for place, (entry, end) in enumerate(ends) if not place or end <= MOST_TOKENS]
 
 
 def _has_trees(record: CaseRecord) -> bool:
@@ -209,12 +202,7 @@ class _Packer:
 
 
 def token_data(cases: Sequence[SampledCase], tree_bytes: int = TREE_BYTES) -> dict[str, Any]:
-    """Returns the data of ``tokens.js``.
-
-    Args:
-        cases: The cases to show.
-        tree_bytes: The size of all drafts. Drafts beyond it are left out, which ``trees_left_out`` counts.
-    """
+    """Returns the data of ``tokens.js``. tree_bytes: of all drafts; ``trees_left_out`` counts those beyond it."""
     pieces = {id(run): spell_ids(run, ids) for run, ids in ids_by_run(cases)}
     packer = _Packer(tree_bytes, sum(_has_trees(answer.record) for case in cases for answer in case.answers))
     shown = []

@@ -11,7 +11,7 @@ _SUFFIX = ".mplstyle"
 
 
 def check_style(style: str, setting: str = "report.style") -> None:
-    """Raises RunError where it is neither a look nor a style file."""
+    """Raises RunError if it is neither a look nor a style file."""
     if style in (SCREEN, PAPER):
         return
     if not style.endswith(_SUFFIX):

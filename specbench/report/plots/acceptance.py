@@ -8,16 +8,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from specbench.records.record import CONTROL, VANILLA
 from specbench.report.frames.detail import CACHED
 from specbench.report.label import break_lines
 from specbench.report.plots.canvas import NOTE, OVER_LINE, REFERENCE, finish, make_sheet, plain
-from specbench.report.plots.scene import Scene, Series
+from specbench.report.plots.scene import Scene
 from specbench.stats import MIN_CASES
 
 MOST_PANELS = 30
+_METHOD = ["method", "variant"]
 _COLUMNS = 2
 _PANEL_INCH = (2.0, 1.25)
 _LINE_INCH = 0.16
@@ -34,22 +35,20 @@ _POSITION_PANELS = (
 )
 
 
-def ever_gaining(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of methods that ever emitted more than one token in a step; vanilla and its like have no histogram."""
-    frame = frame[~frame["method"].isin([VANILLA, CONTROL])]
-    most = frame.groupby(["method", "variant"])["tokens"].transform("max")
-    return frame[most > 1]
-
-
 def draw_accept_lengths(scene: Scene) -> Figure | str:
-    """Share of decode steps by tokens emitted; the dashed line is the mean, MAT."""
-    frame = ever_gaining(scene.detail["accept_lengths"])
-    groups = list(frame.groupby(["method", "variant"], sort=False))
+    """Share of decode steps by tokens emitted; the dashed line is the mean, MAT.
+
+    Methods that never emitted more than one token in a step, vanilla and its like, have no histogram.
+    """
+    frame = scene.detail["accept_lengths"]
+    frame = frame[~frame["method"].isin([VANILLA, CONTROL])]
+    groups = [(key, rows) for key, rows in frame.groupby(_METHOD, sort=False) if rows["tokens"].max() > 1]
     if len(groups) > MOST_PANELS:
         return f"{len(groups)} methods, at most {MOST_PANELS} are drawn; tables/accept_lengths.csv has them"
     if not groups:
         return "no method ever emitted more than one token in a step"
-    bins = max(_bins(rows) for _, rows in groups)
+    covered = [int(np.searchsorted(rows["share"].cumsum(), _COVERED)) + 2 for _, rows in groups]  # shows nearly all
+    bins = max(min(_MOST_BINS, n, int(rows["tokens"].max())) for n, (_, rows) in zip(covered, groups, strict=True))
     titles = [break_lines(scene.spell(*key), _TITLE_CHARS) for key, _ in groups]
     lines = max(title.count("\n") + 1 for title in titles)
     columns = min(_COLUMNS, len(groups))
@@ -63,20 +62,15 @@ def draw_accept_lengths(scene: Scene) -> Figure | str:
         axes.set_title(plain(title), loc="left", fontsize=8.5, fontweight="bold", pad=4)
     for axes in grid.flat[len(groups) :]:
         axes.set_axis_off()
-    for place in range(len(groups)):
-        if place + columns >= len(groups):  # the lowest of its column, also above an empty place
-            grid.flat[place].set_xlabel("tokens a step")
-            grid.flat[place].tick_params(labelbottom=True)
+    for axes in grid.flat[
+        max(0, len(groups) - columns) : len(groups)
+    ]:  # the lowest of a column, or above an empty place
+        axes.set_xlabel("tokens a step")
+        axes.tick_params(labelbottom=True)
     for axes in grid[:, 0]:
         axes.set_ylabel("steps [%]")
     note = f"{scene.where}; every step emits at least 1, so 1 is a step without gain; dashed: the mean, MAT"
     return finish(canvas, "Tokens emitted by a decode step", note)
-
-
-def _bins(rows: pd.DataFrame) -> int:
-    """How many bars show nearly all steps."""
-    covered = rows["share"].cumsum().to_numpy()
-    return min(_MOST_BINS, int(np.searchsorted(covered, _COVERED)) + 2, int(rows["tokens"].max()))
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, bins: int, colour: str) -> None:
@@ -90,9 +84,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, bins: int, colour: str) -> None:
     axes.bar_label(bars, figures, fontsize=8, color=NOTE, padding=1, bbox=OVER_LINE | {"pad": 0.2})
     mean = float((rows["tokens"] * rows["steps"]).sum() / rows["steps"].sum())
     axes.axvline(min(mean, bins), **REFERENCE, zorder=0.5)
-    axes.annotate(
-        f"MAT {mean:.2f}", (1, 1), (0, -2), "axes fraction", "offset points", ha="right", va="top", fontsize=8
-    )
+    axes.text(1, 0.98, f"MAT {mean:.2f}", transform=axes.transAxes, ha="right", va="top", fontsize=8)
     every = 1 if bins <= 9 else 2
     names = {bins: f"{bins}+"} if len(shares) > bins else {}
     ticks = [*(place for place in places[::every] if place <= bins - every), bins]
@@ -115,7 +107,9 @@ def draw_accept_positions(scene: Scene) -> Figure | str:
         return "too few drafts"
     canvas, panels = make_sheet((3.8, 4.0), 2, 1, (0.0, 0.18), sharex=True, sharey=True)
     lines: dict[str, Any] = {}
-    deepest = _deepest(with_enough_steps(frame, "drafted"))
+    drafted = with_enough_steps(frame, "drafted")
+    seen = drafted.loc[drafted["accepted_of_drafted"] >= _FAINT, "position"]
+    deepest = int((seen if len(seen) else drafted["position"]).max())
     for axes, (base, title) in zip(panels.flat, _POSITION_PANELS, strict=True):
         for series in scene.series:
             points = with_enough_steps(series.of(frame), base)
@@ -131,11 +125,6 @@ def draw_accept_positions(scene: Scene) -> Figure | str:
     panels[-1, 0].set_xlabel("draft position")
     note = f"{scene.where}; position 1 follows the last emitted token; positions of under {MIN_STEPS} steps not drawn"
     return finish(canvas, "Acceptance by position in the draft", note, lines)
-
-
-def _deepest(points: pd.DataFrame) -> int:
-    seen = points.loc[points["accepted_of_drafted"] >= _FAINT, "position"]
-    return int(seen.max()) if len(seen) else int(points["position"].max())
 
 
 _LENGTHS_INCH, _LENGTHS_ROW_INCH = 4.0, 1.7
@@ -159,7 +148,11 @@ def draw_lengths(scene: Scene) -> Figure | str:
                 (lines[series.name],) = axes.plot(_knots(points["from"]), points[figure], **series.style.marks)
             vanilla = own[own["method"] == VANILLA].drop_duplicates("from")
             axes.plot(_knots(vanilla["from"]), vanilla[figure], **REFERENCE)
-            _dress_lengths(axes, own)
+            edges = own["from"].drop_duplicates().sort_values()
+            named = {0, *range(len(edges) - 1, 0, -(1 + len(edges) // 5))}  # names of neighbours would touch
+            axes.set_xticks(_knots(edges), [f"{edge:g}" if n in named else "" for n, edge in enumerate(edges)])
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.grid()
         sheet[row, 0].set_ylabel(_FIGURES[figure])
         sheet[row, 0].set_ylim(bottom=0)
     for axes, title in zip(sheet[-1], _AXES.values(), strict=True):
@@ -173,22 +166,9 @@ def _knots(edges: pd.Series) -> np.ndarray:
     return np.log2(np.maximum(edges.to_numpy(dtype=float), 8))
 
 
-def _dress_lengths(axes: Axes, own: pd.DataFrame) -> None:
-    edges = own["from"].drop_duplicates().sort_values()
-    every = 1 + len(edges) // 5  # names of neighbours would touch
-    named = {0, *range(len(edges) - 1, 0, -every)}
-    names = [f"{edge:g}" if place in named else "" for place, edge in enumerate(edges)]
-    axes.set_xticks(_knots(edges), names)
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.grid()
-
-
 _GROWTH_INCH = (3.8, 2.2)
 _DOT_ALPHA = 0.22
 _DOTS_SHOWN = 0.98  # of the dots: the few far above would flatten the lines
-
-
 _WINDOWS = 12  # a window holds this part of the cases, within the bounds below
 _LEAST, _MOST = MIN_CASES, 50
 
@@ -199,7 +179,7 @@ def choose_window(cases: int) -> int:
 
 
 def average_windows(rows: pd.DataFrame, above: str, below: str) -> tuple[np.ndarray, np.ndarray]:
-    """(W,) mean tokens held and (W,) sum of ``above`` over sum of ``below``, a window of cases by tokens held each.
+    """(W,) mean tokens stored and (W,) sum of ``above`` over sum of ``below``, a window of cases by tokens stored each.
 
     Empty where there are fewer cases than a window holds.
     """
@@ -215,7 +195,7 @@ def keep_growing(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_growth(scene: Scene) -> Figure | str:
-    """MAT against tokens held; below it tokens/s where the target was timed."""
+    """MAT against tokens stored; below it tokens/s where the target was timed."""
     if scene.detail["growth"].empty:
         return "no method records how many tokens it holds"
     frame = keep_growing(scene.detail["growth"])
@@ -224,38 +204,29 @@ def draw_growth(scene: Scene) -> Figure | str:
     panels = [("mean accepted tokens (MAT)", "emitted", "steps")]
     if frame["time_s"].notna().any():
         panels.append(("tokens/s", "tokens", "time_s"))
-    canvas, sheets = make_sheet(
-        (_GROWTH_INCH[0], _GROWTH_INCH[1] * len(panels)), len(panels), 1, (0.0, 0.1), sharex=True
-    )
+    inch = (_GROWTH_INCH[0], _GROWTH_INCH[1] * len(panels))
+    canvas, sheets = make_sheet(inch, len(panels), 1, (0.0, 0.1), sharex=True)
     lines: dict[str, Any] = {}
     sheets[-1, 0].set_xlabel("tokens held when the case began")
     for axes, (title, above, below) in zip(sheets.flat, panels, strict=True):
         for series in scene.series:
-            own = series.of(frame)
-            if len(own) and own[below].notna().any():
-                lines.setdefault(series.name, _draw_window(axes, own, above, below, series))
-        _dress_growth(axes, frame, title, above, below)
+            own, look = series.of(frame), series.style
+            if own[below].notna().any():
+                axes.scatter(own[CACHED], own[above] / own[below], 9, look.colour, alpha=_DOT_ALPHA, linewidths=0)
+                mean = average_windows(own, above, below)
+                (line,) = axes.plot(*mean, color=look.colour, linestyle=look.line, linewidth=1.8)
+                lines.setdefault(series.name, line)
+        top = max(1.0, float((frame[above] / frame[below]).dropna().quantile(_DOTS_SHOWN)))
+        low = 0.9 if above == "emitted" else 0.0
+        axes.set_ylim(low, low + 1.1 * (top - low))
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set_ylabel(title)
+        if above == "emitted":
+            axes.axhline(1.0, **REFERENCE)
+        axes.grid()
     sizes = sorted({choose_window(count) for count in frame.groupby(["method", "variant"]).size()})
-    line = f"line: over {' or '.join(map(str, sizes))} neighbouring cases"
-    note = f"{scene.where}; dots: cases (the highest 2 % not all shown), {line}"
+    around = f"line: over {' or '.join(map(str, sizes))} neighbouring cases"
+    note = f"{scene.where}; dots: cases (the highest 2 % not all shown), {around}"
     return finish(canvas, "Growth with the tokens held", note, lines)
-
-
-def _draw_window(axes: Axes, rows: pd.DataFrame, above: str, below: str, series: Series) -> Any:
-    look = series.style
-    axes.scatter(rows[CACHED], rows[above] / rows[below], s=9, color=look.colour, alpha=_DOT_ALPHA, linewidths=0)
-    (line,) = axes.plot(*average_windows(rows, above, below), color=look.colour, linestyle=look.line, linewidth=1.8)
-    return line
-
-
-def _dress_growth(axes: Axes, frame: pd.DataFrame, title: str, above: str, below: str) -> None:
-    figures = (frame[above] / frame[below]).dropna()
-    low = 0.9 if above == "emitted" else 0.0
-    axes.set_ylim(low, low + 1.1 * (max(1.0, float(figures.quantile(_DOTS_SHOWN))) - low))
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set_ylabel(title)
-    if above == "emitted":
-        axes.axhline(1.0, **REFERENCE)
-    axes.grid()

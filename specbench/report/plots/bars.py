@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
-from specbench.records.record import OVERALL, PHASES, VANILLA
-from specbench.report.frames.detail import drop_repeats
+from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.frames.trials import DRAFTER_PHASES
-from specbench.report.label import break_lines, format_microseconds, format_share
+from specbench.report.label import break_lines, format_rate, format_share
 from specbench.report.plots.canvas import REFERENCE, finish, inner_inch, make_rows, make_sheet, plain, write_ends
 from specbench.report.plots.scene import PARTS, Scene, Series, Style, style_of
 from specbench.report.table import mark_few
@@ -38,12 +36,13 @@ _GROUP_CHARS, _CHAR_INCH, _ROW_INCH = 13, 0.065, 1.5
 
 
 def draw_bars(scene: Scene, figure: str) -> Figure | str:
-    """One horizontal bar a method, its value beside it; NaN leaves the row empty with n/a."""
+    """One horizontal bar a method, its value next to it; NaN leaves the row empty with n/a."""
     if reason := missing(scene, figure):
         return reason
     canvas, axes = make_rows([entry.name for entry in scene.series])
     values, errors = _figures(scene.series, figure, OVERALL)
-    texts = [_spell(entry, figure) for entry in scene.series]
+    rows = [entry.rows.loc[OVERALL].to_dict() if OVERALL in entry.rows.index else {} for entry in scene.series]
+    texts = ["n/a" if np.isnan(v) else mark_few(f"{v:.2f}", row) for v, row in zip(values, rows, strict=True)]
     places = np.arange(len(values))
     axes.barh(places, np.nan_to_num(values), height=0.66, xerr=errors, error_kw=_WHISKER, **_looks(scene.series))
     tops = np.nan_to_num(values) + np.nan_to_num(errors[1])
@@ -56,7 +55,7 @@ def draw_bars(scene: Scene, figure: str) -> Figure | str:
 
 
 def missing(scene: Scene, figure: str) -> str:
-    """Why the figure has no plot; '' where it has one."""
+    """Why the figure has no plot; '' if it has one."""
     if figure == "speedup" and not scene.timed:
         return "the target was replayed and has no times"
     if figure == "speedup" and scene.time_only:
@@ -66,13 +65,10 @@ def missing(scene: Scene, figure: str) -> str:
 
 
 def too_many(scene: Scene) -> str:
-    """Why there is no plot by category; '' where there is one."""
+    """Why there is no plot by category; '' if there is one."""
     count = len(scene.categories)
-    return (
-        f"{count} categories, at most {MOST_CATEGORIES} are drawn; summary.csv has them"
-        if count > MOST_CATEGORIES
-        else ""
-    )
+    some = f"{count} categories, at most {MOST_CATEGORIES} are drawn; summary.csv has them"
+    return some if count > MOST_CATEGORIES else ""
 
 
 def draw_groups(scene: Scene, figure: str) -> Figure | str:
@@ -81,7 +77,10 @@ def draw_groups(scene: Scene, figure: str) -> Figure | str:
         return reason
     series = scene.series
     categories = (*scene.categories, OVERALL) if len(scene.categories) > 1 else scene.categories
-    marked = [_bracket(series, category) for category in categories]
+    marked = []  # in brackets if no method has enough cases for an interval
+    for category in categories:
+        cases = [entry.rows.loc[category, "cases"] for entry in series if category in entry.rows.index]
+        marked.append(mark_few(category, {"cases": max(cases)} if cases else {}))
     names = [break_lines(name, _GROUP_CHARS) for name in marked]
     rows = _rows(len(series), names)
     longest = max(map(len, rows))
@@ -99,12 +98,6 @@ def draw_groups(scene: Scene, figure: str) -> Figure | str:
     return finish(canvas, f"{HEADINGS[figure]} by category", note, legend)
 
 
-def _bracket(series: Sequence[Series], category: str) -> str:
-    """A category's name, in brackets where no method has enough cases in it for an interval."""
-    cases = [entry.rows.loc[category, "cases"] for entry in series if category in entry.rows.index]
-    return mark_few(category, {"cases": max(cases)} if cases else {})
-
-
 def _rows(bars: int, names: Sequence[str]) -> list[range]:
     """Places of the categories row by row, alike in number; bars: in a group."""
     longest = max(len(line) for name in names for line in name.split("\n"))
@@ -115,7 +108,7 @@ def _rows(bars: int, names: Sequence[str]) -> list[range]:
 
 
 def _groups(axes: Axes, series: Sequence[Series], figure: str, categories: Sequence[str]) -> tuple[list[Any], bool]:
-    """The bars of one row. Returns a handle a method, and whether any has an interval."""
+    """The bars of one row. Returns one handle per method, and whether any has an interval."""
     bar = min(_GROUP_SHARE / len(series), 0.3)
     centres = np.arange(len(categories))
     spread, handles = False, []
@@ -133,7 +126,7 @@ def _groups(axes: Axes, series: Sequence[Series], figure: str, categories: Seque
 
 
 def _figures(series: Sequence[Series], figure: str, category: str) -> tuple[np.ndarray, np.ndarray]:
-    """(S,) values and (2, S) whisker lengths down and up; no whisker where there is no interval."""
+    """(S,) values and (2, S) whisker lengths down and up; no whisker if there is no interval."""
     columns = [figure, f"{figure}_low", f"{figure}_high"]
     blank = [float("nan")] * 3
     rows = [list(entry.rows.loc[category, columns]) if category in entry.rows.index else blank for entry in series]
@@ -141,19 +134,9 @@ def _figures(series: Sequence[Series], figure: str, category: str) -> tuple[np.n
     return value, np.stack([value - low, high - value])
 
 
-def _spell(entry: Series, figure: str) -> str:
-    """The figure beside its bar, in brackets as tables have those of too few cases."""
-    row = entry.rows.loc[OVERALL].to_dict() if OVERALL in entry.rows.index else {figure: float("nan")}
-    return "n/a" if np.isnan(row[figure]) else mark_few(f"{row[figure]:.2f}", row)
-
-
 def _looks(series: Sequence[Series]) -> dict[str, Any]:
-    return {
-        "color": [entry.style.colour for entry in series],
-        "hatch": [entry.style.hatch for entry in series],
-        "edgecolor": "white",
-        "linewidth": 0.3,
-    }
+    colours, hatches = [entry.style.colour for entry in series], [entry.style.hatch for entry in series]
+    return {"color": colours, "hatch": hatches, "edgecolor": "white", "linewidth": 0.3}
 
 
 def _explain(where: str, spread: bool, few: bool, loaded: bool) -> str:
@@ -200,16 +183,8 @@ def _draw_circle(axes: PolarAxes, series: Sequence[Series], figure: str, categor
     for entry in series:
         values = entry.rows[figure].reindex(list(categories)).to_numpy(dtype=float)
         top = max(top, float(np.nanmax(values, initial=0.0)))
-        look = entry.style
-        lines += axes.plot(
-            np.append(angles, angles[0]),
-            np.append(values, values[0]),
-            color=look.colour,
-            linestyle=look.line,
-            marker=look.marker,
-            markersize=3.5,
-            linewidth=1.5,
-        )
+        look = entry.style.marks | {"fillstyle": "full", "markersize": 3.5, "linewidth": 1.5}
+        lines += axes.plot(np.append(angles, angles[0]), np.append(values, values[0]), **look)
     ring = np.linspace(0, 2 * np.pi, 200)
     axes.plot(ring, np.ones_like(ring), **REFERENCE)
     axes.set_ylim(0, top * 1.05)
@@ -221,27 +196,15 @@ def _draw_circle(axes: PolarAxes, series: Sequence[Series], figure: str, categor
         text.set_bbox({"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.6})
     axes.grid(color=_GRID, linewidth=0.6)
     axes.spines["polar"].set_color(_GRID)
-    _name_spokes(axes, angles, categories)
-    return lines
-
-
-def _name_spokes(axes: PolarAxes, angles: np.ndarray, categories: Sequence[str]) -> None:
-    """Names outside the circle, turned away from it: those on the right start at it, those on the left end at it."""
     axes.set_xticks(angles, [])
-    for angle, category in zip(angles, categories, strict=True):
+    for angle, category in zip(angles, categories, strict=True):  # names stand outside the circle, turned away from it
         side, height = np.sin(angle), np.cos(angle)
         across = "center" if abs(side) < 0.2 else "left" if side > 0 else "right"
         along = "center" if abs(height) < 0.8 else "bottom" if height > 0 else "top"
-        axes.annotate(
-            plain("\n".join(textwrap.wrap(category, _SPOKE_CHARS, break_on_hyphens=False))),
-            (float(angle), axes.get_rmax()),
-            (7 * side, 7 * height),
-            textcoords="offset points",
-            ha=across,
-            va=along,
-            fontsize=8,
-            annotation_clip=False,
-        )
+        name = plain("\n".join(textwrap.wrap(category, _SPOKE_CHARS, break_on_hyphens=False)))
+        place: dict[str, Any] = {"textcoords": "offset points", "ha": across, "va": along, "annotation_clip": False}
+        axes.annotate(name, (float(angle), axes.get_rmax()), (7 * side, 7 * height), fontsize=8, **place)
+    return lines
 
 
 def draw_time_split(scene: Scene) -> Figure | str:
@@ -254,29 +217,25 @@ def draw_time_split(scene: Scene) -> Figure | str:
         return "no phases were recorded"
     if scene.timed:
         frame = frame[frame["step_ms"].notna()]
-    frame = drop_repeats(frame)
+    repeated = (frame["method"] == VANILLA) & frame["method"].duplicated()
+    frame = frame[(frame["method"] != CONTROL) & ~repeated]
     names = [scene.spell(row.method, "" if row.method == VANILLA else row.variant) for row in frame.itertuples()]
     drawn = set(zip(frame["method"], frame["variant"], strict=True))
-    missing = [series.name for series in scene.series if _key(series.rows) not in drawn]
+    missing = [series.name for series in scene.series if series.key not in drawn]
     unit, factor, phases = ("ms", 1, PHASES) if scene.timed else ("\N{MICRO SIGN}s", 1000, DRAFTER_PHASES)
     looks = {phase: look for phase, look in zip(PHASES, PARTS, strict=True) if phase in phases}
     canvas, axes = make_rows(names)
     parts = {phase: factor * frame[f"{phase}_ms"].to_numpy(dtype=float) for phase in phases}
     _stack(axes, parts, looks)
     wholes = np.nansum(list(parts.values()), axis=0)
-    write_ends(axes, wholes.tolist(), [_spell_time(value, scene.timed) for value in wholes])
+    spell = (lambda ms: f"{ms:.2f}" if ms < 100 else f"{ms:.0f}") if scene.timed else format_rate
+    write_ends(axes, wholes.tolist(), list(map(spell, wholes)))
     axes.set_xlabel(f"{unit} a decode step")
     note = f"{scene.where}; means over all steps, prefill not included"
     if missing:
         note += f"; left out, no phases recorded: {', '.join(missing)}"
     title = "Where a decode step's time goes" if scene.timed else "The drafters' own time in a decode step"
-    return finish(canvas, title, note, _legend_of(looks))
-
-
-def _spell_time(value: float, timed: bool) -> str:
-    if not timed:
-        return format_microseconds(value)
-    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+    return finish(canvas, title, note, {name: Patch(**look.fill) for name, look in looks.items()})
 
 
 def draw_sources(scene: Scene) -> Figure | str:
@@ -302,11 +261,8 @@ def draw_sources(scene: Scene) -> Figure | str:
     axes.set_xlabel("share of nodes [%]")
     axes.set_xlim(0, 100)
     note = f"{scene.where}; above: proposed nodes, below: those the target accepted"
-    return finish(canvas, "Where drafted and accepted tokens came from", note, _legend_of(looks))
-
-
-def _key(rows: pd.DataFrame) -> tuple[str, str]:
-    return str(rows["method"].iloc[0]), str(rows["variant"].iloc[0])
+    legend = {name: Patch(**look.fill) for name, look in looks.items()}
+    return finish(canvas, "Where drafted and accepted tokens came from", note, legend)
 
 
 def _stack(
@@ -319,7 +275,3 @@ def _stack(
         widths = np.nan_to_num(values)
         axes.barh(places, widths, height, left=left, **looks[name].fill)
         left = left + widths
-
-
-def _legend_of(looks: Mapping[str, Style]) -> dict[str, Patch]:
-    return {name: Patch(**look.fill) for name, look in looks.items()}

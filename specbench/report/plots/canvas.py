@@ -18,7 +18,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from specbench.names import printable
@@ -37,7 +37,7 @@ NOTE = "#555555"
 REFERENCE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": (0, (4, 3))}  # the line of vanilla
 OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a figure stays legible on the dashed line
 _PAD_INCH = 0.05
-_ROWS_INCH, _ROW_INCH, _BAR_INCH, _ROW_CHARS = 4.0, 0.3, 0.24, 24  # of a plot with a row a method
+_ROWS_INCH, _ROW_INCH, _BAR_INCH, _ROW_CHARS = 4.0, 0.3, 0.24, 24  # of a plot with one row per method
 _HEAD = "head"  # marks the texts above a plot, which a paper has in its own caption
 _SERIF = ["Times New Roman", "Nimbus Roman", "Liberation Serif", "STIXGeneral"]
 _NOTE_CHARS, _TITLE_CHARS = 75, 50  # of a line as wide as the sheet
@@ -47,20 +47,20 @@ _LEAST_INCH = 1.2  # axes never shrink below this, however long the names beside
 
 
 def plain(text: str) -> str:
-    """Text that is drawn as it is: a dollar sign would start mathematics."""
+    """Text that is drawn unchanged: a dollar sign would start mathematics."""
     return printable(text).replace("$", r"\$")
 
 
 def set_log2(axes: Axes, ticks: Sequence[float] = ()) -> None:
-    """Powers of two along x, or these ticks of a log scale, written as they are."""
+    """Powers of two along x, or these ticks of a log scale, written unchanged."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(sorted(ticks)) if ticks else LogLocator(base=2))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter("{x:g}")
 
 
 def fit(canvas: Figure) -> Bbox:
-    """Narrow the figure until all that is drawn, names beside the axes too, fits the sheet. Returns its box [inch]."""
+    """Narrow the figure until all that is drawn, names next to the axes too, fits the sheet. Returns its box [inch]."""
     for _ in range(3):  # narrower axes may have other ticks
         box = canvas.get_tightbbox()
         over = box.width - inner_inch()
@@ -107,15 +107,10 @@ def write_ends(axes: Axes, ends: Sequence[float], texts: Sequence[str], shift: f
 
 
 def finish(canvas: Figure, title: str, note: str, legend: Mapping[str, Any] | None = None) -> Figure:
-    """The figure with its head, and below it the legend: name -> what is drawn so."""
-    write_head(canvas, title, note)
-    if legend:
-        add_legend(canvas, list(legend), list(legend.values()))
-    return canvas
+    """The figure, as wide as the sheet, with its title and in grey its note above, and its legend below.
 
-
-def write_head(canvas: Figure, title: str, note: str) -> None:
-    """Above all that is drawn the title, and under it in grey what was measured and how to read it. Fits the sheet."""
+    note: what was measured and how to read it. legend: name -> what is drawn so, in as many columns as the sheet holds.
+    """
     box = fit(canvas)
     lines = textwrap.wrap(note, _NOTE_CHARS)
     place: dict[str, Any] = {"gid": _HEAD, "va": "bottom", "ha": "left", "linespacing": 1.15}
@@ -124,31 +119,27 @@ def write_head(canvas: Figure, title: str, note: str) -> None:
     canvas.text(left, above / high, plain("\n".join(lines)), fontsize=8, color=NOTE, **place)
     above += 0.135 * len(lines) + 0.05
     canvas.text(left, above / high, plain(textwrap.fill(title, _TITLE_CHARS)), fontsize=10, fontweight="bold", **place)
-
-
-def add_legend(canvas: Figure, names: Sequence[str], handles: Sequence[Any]) -> None:
-    """Below all that is drawn, in as many columns as the sheet holds."""
+    if not legend:
+        return canvas
     box = fit(canvas)
-    names = [plain(break_lines(name, _LEGEND_CHARS)) for name in names]
+    names = [plain(break_lines(name, _LEGEND_CHARS)) for name in legend]
     longest = max(len(line) for name in names for line in name.split("\n"))
     columns = int(np.clip(inner_inch() / (_CHAR_INCH * longest + _LEGEND_ENTRY_INCH), 1, len(names)))
     canvas.legend(
-        list(handles),
-        names,
-        loc="upper left",
+        [*legend.values()], names, loc="upper left", ncols=columns, handlelength=2.6, columnspacing=1.4,
         bbox_to_anchor=(box.x0 / canvas.get_figwidth(), (box.y0 - 0.08) / canvas.get_figheight()),
-        ncols=columns,
-        handlelength=2.6,
-        columnspacing=1.4,
-        borderaxespad=0,
-        borderpad=0,
-    )
+        borderaxespad=0, borderpad=0,
+    )  # fmt: skip
+    return canvas
 
 
 @contextmanager
 def drawing(style: str = SCREEN) -> Iterator[None]:
     """Draw and save inside this. style: screen, paper, or a file, whose figure.figsize has the width of a sheet."""
-    with mpl.rc_context(fname=STYLE), _quiet_fonts():
+    fonts = logging.getLogger("fontTools")  # logs a page of font tables at INFO, which would bury a run's own log
+    level = fonts.level
+    with mpl.rc_context(fname=STYLE):
+        fonts.setLevel(logging.WARNING)
         mpl.rc("figure", figsize=(SHEET_INCH if style == SCREEN else COLUMN_INCH, COLUMN_INCH))
         if style == SCREEN:
             mpl.rc("pdf", fonttype=3)  # Type 42 is what publishers ask for; to subset it takes two thirds of the saving
@@ -158,24 +149,15 @@ def drawing(style: str = SCREEN) -> Iterator[None]:
             mpl.rc("mathtext", fontset="stix")
         if style not in (SCREEN, PAPER):
             mpl.rc_file(style, use_default_template=False)
-        yield
+        try:
+            yield
+        finally:
+            fonts.setLevel(level)
 
 
 def inner_inch() -> float:
     """Of a sheet, what is drawn on: all plots are laid out for the widest sheet, and narrowed where it is less."""
     return min(SHEET_INCH, float(mpl.rcParams["figure.figsize"][0])) - 2 * _PAD_INCH
-
-
-@contextmanager
-def _quiet_fonts() -> Iterator[None]:
-    """Embedding text in a pdf logs a page of font tables at INFO, which would bury a run's own log."""
-    logger = logging.getLogger("fontTools")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def take_caption(figure: Figure) -> str:
@@ -203,7 +185,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def save_all(figures: Iterable[tuple[str, Figure]], folder: Path, style: str = SCREEN) -> list[Path]:
-    """Save each under its name. For a paper their titles and notes go to captions.txt, a line a file."""
+    """Save each under its name. For a paper their titles and notes go to captions.txt, one line per file."""
     files, captions = [], []
     for name, figure in figures:
         if style != SCREEN:

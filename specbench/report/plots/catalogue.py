@@ -59,7 +59,7 @@ def draw_plots(findings: Findings, load: Load | None = None, display: bool = Fal
 
 
 def title_of(stem: str) -> str:
-    """'growth-tiny' -> 'Mean accepted tokens against tokens held, tiny'; unknown names as they are."""
+    """'growth-tiny' -> 'Mean accepted tokens against tokens stored, tiny'; unknown names unchanged."""
     kind, _, where = stem.partition("-")
     known = [plot for plot in PLOTS if kind == plot.name or kind.startswith(f"{plot.name}_")]
     if not known:

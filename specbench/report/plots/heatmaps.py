@@ -49,17 +49,15 @@ _TITLES = {
 
 def write_heatmaps(grids: Sequence[Heatmap], output: Path, style: str = SCREEN) -> list[Path]:
     """plots/heatmap_<metric>-<method>.png and .pdf, its cells under tables/ as csv, one a row. Returns the files."""
-    files = []
-    for name, grid in _named(grids).items():
+    files, named = [], _named(grids)
+    for name, grid in named.items():
         long = grid.cells.reset_index().melt(id_vars=grid.y, var_name=grid.x, value_name=grid.metric)
         files += write_texts(output / "tables", {f"{name}.csv": to_csv(long)})
+        if style != SCREEN:
+            named[name] = replace(grid, method=display_name(grid.method))
     with drawing(style):
-        named = ((name, draw_heatmap(_shown(grid, style))) for name, grid in _named(grids).items())
-        return files + save_all(named, output / "plots", style)
-
-
-def _shown(grid: Heatmap, style: str) -> Heatmap:
-    return grid if style == SCREEN else replace(grid, method=display_name(grid.method))
+        drawn = ((name, draw_heatmap(grid)) for name, grid in named.items())
+        return files + save_all(drawn, output / "plots", style)
 
 
 def _named(grids: Iterable[Heatmap]) -> dict[str, Heatmap]:

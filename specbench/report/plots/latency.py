@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from specbench.profile import Grid, Profile
 from specbench.report.plots.canvas import drawing, finish, make_sheet, save, set_log2
@@ -44,10 +42,13 @@ def draw_latency(profile: Profile) -> Figure:
         upper.errorbar(grid.fed, grid.ms[place], error, capsize=2, elinewidth=0.8, **marks)
         lower.plot(grid.fed, grid.ms[place] / grid.ms[place, 0], label=f"context {context:.0f}", **marks)
     for axes, title in ((upper, "forward [ms]"), (lower, "T(q) / T(1)")):
-        _dress(axes, title, grid.fed)
+        set_log2(axes)
+        axes.set_xlim(0.92, grid.fed[-1] * 1.08)
+        axes.set_ylabel(title)
+        axes.grid()
     upper.set_ylim(bottom=0)
     lower.set_yscale("log", base=2)
-    lower.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    lower.yaxis.set_major_formatter("{x:g}")
     lower.set_xlabel("tokens fed (q)")
     note = f"{profile.label}; medians of {profile.rounds} interleaved rounds, whiskers: half the interquartile range"
     note += f"; A/A of one token {min(profile.control):.3f} to {max(profile.control):.3f}" if profile.control else ""
@@ -55,15 +56,8 @@ def draw_latency(profile: Profile) -> Figure:
     return finish(canvas, "A forward by the tokens fed to it", note, dict(zip(names, handles, strict=True)))
 
 
-def _dress(axes: Axes, title: str, fed: np.ndarray) -> None:
-    set_log2(axes)
-    axes.set_xlim(0.92, fed[-1] * 1.08)
-    axes.set_ylabel(title)
-    axes.grid()
-
-
 def draw_rows(profile: Profile) -> Figure:
-    """A heatmap a context, one below the other: slowdown of k rows of w + 1 tokens over one token."""
+    """One heatmap per context, one below the other: slowdown of k rows of w + 1 tokens over one token."""
     found = profile.rows
     assert found is not None
     width, height = _CELL_INCH[0] * len(found.w), _CELL_INCH[1] * len(found.k)

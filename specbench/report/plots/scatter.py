@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -25,6 +24,7 @@ from specbench.report.plots.scene import Scene, Series
 _VANILLA = (1.0, 1.0)  # one token fed, one emitted
 _COSTS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)  # of a step, in vanilla's
 _MOST_LINES = 6
+_ENDS = ("low", "high")  # of an interval
 _GREY: dict[str, Any] = {"textcoords": "offset points", "color": "#777777", "fontsize": 8}
 _FRONTIER_TITLES = {"speedup": "Speedup against MAT", "predicted_speedup": "Predicted speedup against MAT (modelled)"}
 _FRONTIER_LABELS = {"speedup": "speedup over vanilla", "predicted_speedup": "predicted speedup"}
@@ -54,21 +54,11 @@ def find_dots(scene: Scene, x: str, y: str) -> list[Dot]:
         if row[[x, y]].notna().all():
             part = f" ({row['cases']} of {row['cases'] + row['errors']} cases)" if row["errors"] else ""
             at = (float(row[x]), float(row[y]))
-            found.append(Dot(series, series.name + part, at, _whiskers(row, x, y), not part))
+            left, right, low, high = (float(row.get(f"{name}_{end}", np.nan)) for name in (x, y) for end in _ENDS)
+            lines = (((left, row[y]), (right, row[y])), ((row[x], low), (row[x], high)))
+            whiskers = tuple(line for line in lines if np.isfinite(line).all() and line[0] != line[1])
+            found.append(Dot(series, series.name + part, at, whiskers, not part))
     return found
-
-
-def _whiskers(row: pd.Series, x: str, y: str) -> tuple[tuple[Point, Point], ...]:
-    (left, right), (low, high) = (
-        [float(row.get(f"{figure}_{side}", float("nan"))) for side in ("low", "high")] for figure in (x, y)
-    )
-    lines = (((left, row[y]), (right, row[y])), ((row[x], low), (row[x], high)))
-    return tuple(line for line in lines if np.isfinite(line).all() and line[0] != line[1])
-
-
-def find_prices(scene: Scene) -> list[Dot]:
-    """MAT against tokens fed; peers have no point, since their drafts are not recorded."""
-    return find_dots(scene, "tokens_fed", "mat")
 
 
 def find_gains(scene: Scene) -> tuple[str, list[Dot]]:
@@ -110,11 +100,17 @@ def _explain(canvas: Figure, title: str, note: str, dots: Sequence[Dot], marks: 
 
 def draw_front(scene: Scene) -> Figure | str:
     """Up is better, left is cheaper; the line joins the points that none beats, vanilla the first."""
-    dots = find_prices(scene)
+    dots = find_dots(scene, "tokens_fed", "mat")  # peers have none, since their drafts are not recorded
     if not dots:
         return "what the methods fed is not known"
     canvas, [[axes]] = make_sheet((3.8, 3.2))
-    _dress_front(axes, [_VANILLA, *_corners(dots)])
+    most, best = (max(values) for values in zip(_VANILLA, *_corners(dots), strict=True))
+    set_log2(axes)
+    axes.set_xlim(0.9, most**1.06 * 1.1)
+    axes.set_ylim(1 - 0.06 * (best - 0.9), best + 0.08 * (best - 0.9))
+    axes.set_xlabel("tokens fed a step")
+    axes.set_ylabel("mean accepted tokens (MAT)")
+    axes.grid()
     cost = _draw_cost(axes, scene)
     whole = [_VANILLA, *(dot.at for dot in dots if dot.whole)]
     front = [whole[place] for place in find_undominated(whole)]
@@ -137,16 +133,6 @@ def _draw_cost(axes: Axes, scene: Scene) -> str:
     cost = profile.forward_ms(fed, np.full_like(fed, context)) / profile.forward_ms([1.0], [float(context)])
     axes.plot(fed, cost, color="black", linewidth=1.2, linestyle=":")
     return f"; dotted: T(q) / T(1), {profile.label}, context {context}: points above it gain before drafting time"
-
-
-def _dress_front(axes: Axes, corners: Sequence[Point]) -> None:
-    most, best = (max(values) for values in zip(*corners, strict=True))
-    set_log2(axes)
-    axes.set_xlim(0.9, most**1.06 * 1.1)
-    axes.set_ylim(1 - 0.06 * (best - 0.9), best + 0.08 * (best - 0.9))
-    axes.set_xlabel("tokens fed a step")
-    axes.set_ylabel("mean accepted tokens (MAT)")
-    axes.grid()
 
 
 def draw_frontier(scene: Scene) -> Figure | str:
@@ -174,15 +160,11 @@ def _dress_frontier(axes: Axes, gains: list[Dot]) -> None:
     axes.set_xlabel("mean accepted tokens (MAT)")
     axes.grid()
     axes.axhline(1.0, **REFERENCE, zorder=1)
-    for cost in _choose_costs(max(gain.at[0] / gain.at[1] for gain in gains)):
+    worst = max(gain.at[0] / gain.at[1] for gain in gains)  # the last line is the first that no method exceeds
+    needed = [cost for cost, before in zip(_COSTS, (0.0, *_COSTS), strict=False) if before < worst]
+    for cost in (1.0, *needed[1:][-(_MOST_LINES - 1) :]):
         axes.plot([0, right], [0, right / cost], color="#999999", linewidth=1.6 if cost == 1 else 0.7, zorder=1)
         if right / cost > top:
             axes.annotate(f"{cost:g}", (top * cost, top), (0, 2), ha="center", va="bottom", **_GREY)
         else:
             axes.annotate(f"{cost:g}", (right, right / cost), (3, 0), ha="left", va="center", **_GREY)
-
-
-def _choose_costs(worst: float) -> list[float]:
-    """Costs up to the first one that no method exceeds, the frontier among them, not too many."""
-    needed = [cost for cost, before in zip(_COSTS, (0.0, *_COSTS), strict=False) if before < worst]
-    return [1.0, *needed[1:][-(_MOST_LINES - 1) :]]

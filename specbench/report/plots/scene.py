@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -82,20 +81,18 @@ PARTS = (
 )
 
 
-_LOSSY = " (lossy)"
-
-
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One method of one model and suite. rows: its rows of the summary, indexed by category."""
+    """One method of one model and suite. key: method and variant. rows: its rows of the summary, by category."""
 
     name: str
+    key: tuple[str, str]
     style: Style
     rows: pd.DataFrame
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The method's rows of a frame of the same model and suite."""
-        method, variant = self.rows["method"].iloc[0], self.rows["variant"].iloc[0]
+        method, variant = self.key
         return frame[(frame["method"] == method) & (frame["variant"] == variant)]
 
 
@@ -106,7 +103,7 @@ class Scene:
     where, everywhere: model, suite, device and cases, with that load or with all. tag: file name suffix, '' when the
     report has one scene only. series: methods beside vanilla and its control.
     looks: (method, variant) -> its style in every plot. spell: (method, variant) -> its name in all of them.
-    timed: False where only a replayed target is in it. profile: the latency profile that predictions are made with, ''
+    timed: False if only a replayed target is in it. profile: the latency profile that predictions are made with, ''
     without one. time_only: a model driven along recorded answers is in it, and nothing else that was timed. priced: the
     profile itself and the median context of a step, None without. load: what it makes of requests that share a forward,
     None without.
@@ -140,7 +137,7 @@ def slug(name: str) -> str:
 
 
 def first_scene(findings: Findings) -> Scene:
-    """The scene of the first model and suite. Raises RunError where no case was decoded."""
+    """The scene of the first model and suite. Raises RunError if no case was decoded."""
     for scene in scenes(findings):
         return scene
     raise RunError(f"run {findings.runs[0].directory}: no case has finished yet; the same command continues it")
@@ -157,12 +154,16 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
     drawn = only(summary[~summary["method"].isin([VANILLA, CONTROL])], kept)
     keys = dict.fromkeys(zip(drawn["method"], drawn["variant"], strict=True))
     looks = {key: style_of(place) for place, key in enumerate(keys)}
-    spell = partial(_spell, display)
+
+    def spell(method: str, variant: str) -> str:
+        return label(display_name(method) if display else method, variant)
+
     groups = summary.groupby(["model", "suite"], sort=False)
     for (model, suite), rows in groups:
         series = [
-            Series(spell(*key) + (_LOSSY if key[0] in findings.lossy else ""), looks[key], part.set_index("category"))
+            Series(spell(*key) + lossy, key, looks[key], part.set_index("category"))
             for key, part in drawn.loc[drawn.index.isin(rows.index)].groupby(["method", "variant"], sort=False)
+            for lossy in [" (lossy)" if key[0] in findings.lossy else ""]
         ]
         everyone = [entry for entry in findings.reported if entry.place == (model, suite)]
         entries = least[model, suite]
@@ -197,10 +198,6 @@ def _say_where(entries: Sequence[ReportedRun], cases: int) -> str:
     kinds = [*dict.fromkeys(each.ran_on for each in facts if each.ran_on), describe_loads(facts)]
     details = "; ".join(filter(None, kinds))
     return f"{model} on {suite}{f' ({details})' if details else ''}, {cases} cases"
-
-
-def _spell(display: bool, method: str, variant: str) -> str:
-    return label(display_name(method) if display else method, variant)
 
 
 def _find_price(entries: Sequence[ReportedRun]) -> tuple[Profile, int] | None:

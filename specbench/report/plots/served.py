@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from specbench.records.record import CONTROL, VANILLA
 from specbench.report.frames.detail import LOADED
@@ -47,7 +46,7 @@ def draw_served(scene: Scene) -> Figure | str:
 
 
 def draw_load_speedup(scene: Scene) -> Figure | str:
-    """A line a method with intervals; thin and dotted what a profile models. Below 1 drafting does not pay."""
+    """One line per method with intervals; thin and dotted what a profile models. Below 1 drafting does not pay."""
     frame = scene.detail[LOADED]
     if frame["requests"].nunique() < 2:
         return "fewer than two loads"
@@ -104,7 +103,7 @@ def draw_crossover(scene: Scene) -> Figure | str:
     _dress(lower, [2, 4, 8, 16, 32, 64, 96], "tokens fed a request and step", "break-even MAT")
     lower.set_yscale("log", base=2)
     lower.set_ylim(0.95, min(16.0, float(even["break_even_mat"].max()) * 1.1))
-    lower.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    lower.yaxis.set_major_formatter("{x:g}")
     lower.legend(ncols=2)
     outside = "; partly beyond what the profile measured" if (speedups["outside"] > FEW).any() else ""
     note = f"{LABELLED}; {scene.where}; {scene.load.where}; dashed: vanilla under the same load{outside}"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.columns import COLUMN
 from specbench.report.frames.counting import DEFINITIONS
-from specbench.report.frames.detail import AUDIT, MIN_VALUES, PERCENTILES, QUALITY
+from specbench.report.frames.detail import AUDIT, MIN_VALUES, PERCENTILES, QUALITY, WAITS
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.served import SHARES, fewest
+from specbench.report.frames.served import SHARES, WAITED, fewest
 from specbench.report.label import (
     BLANK,
     Cell,
@@ -29,7 +27,11 @@ from specbench.report.label import (
 from specbench.report.table import INTERVALS, KEYS, ROW, Heading, Table, method_table, widen, without_blanks
 from specbench.stats import MIN_CASES
 
-_TAILS = {"first_token": "Time to first token", "burst": "Inter-token latency", "per_token": "Time per token"}
+_TAILS = [
+    Heading(f"{title} p{share}", f"{wait}_p{share}_ms")
+    for wait, title in zip(WAITS, ("Time to first token", "Inter-token latency", "Time per token"), strict=True)
+    for share in PERCENTILES
+]
 _TAILS_MEANING = (
     "Time to first token: from the request on. Inter-token latency: the wait for the next tokens, one step, however"
     " many it brings. Time per token: a request's decode time over its tokens. Percentiles in ms over all requests or"
@@ -49,15 +51,9 @@ _LENGTHS_COUNTED = "Acceptance length of the same steps, as each engine or harne
 _RATES_COUNTED = "Acceptance rate, likewise: "
 
 
-def waiting_columns(titles: Mapping[str, str], shares: Sequence[int]) -> list[Heading]:
-    """A column a wait and percentile. titles: of the waits."""
-    pairs = itertools.product(titles.items(), shares)
-    return [Heading(f"{title} p{share}", f"{wait}_p{share}_ms") for (wait, title), share in pairs]
-
-
 def tails_table(frame: pd.DataFrame, where: str) -> Table:
-    """The figures as printed, a row a method. where: what was run."""
-    return method_table("tails", (where, _TAILS_MEANING), frame, waiting_columns(_TAILS, PERCENTILES))
+    """The figures as printed, one row per method. where: what was run."""
+    return method_table("tails", (where, _TAILS_MEANING), frame, _TAILS)
 
 
 def lengths_tables(frame: pd.DataFrame, where: str = "") -> list[Table]:
@@ -94,17 +90,14 @@ def count_tables(frame: pd.DataFrame) -> tuple[Table, ...]:
     if frame.empty:
         return ()
     wide = widen(frame, "counted_as", ("length", "rate"))
-    lengths = {name: each.length_is for name, each in DEFINITIONS.items()}
-    rates = {name: each.rate_is for name, each in DEFINITIONS.items() if each.rate}
-    return (_counted(wide, "length", _LENGTHS_COUNTED, lengths), _counted(wide, "rate", _RATES_COUNTED, rates))
-
-
-def _counted(wide: pd.DataFrame, figure: str, begin: str, meanings: Mapping[str, str]) -> Table:
-    """meanings: definition -> what it is, in words."""
-    write = format_share if figure == "rate" else functools.partial(format_number, decimals=3)
-    columns = [Heading(name, f"{name} {figure}", write) for name in meanings]
-    meaning = begin + "; ".join(f"{name}: {text}" for name, text in meanings.items())
-    return method_table("counts", ("", f"{meaning}."), wide, columns)
+    tables = []
+    for figure, begin in (("length", _LENGTHS_COUNTED), ("rate", _RATES_COUNTED)):
+        meanings = {name: getattr(each, f"{figure}_is") for name, each in DEFINITIONS.items() if getattr(each, figure)}
+        write = format_share if figure == "rate" else functools.partial(format_number, decimals=3)
+        columns = [Heading(name, f"{name} {figure}", write) for name in meanings]
+        meaning = begin + "; ".join(f"{name}: {text}" for name, text in meanings.items())
+        tables.append(method_table("counts", ("", f"{meaning}."), wide, columns))
+    return tuple(tables)
 
 
 _AUDIT_MEANING = (
@@ -135,7 +128,7 @@ _AUDIT = (
 
 
 def audit_tables(findings: Findings, where: str = "") -> list[Table]:
-    """A row a method, of all cases; none without a method that drafts. The csv has the categories."""
+    """One row per method, of all cases; none without a method that drafts. The csv has the categories."""
     frame = findings.detail[AUDIT]
     overall = frame[frame["category"] == OVERALL]
     if overall.empty:
@@ -153,7 +146,7 @@ _QUALITY_MEANING = (
 
 
 def quality_tables(findings: Findings, where: str = "") -> list[Table]:
-    """A row a method; none where no answer was checked."""
+    """One row per method; none if no answer was checked."""
     frame = findings.detail[QUALITY]
     if frame.empty:
         return []
@@ -164,16 +157,15 @@ def quality_tables(findings: Findings, where: str = "") -> list[Table]:
     columns = (
         Heading("Checked cases", "checked", str),
         Heading("Correct", "correct", format_share, spread=_points_interval),
-        Heading(
-            "Less vanilla's",
-            "difference",
-            lambda share: BLANK if math.isnan(share) else f"{100 * share:+.1f}",
-            spread=_points_interval,
-        ),
+        Heading("Less vanilla's", "difference", _points, spread=_points_interval),
         COLUMN["speedup"],
         COLUMN["mat"],
     )
     return [method_table(QUALITY, (where, f"{_QUALITY_MEANING} {INTERVALS}"), rows, columns)]
+
+
+def _points(share: float) -> str:
+    return BLANK if math.isnan(share) else f"{100 * share:+.1f}"
 
 
 def _points_interval(low: float, high: float) -> str:
@@ -190,7 +182,6 @@ _LOAD_MEANING = (
 _FEW_STRETCHES = (
     f" Speedups of fewer than {MIN_CASES} stretches are without an interval: how far chance moves them is not known."
 )
-_WAIT_TITLES = {"queue": "Queue", "ttft": "Time to first token", "itl": "Inter-token latency", "tpot": "Time per token"}
 _WAITS_MEANING = (
     "Milliseconds. Queue: from the intended arrival until the prompt is read. Time to first token: from the intended"
     " arrival. Inter-token latency: the wait for the next burst. A percentile needs"
@@ -211,7 +202,7 @@ _LOAD = (
 
 
 def served_tables(frame: pd.DataFrame, where: str = "") -> tuple[Table, ...]:
-    """Throughput, and waits where the requests are enough for any percentile; none where no run was under load."""
+    """Throughput, and waits where the requests are enough for any percentile; none if no run was under load."""
     if frame.empty:
         return ()
     loads = [] if frame["rate"].notna().all() else [Heading("At once", "requests", format_count)]
@@ -220,7 +211,10 @@ def served_tables(frame: pd.DataFrame, where: str = "") -> tuple[Table, ...]:
     served = method_table("load", (where, _LOAD_MEANING + few), frame, _LOAD, loads)
     if frame.filter(regex="_p[0-9]+_ms$").isna().all(axis=None):
         return (served,)
-    columns = [Heading("Requests", "served", format_count), *waiting_columns(_WAIT_TITLES, SHARES)]
+    titles = ("Queue", "Time to first token", "Inter-token latency", "Time per token")
+    waits = [(wait, title, share) for wait, title in zip(WAITED, titles, strict=True) for share in SHARES]
+    columns = [Heading(f"{title} p{share}", f"{wait}_p{share}_ms") for wait, title, share in waits]
+    columns.insert(0, Heading("Requests", "served", format_count))
     return served, method_table("load_waits", (where, _WAITS_MEANING), frame, columns, loads)
 
 
@@ -232,7 +226,7 @@ _SHARDS_HEADER = ("Run", "Part", "Machine", "Cases", "Tokens/s", "A/A")
 
 
 def shards_tables(findings: Findings) -> list[Table]:
-    """A row a shard; no table where no run was merged."""
+    """One row per shard; no table if no run was merged."""
     rows = []
     for entry in findings.reported:
         for shard in entry.shards:

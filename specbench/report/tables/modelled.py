@@ -30,7 +30,7 @@ _COLUMNS = (
 
 
 def prediction_table(findings: Findings) -> Table | None:
-    """A row a method that has a prediction; None without any."""
+    """One row per method that has a prediction; None without any."""
     rows = findings.summary
     rows = rows[(rows["category"] == OVERALL) & rows["predicted_speedup"].notna()]
     if rows.empty:
@@ -40,10 +40,6 @@ def prediction_table(findings: Findings) -> Table | None:
     error = (rows["predicted_speedup"] / rows["decode_speedup"] - 1).abs().median()
     median = "" if pd.isna(error) else f" Median absolute error: {100 * error:.1f} %."
     return method_table("predicted", (f"{findings.profiles}.", _MEANING + median), rows, _COLUMNS)
-
-
-def _write_pays_to(requests: int) -> str:
-    return f"{MOST} or more" if requests >= MOST else str(requests or "never")
 
 
 def crossover_table(found: Load) -> Table:
@@ -64,7 +60,7 @@ def crossover_table(found: Load) -> Table:
     columns = (
         COLUMN["mat"],
         *(Heading(f"{count} at once", f"{count} at_load", str) for count in counts),
-        Heading("Pays up to", "pays_to", _write_pays_to),
+        Heading("Pays up to", "pays_to", lambda most: f"{MOST} or more" if most >= MOST else str(most or "never")),
     )
     rows = found.pays.merge(widen(speedups, "concurrency", ["at_load"]), on=list(ROW))
     return method_table("crossover", (f"{found.where}.", meaning), rows, columns)

@@ -31,7 +31,7 @@ _BEST_FIGURES = {"speedup": "Speedup", "predicted_speedup": "Predicted (modelled
 
 
 def pair_tables(findings: Findings, headlines: Sequence[Headline]) -> list[Table]:
-    """A table for each headline of two methods or more, the best first; the best ones only where there are many."""
+    """A table for each headline of two methods or more, the best first; the best ones only if there are many."""
     return [
         _table(*found, headline, len(headlines) > 1)
         for headline in headlines
@@ -70,7 +70,7 @@ def ratio_cell(ratio: Estimate) -> Cell:
 
 
 def pair_frame(findings: Findings, headlines: Sequence[Headline]) -> pd.DataFrame:
-    """A row a pair of ``tables/pairs.csv``, the better one first."""
+    """One row per pair of ``tables/pairs.csv``, the better one first."""
     rows = []
     for headline in headlines:
         found = _entrants(findings, headline)
@@ -83,7 +83,7 @@ def pair_frame(findings: Findings, headlines: Sequence[Headline]) -> pd.DataFram
 
 
 def settings_tables(findings: Findings, headlines: Sequence[Headline]) -> list[Table]:
-    """A row a setting of a sweep, each method's best before its neighbours; no table where nothing was varied."""
+    """One row per setting of a sweep, each method's best before its neighbours; no table if nothing was varied."""
     rows = tuple(row for headline in headlines for row in _settings(findings, headline))
     if not rows:
         return []

@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import yaml
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
-from specbench.report.columns import COLUMN, COLUMNS, OVERALL_COLUMNS, RESULT, STEP_COLUMNS
+from specbench.report.columns import COLUMN, COLUMNS, OVERALL_COLUMNS, STEP_COLUMNS
 from specbench.report.frames.cases import category_order
 from specbench.report.frames.detail import AUDIT, LOADED, QUALITY, Detail
 from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding, describe_loads
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.pairs import Contest, is_alone
 from specbench.report.frames.summary import drop_repeated_rows, of_place, with_drafting
-from specbench.report.label import BLANK
 from specbench.report.table import (
     FEW,
     INTERVALS,
@@ -34,52 +34,8 @@ from specbench.report.table import (
 from specbench.report.tables.detail import lengths_tables, tails_table
 from specbench.stats import MIN_CASES, RESAMPLES
 
-GENERAL = {  # place among the definitions -> term and definition; those of a column are in ``RESULT``
-    2: ("Decode step", "One forward of the target after the prefill."),
-    12: (
-        "Staircase",
-        "The decode speedup as a product: MAT, times vanilla's forward over the method's, times what drafting and the "
-        "rest of a step leave of it (overhead), times what is in no phase (remainder).",
-    ),
-    13: (
-        "Tie",
-        "Of two methods: the interval of their ratio, paired by case, holds 1. The best of a column is bold only where "
-        "it ties with none.",
-    ),
-    14: ("Time to first token", "From the request to its first token: the prefill."),
-    15: ("Inter-token latency", "The wait for the next tokens: one decode step, however many tokens it brings."),
-    16: (
-        "Interval",
-        f"95 % percentile bootstrap over cases ({RESAMPLES} resamples): how far the figure would move on other prompts "
-        f"of this kind. None is given under {MIN_CASES} cases.",
-    ),
-    17: (
-        "A/A control",
-        "Vanilla timed twice: the median of the blocks' ratios (under load, the stretches'). Its interval is that of "
-        "re-timing this very suite; it should hold 1 and be narrower than 1 %. It says nothing about other prompts.",
-    ),
-    19: (
-        "Position",
-        "Depth in the draft, 1 right after the last emitted token. Accepted of drafted: of the steps whose draft was "
-        "that deep. Accepted of reached: of those that had accepted every earlier position.",
-    ),
-    20: ("Source", "The part of a method that a drafted token came from, as the method names it."),
-    23: (
-        "Drafting",
-        "Of a replayed target: mean microseconds a decode step in the drafter's own code, draft and update together. "
-        "Vanilla's is what the loop and the clock cost by themselves. A lower bound: no forward runs in between and "
-        "empties the processor's caches.",
-    ),
-    24: (
-        "Phases",
-        "Mean milliseconds a decode step: prepare (masks and positions), draft, forward (the target), verify, update "
-        "(cache and the method's own state). Prefill is milliseconds a turn.",
-    ),
-    25: ("State", "The most bytes that the method kept between steps, weights apart."),
-    28: (BLANK, "Does not apply, or was not measured. It is never a zero."),
-}
-_PLACED = GENERAL | {column.glossary: (column.title, column.definition) for column in RESULT if column.glossary}
-DEFINITIONS = dict(_PLACED[place] for place in sorted(_PLACED))  # term -> definition, as a report prints them
+_GLOSSARY = yaml.safe_load(Path(__file__).parents[1].joinpath("glossary.yaml").read_text(encoding="utf-8"))
+DEFINITIONS = {term: text.format(resamples=RESAMPLES, least=MIN_CASES) for term, text in _GLOSSARY.items()}
 _BY_CATEGORY = {  # figure -> its explanation
     "speedup": "Speedup over vanilla: time per token, paired by case.",
     "mat": "MAT: mean accepted tokens, tokens per decode step (vanilla = 1).",
@@ -103,7 +59,7 @@ def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
 def build_tables(
     summary: pd.DataFrame, facts: Sequence[Facts], contests: Sequence[Contest] = ()
 ) -> dict[str, list[Table]]:
-    """Name -> the table of lossless methods, then that of lossy ones where there are any.
+    """Name -> the table of lossless methods, then that of lossy ones if there are any.
 
     A figure that is blank in every row of the summary has no table. contests: the best of a column is bold only if it
     differs from all others in them.
@@ -121,7 +77,7 @@ def build_tables(
 
 
 def split_lossy(rows: pd.DataFrame, facts: Sequence[Facts]) -> list[tuple[pd.DataFrame, str]]:
-    """The rows of lossless methods, then those of lossy ones where there are any, each with a remark."""
+    """The rows of lossless methods, then those of lossy ones if there are any, each with a remark."""
     lossy = rows["method"].isin({name for fact in facts for name in fact.lossy})
     others = [(rows[lossy], "Lossy methods: their output may differ from vanilla's. ")] if lossy.any() else []
     return [(rows[~lossy], ""), *others]
@@ -181,26 +137,19 @@ def write_summary(findings: Findings, output: Path) -> list[Path]:
         if name == "overall":
             raw = whole.loc[whole["category"] == OVERALL, [column for column in COLUMNS if column != "category"]]
         else:
-            raw = _raw_by_category(name.removesuffix("_by_category"), whole)
+            figure = name.removesuffix("_by_category")
+            parts = COLUMN[figure].names
+            names = {f"{one} {part}": one + part.removeprefix(figure) for one in _categories(whole) for part in parts}
+            raw = widen(whole, "category", parts).reindex(columns=[*ROW, *names]).rename(columns=names)
         raw = raw.assign(lossy=raw["method"].isin(findings.lossy))
         files += write_tables(output, name, tables, **{name: raw})
     return files
 
 
-def _raw_by_category(figure: str, summary: pd.DataFrame) -> pd.DataFrame:
-    parts = COLUMN[figure].names
-    wide = widen(summary, "category", parts)
-    names = {f"{name} {part}": name + part.removeprefix(figure) for name in _categories(summary) for part in parts}
-    return wide.reindex(columns=[*ROW, *names]).rename(columns=names)
-
-
 def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
     """Write the frames behind the step plots, unrounded, as tables/<name>.csv. Returns the files."""
-    texts = {
-        f"{name}.csv": to_csv(frame)
-        for name, frame in detail.items()
-        if len(frame) or name not in (LOADED, QUALITY, AUDIT)
-    }
+    shown = {name: frame for name, frame in detail.items() if len(frame) or name not in (LOADED, QUALITY, AUDIT)}
+    texts = {f"{name}.csv": to_csv(frame) for name, frame in shown.items()}
     if len(detail["tails"]):
         texts["tails.md"] = to_markdown(tails_table(detail["tails"], where))
     texts |= {f"{table.name}.md": to_markdown(table) for table in lengths_tables(detail["by_length"], where)}

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA
-from specbench.report.columns import OVERALL_COLUMNS
+from specbench.report.columns import COLUMN
 from specbench.report.frames.cases import category_order
 from specbench.report.frames.detail import LOADED
 from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding
@@ -41,7 +41,7 @@ _MOST_SHARDS = 40
 
 
 def print_findings(findings: Findings, console: Console | None = None, load: Load | None = None) -> None:
-    """Print who is fastest, the tables and warnings; plain text, without colour, where it is not a terminal."""
+    """Print the fastest method, the tables and warnings; plain text, without colour, if it is not a terminal."""
     console = console or open_console()
     width = min(WIDTH, console.width)
     lossy = findings.summary["method"].isin(findings.lossy)
@@ -97,20 +97,16 @@ def print_table(table: Printed, console: Console | None = None) -> None:
     console = console or open_console()
     console.print(_text(table.where, style="bold"))
     console.print(_text(table.meaning, style="dim"))
+    options = console.options.update(width=_ROOM)  # all that a table wants
     sheet = _sheet(table, None)
-    if _width(sheet, console) > console.width:
+    if console.measure(sheet, options=options).maximum > console.width:
         sheet = _sheet(table, _HEADER_WIDTH)
-    sheet.width = _width(sheet, console)  # rather too wide than a figure cut short
+    sheet.width = console.measure(sheet, options=options).maximum  # rather too wide than a figure cut short
     console.print(sheet, crop=False, no_wrap=True)
 
 
-def _width(sheet: Table, console: Console) -> int:
-    """Columns that a table takes where it has all the room it wants."""
-    return console.measure(sheet, options=console.options.update(width=_ROOM)).maximum
-
-
 def _sheet(table: Printed, width: int | None) -> Table:
-    """width: of labels, which are broken to it; None = as long as they are."""
+    """width: of labels, which are broken to it; None = they are not broken."""
     sheet = _empty_sheet(table.header, table.labels)
     names = [row[0].text for row in table.rows]
     apart = len(set(names)) < len(names) or width is not None  # a name of several lines or rows
@@ -135,7 +131,7 @@ def _empty_sheet(header: Sequence[str], labels: int) -> Table:
 
 
 def open_console() -> Console:
-    """Standard output; a hundred columns of plain text where it is not a terminal."""
+    """Standard output; a hundred columns of plain text if it is not a terminal."""
     console = Screen(highlight=False)
     return console if console.is_terminal else Screen(highlight=False, width=WIDTH)
 
@@ -160,8 +156,13 @@ def _overall(rows: pd.DataFrame, width: int) -> Table:
     return sheet
 
 
+_TITLES = {  # figure -> its title on a terminal
+    **{"mat": "MAT", "tokens_per_s": "tokens/s", "speedup": "speedup [95 %]", "time_only_speedup": "time only [95 %]"},
+    **{"time_only_step_ms": "step ms", "acceptance_rate": "accepted", "fed": "tokens fed"},
+    **{"drafting_us": "drafting \N{MICRO SIGN}s", "lossless": "lossless"},
+}
 _COLUMNS = (
-    *(replace(column, title=column.terminal) for column in OVERALL_COLUMNS if column.terminal),
+    *(replace(COLUMN[figure], title=title) for figure, title in _TITLES.items()),
     Heading("errors", "failed", str),
 )
 _CONTROL = label(CONTROL)
@@ -174,10 +175,10 @@ def _broken(name: str, width: int) -> str:
 
 
 def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table | Text]:
-    """A row a figure of each method, speedup and MAT; MAT alone where no speedup is known.
+    """One row per figure of each method, speedup and MAT; MAT alone if no speedup is known.
 
     As many tables as the width needs, none for a single category, nor where every figure is blank; a line instead where
-    tables of so many would hide the others.
+    so many tables would hide the others.
     """
     categories = category_order(rows.loc[rows["category"] != OVERALL, "category"])
     methods = rows[~rows["method"].isin([VANILLA, CONTROL])]
@@ -225,7 +226,7 @@ def _fitting(categories: Sequence[str], room: int, cell: int) -> Iterator[list[i
 
 
 def print_warnings(warnings: Sequence[str], console: Console | None = None) -> None:
-    """Each on its own lines, under how many there are; nothing where there are none."""
+    """Each on its own lines, under how many there are; nothing if there are none."""
     console = console or open_console()
     if not warnings:
         return
