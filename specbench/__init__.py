@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-    from specbench.records.record import CaseRecord
     from specbench.report.frames.findings import Findings
 
 __version__ = "0.1.0"
@@ -50,7 +49,19 @@ class Result:
         """One row per case, method and round: tokens, steps, MAT and seconds; blank where the case failed."""
         import pandas as pd
 
-        return pd.DataFrame([_row(record) for run in self.findings.runs for record in run.records])
+        rows: list[dict[str, object]] = []
+        for record in (record for run in self.findings.runs for record in run.records):
+            ok, turns = record.status == "ok", record.turns
+            steps, accepted = sum(len(turn.accept) for turn in turns), sum(sum(turn.accept) for turn in turns)
+            figures = {
+                "tokens": sum(len(turn.ids) for turn in turns),
+                "steps": steps,
+                "mat": accepted / steps if steps else None,
+                "seconds": sum(turn.wall_s for turn in turns),
+            }
+            named = {"case": record.case, "category": record.category, "method": record.method, "round": record.round}
+            rows.append({**named, "ok": ok, **(figures if ok else dict.fromkeys(figures))})
+        return pd.DataFrame(rows)
 
 
 def load(path: str | Path) -> Result:
@@ -77,16 +88,3 @@ def run(*settings: str) -> Result:
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     return Result(directory, load(directory).findings, code)
-
-
-def _row(record: CaseRecord) -> dict[str, object]:
-    ok, turns = record.status == "ok", record.turns
-    steps, accepted = sum(len(turn.accept) for turn in turns), sum(sum(turn.accept) for turn in turns)
-    figures = {
-        "tokens": sum(len(turn.ids) for turn in turns),
-        "steps": steps,
-        "mat": accepted / steps if steps else None,
-        "seconds": sum(turn.wall_s for turn in turns),
-    }
-    named = {"case": record.case, "category": record.category, "method": record.method, "round": record.round}
-    return {**named, "ok": ok, **(figures if ok else dict.fromkeys(figures))}

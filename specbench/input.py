@@ -26,7 +26,7 @@ from pydantic_core import from_json
 _T = TypeVar("_T")
 _MARK = b"\xef\xbb\xbf"  # the byte order mark
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device"}
-_TYPE = re.compile(r"str|int|float|bool|(list|dict)\[.*\]")  # in a path, behind what may be of several types
+_TYPE = re.compile(r"str|int|float|bool|(list|dict)\[.*\]")  # in a path, after an entry that may be of several types
 _SHOWN = 40  # characters of a wrong value
 
 
@@ -60,7 +60,7 @@ def _reading(path: Path, what: str, fix: str) -> Iterator[None]:
 
 
 def refuse_irregular(path: Path, what: str, fix: str) -> None:
-    """Raise InputError for anything but a regular file, OSError where nothing exists."""
+    """Raise InputError for anything but a regular file, OSError if nothing exists."""
     kind = stat.S_IFMT(path.stat().st_mode)
     if kind != stat.S_IFREG:
         raise InputError(f"{what}{path}: is {_KINDS.get(kind, 'no file')}; {fix}")
@@ -184,7 +184,7 @@ _FETCH = "so only the local cache is read: fetch it where there is network (spec
 
 @functools.cache
 def refuse_network() -> str:
-    """Why the hub is not asked, '' where it is. One that cannot be reached is switched off, as by HF_HUB_OFFLINE."""
+    """Why the hub is not asked, '' if it is. One that cannot be reached is switched off, as by HF_HUB_OFFLINE."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:

@@ -29,7 +29,7 @@ def fail(message: str, program: str = "specbench") -> int:
 
 
 class Screen(Console):
-    """A console that goes on without output when its reader, such as ``head``, has gone."""
+    """A console that continues without output when its reader, such as ``head``, has gone."""
 
     def __init__(self, **options: Any) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):

@@ -129,7 +129,22 @@ def read_answers(path: Path, timed: bool = True) -> list[Answer]:
         found = parse_as(_Line, line, where, _EXPECTED)
         if fault := _find_fault(found, timed):
             raise InputError(f"{where}: {fault}; {_EXPECTED}")
-        answers.append(_answer(found))
+        choice = found["choices"][0]
+        none = [0] * len(choice["turns"])
+        counts = (choice.get("decoding_steps") or none, choice["new_tokens"], choice.get("wall_time") or none)
+        answers.append(
+            Answer(
+                question_id=found["question_id"],
+                category=found["category"],
+                task=task_of(found["category"]),
+                model_id=found.get("model_id", ""),
+                turns=tuple(AnswerTurn(*turn) for turn in zip(choice["turns"], *counts, strict=True)),
+                accept_lengths=tuple(choice.get("accept_lengths", choice.get("accept_lengths:", ()))),
+                answer_id=found.get("answer_id", ""),
+                tstamp=found.get("tstamp", 0.0),
+                misspelt="accept_lengths" not in choice and "accept_lengths:" in choice,
+            )
+        )
     if not answers:
         raise InputError(f"answer file {path}: holds no answers; {_EXPECTED}")
     return answers
@@ -149,20 +164,3 @@ def _find_fault(line: _Line, timed: bool) -> str | None:
     if timed and sum(choice.get("wall_time", [])) <= 0:
         return f"question {line['question_id']} took {sum(choice.get('wall_time', []))} s"
     return None
-
-
-def _answer(line: _Line) -> Answer:
-    choice = line["choices"][0]
-    none = [0] * len(choice["turns"])
-    counts = (choice.get("decoding_steps") or none, choice["new_tokens"], choice.get("wall_time") or none)
-    return Answer(
-        question_id=line["question_id"],
-        category=line["category"],
-        task=task_of(line["category"]),
-        model_id=line.get("model_id", ""),
-        turns=tuple(AnswerTurn(*turn) for turn in zip(choice["turns"], *counts, strict=True)),
-        accept_lengths=tuple(choice.get("accept_lengths", choice.get("accept_lengths:", ()))),
-        answer_id=line.get("answer_id", ""),
-        tstamp=line.get("tstamp", 0.0),
-        misspelt="accept_lengths" not in choice and "accept_lengths:" in choice,
-    )

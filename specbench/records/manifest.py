@@ -66,7 +66,7 @@ class Process(Section):
 
 
 class TargetModel(Section):
-    """The target. weights: "random" where it has no trained ones. template: fingerprint of a chat template's file."""
+    """The target. weights: "random" if it has no trained ones. template: fingerprint of a chat template's file."""
 
     name: str | None = None
     path: str | None = None
@@ -243,11 +243,7 @@ class Manifest(Section):
 
     @classmethod
     def parse(cls, text: bytes, where: str, fix: str) -> Manifest:
-        """The manifest that a file holds.
-
-        Raises:
-            InputError: names the first entry that does not fit; it begins with ``where`` and ends with ``fix``.
-        """
+        """The manifest in a file's bytes. Raises InputError, which begins with ``where`` and ends with ``fix``."""
         parse_json(text, where, fix)  # refuses NaN anywhere, also in entries that are not listed
         try:
             return cls.model_validate_json(text, strict=True)

@@ -43,7 +43,7 @@ Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class EngineKind(StrEnum):
-    """A value of ``engine.kind``. auto: fast where it can drive the model, else eager."""
+    """A value of ``engine.kind``. auto: fast if it can drive the model, else eager."""
 
     AUTO = "auto"
     FAST = "fast"
@@ -54,9 +54,9 @@ class EngineKind(StrEnum):
 
 
 class TreeRecord(TypedDict):
-    """A whole draft: tokens, parents and path as in ``Draft`` and ``Step``.
+    """A complete draft: tokens, parents and path as in ``Draft`` and ``Step``.
 
-    sources: name -> nodes, where the method names any. passengers: nodes, where the draft may have some. late: where
+    sources: name -> nodes, if the method names any. passengers: nodes, if the draft may have some. late: whether
     the step's last token was the first of a late chain.
     """
 
@@ -107,8 +107,8 @@ class TurnRecord:
     step_s: (steps,) time of each decode step, drafting included, and in the first what the method learns from the
     prompt; empty in records of older runs.
     sources: name -> [proposed nodes, accepted nodes]. prefill_s, decode_s: wall time; phases_s: parts of decoding.
-    energy_j: [J] of the GPUs, None where nothing counts it.
-    trees: (steps,) whole drafts of a sample of cases. load: under load only. thinking: ids up to the thinking's end.
+    energy_j: [J] of the GPUs, None if nothing counts it.
+    trees: (steps,) complete drafts of a sample of cases. load: under load only. thinking: ids up to the thinking's end.
     """
 
     __pydantic_config__ = EXACT
@@ -140,7 +140,7 @@ class TurnRecord:
 
     @property
     def wall_s(self) -> float:
-        """Time of the whole turn [s]."""
+        """Time of the complete turn [s]."""
         return self.prefill_s + self.decode_s
 
     def find_fault(self) -> str | None:
@@ -191,7 +191,7 @@ class Lossless:
     """The token-level comparison of one record with vanilla (see specbench/measure/lossless.py).
 
     equal: ids equal vanilla's in every turn. divergence: [turn, position] of the first difference.
-    positions: ids judged by teacher forcing; ties: not the argmax but within the tolerance; violations: beyond it.
+    positions: ids checked by teacher forcing; ties: not the argmax but within the tolerance; violations: beyond it.
     worst_gap: the largest logit gap between the argmax and the emitted id.
     close_steps: decode steps with an id that is within a rounding step of its best rival; None in older records.
     """
@@ -207,7 +207,7 @@ class Lossless:
     close_steps: Count | None = None
 
     def find_fault(self, turns: Sequence[TurnRecord]) -> str | None:
-        """The first entry that contradicts the others, or the turns that were judged; None without one."""
+        """The first entry that contradicts the others, or the turns that were checked; None without one."""
         if self.ties + self.violations > self.positions:
             return f"ties {self.ties} and violations {self.violations} are more than the {self.positions} positions"
         steps = sum(len(turn.accept) for turn in turns)

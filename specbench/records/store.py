@@ -62,7 +62,7 @@ class Run:
         return Manifest.model_validate(self.manifest)
 
     def section(self, *keys: str) -> Mapping[str, Any]:
-        """The mapping of the manifest below these keys; empty where it holds none."""
+        """The mapping of the manifest below these keys; empty if it has none."""
         found: Any = self.manifest
         for key in keys:
             found = found.get(key) if isinstance(found, Mapping) else None
@@ -151,7 +151,7 @@ class Consistency:
             self._judge(place, record, block)
 
     def _compare(self, place: int, record: CaseRecord, case: _Case, block: _Block) -> None:
-        """Note where a record has another question, or another block of its round, than earlier records of its case."""
+        """Note that a record has another question, or another block of its round, than earlier records of its case."""
         compared: list[tuple[str, object, object, int]] = [
             ("category", record.category, case.category, case.first),
             ("subcategory", record.subcategory, case.subcategory, case.first),
@@ -198,7 +198,7 @@ class Consistency:
 
 
 class RecordFile(Sequence[CaseRecord]):
-    """The records of a file, each read when it is asked for."""
+    """The records of a file, each read when it is used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -235,7 +235,7 @@ class RecordFile(Sequence[CaseRecord]):
 def read_manifest(
     directory: Path, fix: str = "restore it, or run the command again with measure.fresh=true"
 ) -> Manifest:
-    """The manifest of a run. Raises InputError when the directory holds none, or one that does not fit its schema.
+    """The manifest of a run. Raises InputError if the directory has none, or one that does not fit its schema.
 
     fix: the end of its message.
     """
@@ -361,7 +361,7 @@ class RunWriter:
         return kept
 
     def rewind(self, block: int) -> list[CaseRecord]:
-        """Cut the file before ``block``, where a span whose state was lost starts again; return what stays."""
+        """Cut the file before ``block``, at which a span whose state was lost starts again; return what stays."""
         end = 0
         kept: list[CaseRecord] = []
         for record, offset in parse_lines(self._path):

@@ -30,7 +30,7 @@ from specbench.runs.config import Config, conf_dir, list_options
 from specbench.runs.digest import digest
 from specbench.runs.parts import part_name
 
-# Setting -> the option of its group, where the setting is given without one.
+# Setting -> the option of its group, if the setting is given without one.
 OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
 
 # Of Hydra's messages.
@@ -95,7 +95,7 @@ def with_own_groups(overrides: Sequence[str]) -> list[str]:
 
 
 def explain(error: BaseException, overrides: list[str]) -> str:
-    """A composition error in plain words where its kind is known; else Hydra's message without its noise."""
+    """A composition error in plain words if its kind is known; else Hydra's message without its noise."""
     # Hydra keeps the reason in the error's cause.
     reasons = [str(part).strip() for part in (error, error.__cause__) if part is not None and str(part).strip()]
     message = reasons[0] if len(reasons) < 2 or reasons[1] in reasons[0] else "\n".join(reasons)
@@ -133,7 +133,7 @@ def _find_wrong(overrides: list[str]) -> str | None:
 
 
 def _settings(path: str, overrides: list[str]) -> list[str]:
-    """The settings of the node at a dotted path; empty where the path does not exist."""
+    """The settings of the node at a dotted path; empty if the path does not exist."""
     if not path:
         return [*get_type_hints(Config)]
     try:

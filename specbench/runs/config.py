@@ -106,9 +106,9 @@ class ModelConfig:
 class EngineConfig:
     """kind: auto | fast | eager | replay | timed | server. max_nodes: the largest draft a method may propose.
 
-    pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs, where it computes by torch.
+    pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs, if it computes by torch.
     attention: of drafts in fast: sdpa | triton | fused | flex.
-    compiled: fast on a CPU verifies a draft by one call of compiled code, where the model allows it.
+    compiled: fast on a CPU verifies a draft by one call of compiled code, if the model allows it.
     """
 
     kind: Annotated[str, one_of(*EngineKind)] = "auto"
@@ -144,8 +144,8 @@ class DecodeConfig:
 class MeasureConfig:
     """rounds: timings of each case. control: the A/A row. warmup: [cases] before the clock counts.
 
-    lossless: judge every id by teacher forcing. keep_trees: [cases] whose whole draft trees are recorded. fresh: start
-    anew and keep the old run aside. seed: of the order within blocks. price_per_hour: of the machine, in any currency.
+    lossless: check every id by teacher forcing. keep_trees: [cases] whose draft trees are recorded. fresh: start anew
+    and keep the old run aside. seed: of the order within blocks. price_per_hour: of the machine, in any currency.
     """
 
     rounds: Annotated[int, within(1, MOST_ROUNDS)] = 1
@@ -174,7 +174,7 @@ class ReportConfig:
 
 @dataclass
 class RunConfig:
-    """shards: workers that share the cases, jobs of ``hydra/launcher``. retry: go on at the first block that failed."""
+    """shards: workers that share the cases, jobs of ``hydra/launcher``. retry: continue at the first failed block."""
 
     shards: int = 1
     retry: bool = False
@@ -182,7 +182,7 @@ class RunConfig:
 
 @dataclass
 class Config:
-    """The whole tree; ``method`` is a list group, name -> constructor arguments."""
+    """All settings; ``method`` is a list group, name -> constructor arguments."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # of all groups
 

@@ -84,7 +84,7 @@ def of_methods(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_outside(resolved: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, where those that change no record come from another command."""
+    """The settings, with those that change no record taken from another command."""
     kept: dict[str, Any] = {**resolved, **{group: other[group] for group in OUTSIDE if group in other}}
     for group, keys in OUTSIDE_OF.items():
         kept[group] = {**kept.get(group, {}), **{key: other[group][key] for key in keys if key in other.get(group, {})}}

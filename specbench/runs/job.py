@@ -165,7 +165,7 @@ def limit_of(decode: DecodeConfig) -> Limit:
 
 
 def _unnamed(cfg: DictConfig, methods: Collection[str]) -> frozenset[str]:
-    """The methods of the default list that no setting names: they are left out where they cannot run."""
+    """The methods of the default list that no setting names: they are left out if they cannot run."""
     composed = cfg.hydra if "hydra" in cfg else HydraConfig.get()
     keys = [item.lstrip("+~").partition("=")[0] for item in composed.overrides.task]
     if composed.job.config_name != composition.CONFIG or any(

@@ -128,7 +128,7 @@ def plain(text: object) -> str:
 
 
 def open_console() -> Console:
-    """A console as wide as the terminal; at least as wide as the tables where output goes to a file or a pipe."""
+    """A console as wide as the terminal; at least as wide as the tables if output goes to a file or a pipe."""
     console = Screen()
     return console if console.is_terminal else Screen(width=max(TABLE_WIDTH, console.width))
 
@@ -184,7 +184,7 @@ class Progress:
             self._live.stop()
 
     def show(self, what: str) -> None:
-        """Show what is done before the first block; off a terminal, where the step before took long."""
+        """Show what is done before the first block; off a terminal, if the step before took long."""
         self._bar.update(self._task, description=what)
         if not self._live_wanted and not self._loads:
             self._console.print("loading", highlight=False)

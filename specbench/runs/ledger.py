@@ -64,7 +64,7 @@ class Ledger:
 
     @cached_property
     def rest(self) -> list[Block]:
-        """The blocks to run, numbered behind those that stay, with the methods that are missing and the references."""
+        """The blocks to run, numbered after those that stay, with the methods that are missing and the references."""
         have = _methods_of(self.recorded[: self.kept])
         rest: list[Block] = []
         for block in self._plan:
@@ -73,11 +73,6 @@ class Ledger:
                 order = tuple(name for name in block.order if name not in done or name in REFERENCES)
                 rest.append(replace(block, index=self.kept + len(rest), order=order))
         return rest
-
-    @property
-    def is_whole(self) -> bool:
-        """True if every block of the plan is done."""
-        return self.done == len(self._plan)
 
     @property
     def unplanned(self) -> list[Key]:

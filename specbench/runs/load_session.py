@@ -64,7 +64,7 @@ class SharedTurn:
         return self.session.request(self.asked, (self.case.id, self.number, self.block.round), self.block)
 
     def close(self, shared: SharedRequest) -> SharedTurn | None:
-        """The next turn of the case; its method is free behind the last."""
+        """The next turn of the case; its method is free after the last."""
         self.shared = shared
         if shared.error is None and self.number + 1 < len(self.case.turns):
             with boundary(shared):
@@ -90,18 +90,18 @@ class LoadSession(Session):
         self._cases = [case for block in job.plan if block.round == 0 for case in block.cases]
         require_memory(self.load, self._engine)
 
-    def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
+    def _block(self, block: Block, check: bool) -> list[CaseRecord]:
         if block.index < 0:  # of the warm-up
-            return super()._block(block, judge)
+            return super()._block(block, check)
         records: list[CaseRecord] = []
         prompts: dict[tuple[str, str], list[list[int]]] = {}
         for place, name in enumerate(block.order):
             with without_collector(freeze=True):
                 records += self._stretch(block, place, self._entries[name], prompts)
-        for case in block.cases if judge else ():
+        for case in block.cases if check else ():
             own = [record for record in records if record.case == case.id]
             asked = {record.method: prompts.get((record.method, case.id), []) for record in own}
-            self._judge(case, own, asked)
+            self._check(case, own, asked)
         return records
 
     def _stretch(
@@ -121,7 +121,7 @@ class LoadSession(Session):
             for record in records.values():
                 record.state_bytes = int(entry.method.state_bytes())
                 CaseRecord.from_json(record.to_json())
-        except Exception as error:  # the boundary of a stretch: recorded whole, excluded visibly
+        except Exception as error:  # the boundary of a stretch: recorded with its traceback, excluded visibly
             for record in records.values():
                 fail(record, error)
         return list(records.values())
@@ -179,7 +179,7 @@ class LoadSession(Session):
             batch.end()
 
     def _questions(self, block: Block, entry: Entry, ramp: int) -> Iterator[Any]:
-        """The cases before the block, its own, and those behind it, around the suite without end."""
+        """The cases before the block, its own, and those after it, around the suite without end."""
         first = next(place for place, case in enumerate(self._cases) if case.id == block.case.id)
         for place in itertools.count(first - ramp):
             case = self._cases[place % len(self._cases)]

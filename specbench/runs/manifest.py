@@ -68,10 +68,10 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
         )
         for entry in job.entries
     }
-    given: dict[str, Any] = {}  # entries that a manifest has only where there is something to tell
+    given: dict[str, Any] = {}  # entries that a manifest has only if they apply
     if stage.threads:
         given["threads"] = before.threads or Threads(**asdict(stage.threads))
-    if job.source.suite.whole:  # what a merge puts a part in its place by
+    if job.source.suite.whole:  # by which a merge places the part
         first = [block for block in job.plan if block.round == 0]
         places, cases = [block.place for block in first], [block.case.id for block in first]
         given["part"] = Part(of=str(job.config.suite.part), config_hash=job.whole, places=places, cases=cases)
@@ -130,7 +130,7 @@ def _growths(job: Job, earlier: Manifest | None, rest: Sequence[Block]) -> list[
 
 
 def _model(job: Job, model: Any) -> TargetModel:
-    """model: None where answers are replayed; the run that they are from knows its size."""
+    """model: None if answers are replayed; then the size is that of the run that recorded them."""
     card, template = job.source.card, job.config.model.template or ""
     answered = model_of(Path(job.source.trace.origin)) if job.source.trace and model is None else TargetModel()
     weights = answered.weights or answered.path

@@ -61,7 +61,7 @@ def part_numbers(part: str) -> tuple[int, int]:
 
 
 def join_parts(parts: Sequence[str]) -> str | None:
-    """The part that several make together; None for the whole. Raises RunError where one is missing."""
+    """The part that several make together; None for the complete run. Raises RunError if one is missing."""
     numbers = [part_numbers(part) for part in parts]
     steps = math.lcm(*(step for _, step in numbers))
     taken = sorted({place for first, step in numbers for place in range(first - 1, steps, step)})
@@ -73,7 +73,7 @@ def join_parts(parts: Sequence[str]) -> str | None:
 
 
 def split_part(part: str | None, count: int) -> list[str]:
-    """``count`` parts that make a part, or the whole, together: the inverse of ``join_parts``."""
+    """``count`` parts that make a part, or the complete run, together: the inverse of ``join_parts``."""
     first, step = part_numbers(part) if part else (1, 1)
     return [f"{first + number * step}/{step * count}" for number in range(count)]
 
@@ -94,7 +94,7 @@ class Shard:
 
     @property
     def places(self) -> Sequence[int]:
-        """The places of its cases, in their order, among the cases of the whole run."""
+        """The places of its cases, in their order, among the cases of the complete run."""
         if self.manifest.part:
             return self.manifest.part.places
         first, step = part_numbers(self.part)  # an older version did not write the places
@@ -182,7 +182,7 @@ def _open(number: int, directory: Path) -> Shard:
 
 
 def _refuse_other(first: Shard, other: Shard, any_versions: bool) -> None:
-    """Raise RunError where two parts are not of one run."""
+    """Raise RunError if two parts are not of one run."""
     compared = dict(SAME)
     if not any_versions:
         compared["version of a library"] = lambda manifest: manifest.versions
@@ -217,7 +217,7 @@ def _settings(manifest: Manifest) -> Any:
 
 
 def _find_blocks(shard: Shard) -> list[_StoredBlock]:
-    """The blocks of a part. Raises RunError where one is missing."""
+    """The blocks of a part. Raises RunError if one is missing."""
     manifest, path = shard.manifest, shard.directory / RECORDS
     methods, first_blocks, rounds = manifest.rows, manifest.first_blocks, manifest.rounds or 1
     names = manifest.part.cases if manifest.part else []
@@ -247,7 +247,7 @@ def _find_blocks(shard: Shard) -> list[_StoredBlock]:
 
 
 def _join_growths(shards: Sequence[Shard], blocks: Sequence[_StoredBlock]) -> list[Growth]:
-    """The manifest's ``grown`` of the whole. Raises RunError for parts that were given other methods first."""
+    """The manifest's ``grown`` of the complete run. Raises RunError for parts that were given other methods first."""
     found: list[Growth] = []
     own = [growth for shard in shards for growth in shard.manifest.grown]
     for number, (before, block) in enumerate(itertools.pairwise(blocks), start=1):
@@ -293,7 +293,7 @@ def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]
 
 
 def _join_places(shards: Sequence[Shard]) -> dict[str, Any]:
-    """Places and cases of all parts, in order of the places; only places where a part does not name its cases."""
+    """Places and cases of all parts, in order of the places; only places if a part does not name its cases."""
     places = sorted(place for shard in shards for place in shard.places)
     names = [(shard.places, shard.manifest.part.cases if shard.manifest.part else []) for shard in shards]
     pairs = sorted(pair for own, cases in names for pair in zip(own, cases, strict=False))
@@ -301,7 +301,7 @@ def _join_places(shards: Sequence[Shard]) -> dict[str, Any]:
 
 
 def _join_warnings(shards: Sequence[Shard]) -> Iterator[str]:
-    """Each warning once, with the parts that it is about."""
+    """Each warning once, with the parts that have it."""
     about: dict[str, list[str]] = {}
     for shard in shards:
         for text in shard.manifest.warnings:

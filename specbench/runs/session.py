@@ -71,7 +71,7 @@ class Session:
     """Runs blocks of the plan with the methods of a job, which are bound to a stage."""
 
     def __init__(self, job: Job, stage: Stage, meter: Meter | None = None) -> None:
-        """meter: of the GPUs' energy, None where it cannot be read."""
+        """meter: of the GPUs' energy, None if it cannot be read."""
         self._engine, self.next_turn, self._source = stage.engine, stage.next_turn, stage.source
         self._decode, self._measure, self._sampling = job.config.decode, job.config.measure, job.sampling
         self._limit, self._meter = job.limit, meter
@@ -91,7 +91,7 @@ class Session:
         for entry in self._entries.values():
             self._reset(entry)
         for case in cases:
-            for record in self._block(Block(-1, 0, case, tuple(self._entries), -1), judge=False):
+            for record in self._block(Block(-1, 0, case, tuple(self._entries), -1), check=False):
                 if record.error:
                     failed.append(f"{record.method} failed in warm-up: {record.error['message']}")
         for entry in self._entries.values():
@@ -114,11 +114,11 @@ class Session:
             for entry in self._entries.values():
                 if starts_span(plan, place, entry.reset):
                     self._reset(entry)
-            yield self._block(block, judge=self._measure.lossless and self._sampling is None)
+            yield self._block(block, check=self._measure.lossless and self._sampling is None)
 
     @property
     def warnings(self) -> list[str]:
-        """Of the whole run: methods whose draft lengths no policy decided."""
+        """Of the complete run: methods whose draft lengths no policy decided."""
         peers = [name for name, entry in self._entries.items() if isinstance(entry.method, Peer)]
         return describe_idle({**self._lengths, **self._budgets}, peers)
 
@@ -127,19 +127,19 @@ class Session:
         if lengths := self._lengths[entry.name]:
             lengths.reset()
 
-    def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
+    def _block(self, block: Block, check: bool) -> list[CaseRecord]:
         prompts: dict[str, list[list[int]]] = {}
         with without_collector(freeze=True):
             records = [self._case(block, place, name, prompts) for place, name in enumerate(block.order)]
-        if judge:
-            self._judge(block.case, records, prompts)
+        if check:
+            self._check(block.case, records, prompts)
         return records
 
-    def _judge(self, case: Case, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]) -> None:
+    def _check(self, case: Case, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]) -> None:
         try:
-            self._source.judge(self._engine, self._entries[VANILLA].method, records, prompts)
+            self._source.check(self._engine, self._entries[VANILLA].method, records, prompts)
         except (CaseError, torch.OutOfMemoryError) as error:
-            log.warning("case %s could not be judged: %s", case.id, error)
+            log.warning("case %s could not be checked: %s", case.id, error)
 
     def _case(self, block: Block, place: int, name: str, prompts: dict[str, list[list[int]]]) -> CaseRecord:
         record = record_of(block, block.case, place, name)
@@ -150,7 +150,7 @@ class Session:
             CaseRecord.from_json(record.to_json())  # what cannot be read again is this case's error, not the run's
         except TeamError:  # no case can be decoded any more
             raise
-        except Exception as error:  # the boundary of a case: recorded whole, excluded visibly
+        except Exception as error:  # the boundary of a case: recorded with its traceback, excluded visibly
             fail(record, error)
         return record
 
@@ -190,12 +190,12 @@ class Session:
         return TurnRecord(**more, prompt_tokens=len(asked.prompt), text=text, prompt_ids=prompt, thinking=thinking)
 
     def text(self, asked: Turn, transcript: Transcript) -> str:
-        """The answer as text: the recorded one where all of it was decoded."""
+        """The answer as text: the recorded one if all of it was decoded."""
         known = asked.text if len(transcript.ids) == asked.length else None
         return answer_text(self._tokenizer, transcript.ids) if known is None else known
 
     def _answer(self, turn: TurnRecord) -> str:
-        """A turn's text behind its thinking."""
+        """A turn's text after its thinking."""
         return turn.text if turn.thinking is None else answer_text(self._tokenizer, turn.ids[turn.thinking :])
 
 

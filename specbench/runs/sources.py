@@ -1,7 +1,7 @@
 """The source of a run's tokens: a model, recorded answers, a model timed along recorded answers, or a server.
 
 A source reads everything that needs no weights (``gather``), refuses settings and methods that do not fit it, loads the
-engine and the target that methods decode with (``open``), and decides how an answer is checked (``judge``). What it
+engine and the target that methods decode with (``open``), and decides how an answer is checked (``check``). What it
 refuses is an InputError that names the setting.
 """
 
@@ -44,7 +44,7 @@ from specbench.types import Case, InputError, named
 ALIKE = 0.9  # share of answers whose count comes out with the right tokenizer; a wrong one gives far less
 SPELLED = 50  # answers that are turned into text to see whether the tokenizer is theirs
 SERVED = "server"  # in place of a folder of weights
-MOST_CONTEXT = 1 << 20  # [tokens] where a tokenizer names no length: the server refuses what is too long
+MOST_CONTEXT = 1 << 20  # [tokens] if a tokenizer names no length: the server refuses what is too long
 FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
 LOADING = "specbench.runs.loading"  # name of the log of the steps of loading, which the display shows
 log = logging.getLogger(LOADING)
@@ -63,7 +63,7 @@ class Turn:
 class Stage:
     """The parts with which a run decodes: an engine and a target, with the methods bound to it.
 
-    source: judges the answers. next_turn: (case, its answers so far) -> its next turn. warmup: cases to decode before
+    source: checks the answers. next_turn: (case, its answers so far) -> its next turn. warmup: cases to decode before
     the clock counts. note: on the choice of the engine. readers: methods whose drafts come from what the target
     computes while it is driven along a record, so that their accepted lengths mean nothing. threads: of the CPU.
     """
@@ -131,10 +131,10 @@ class Source(ABC):
             engine.prepare(needs, target.sampling is None)
         return watched is not None and bool(reads or watched)
 
-    def judge(
+    def check(
         self, engine: Engine, vanilla: Method, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]
     ) -> None:
-        """Judge the records of one case by teacher forcing. prompts: method -> token ids of each turn's prompt."""
+        """Check the records of one case by teacher forcing. prompts: method -> token ids of each turn's prompt."""
         judge_block(records, prompts, engine.gaps, self.card.dtype)
 
     def ask(self, sampling: Sampling | None, engine: Engine, model: Any, note: str | None = None) -> Stage:
@@ -167,7 +167,7 @@ class Model(Source):
         return cls(config, load_suite(config.suite), card, _prompts(config, card.tokenizer))
 
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
-        """Load the weights behind the engine that is configured, on one device or shared by several."""
+        """Load the weights for the configured engine, on one device or shared by several."""
         config, kind, most = self.config, self.config.engine.kind, self.config.engine.max_nodes
         log.info("loading the weights of %s", self.card.name)
         if way == TENSOR:
@@ -235,17 +235,17 @@ class Server(Source):
             )
 
     def refuse_together(self, entries: Sequence[Entry]) -> None:
-        """Raise InputError where a server has another model than the baseline's."""
+        """Raise InputError if a server has another model than the baseline's."""
         methods = {entry.name: entry.method for entry in entries if isinstance(entry.method, Remote)}
         for name, method in methods.items():
             if method is not methods[VANILLA]:
                 with named(f"method.{name}."):
                     method.require_same_model(methods[VANILLA])
 
-    def judge(
+    def check(
         self, engine: Engine, vanilla: Method, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]
     ) -> None:
-        """Judge by the log-probabilities of the baseline's server where ids differ from the baseline's."""
+        """Compare by the log-probabilities of the baseline's server if ids differ from the baseline's."""
         assert isinstance(vanilla, Remote)
         compare_block(records, prompts, vanilla.gap, self.card.dtype)
 
@@ -341,7 +341,7 @@ class Timed(Recorded):
 
     @classmethod
     def gather(cls, config: Config) -> Source:
-        """Read the trace and the model's card. Raises InputError where the model is too small for the trace."""
+        """Read the trace and the model's card. Raises InputError if the model is too small for the trace."""
         path = find_trace(str(config.model.trace))
         if not config.model.path and not config.model.random:
             raise InputError("engine=timed: no model to time; expected one, e.g. model=random_7b or model=random")
@@ -367,7 +367,7 @@ class Timed(Recorded):
         return replace(found, card=replace(card, eos=found.card.eos))
 
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
-        """Load the weights behind an engine that is driven along the record."""
+        """Load the weights for an engine that is driven along the record."""
         config, settings = self.config, self.config.engine
         log.info("loading the weights of %s", self.card.name)
         model = load_model(self.card, seed=_seed(config), **model_options(config))
@@ -397,7 +397,7 @@ def _no_replay(name: str, reason: str) -> str:
 
 
 def trace_warnings(trace: Trace, suite: Suite | None, tokenizer: Any) -> Iterator[str]:
-    """Warnings about a trace. suite: the questions that were selected, None where the cases are the trace's own."""
+    """Warnings about a trace. suite: the questions that were selected, None if the cases are the trace's own."""
     live = trace.kind == "records"
     if suite:
         yield from suite.warnings

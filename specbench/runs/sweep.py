@@ -59,7 +59,7 @@ ASKED_EVERY_S = 30  # Slurm forgets a job that ended after five minutes (its Min
 class Ended:
     """The end of a job. overrides: those that distinguish it from the others. directory: None if it is unknown.
 
-    code: its exit code. reason: in one line, '' where it is done.
+    code: its exit code. reason: in one line, '' if it is done.
     """
 
     overrides: tuple[str, ...]
@@ -106,7 +106,7 @@ def run_one(
 ) -> Ended:
     """One job of a sweep, perhaps in another process or on another machine. launch: which command began it.
 
-    total: of jobs, where it is known. swept: settings in which they differ. report: the run is a whole one; a shard is
+    total: of jobs, if it is known. swept: settings in which they differ. report: the run is complete; a shard is
     reported once it is merged.
     """
     quiet_libraries()
@@ -124,7 +124,7 @@ def run_one(
         code, reason = run_job(job, directory, report, again=False), ""
     except InputError as error:
         code, reason = fail(str(error)), str(error)
-    except Exception as error:  # the boundary of a job: the others go on
+    except Exception as error:  # the boundary of a job: the others continue
         logging.exception("%s", directory)
         code, reason = FAILED, f"{type(error).__name__}: {error}"
     if code == INTERRUPTED:
@@ -172,7 +172,7 @@ def run_jobs(
 
 
 def _require_launcher(target: str) -> str:
-    """The package of a launcher. Raises InputError where it is not installed."""
+    """The package of a launcher. Raises InputError if it is not installed."""
     package = target.rpartition(".")[0].rpartition(".")[0]
     try:
         found = importlib.util.find_spec(package)
@@ -186,7 +186,7 @@ def _require_launcher(target: str) -> str:
 def _list_jobs(
     loader: ConfigLoader, cfg: DictConfig, overrides: Sequence[str]
 ) -> tuple[list[list[str]] | None, list[str]]:
-    """The overrides of each job, and what they differ in; None, [] where another sweeper than Hydra's own chooses."""
+    """The overrides of each job, and what they differ in; None, [] if another sweeper than Hydra's own chooses."""
     if not str(cfg.hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}"):
         return None, []
     fixed = [f"{key}={value}" for key, value in (cfg.hydra.sweeper.params or {}).items()]

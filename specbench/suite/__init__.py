@@ -100,8 +100,8 @@ def _warnings(
 def _write_shots(name: str, settings: SuiteConfig, format: SuiteFormat, form: str) -> tuple[str, str]:
     """Returns the worked examples as the text in front of every question, and the SHA-256 of their file.
 
-    They keep the order of their file, so a file of exactly that many rows is used whole and in order. Raises InputError
-    for an invalid form, for a missing file, and for one with too few rows.
+    They keep the order of their file, so a file of exactly that many rows is used in its order. Raises InputError for
+    an invalid form, for a missing file, and for one with too few rows.
     """
     count, hub = settings.shots, settings.hub
     if not count:

@@ -32,7 +32,8 @@ def select(cases: Sequence[Case], settings: SuiteConfig) -> tuple[Case, ...]:
     kept = list(cases)
     if settings.ids is not None:
         _require_known("ids", settings.ids, [case.id for case in cases])
-        kept = [case for case in kept if case.id in settings.ids]
+        wanted = set(settings.ids)
+        kept = [case for case in kept if case.id in wanted]
     if settings.categories is not None:
         raw = [case.subcategory for case in cases if case.subcategory]
         _require_known("categories", settings.categories, [*(case.category for case in cases), *raw])

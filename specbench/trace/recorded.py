@@ -115,7 +115,8 @@ def read_live(path: Path) -> Trace:
     Only ids that ended one of its answers end an answer: another tokenizer's EOS is a token like any other.
     """
     found: dict[str, _Line] = {}
-    grown = bool(_manifest_of(path).grown)  # such a run has vanilla again, next to the methods that were added later
+    manifest = _manifest_of(path)
+    grown = bool(manifest.grown)  # such a run has vanilla again, next to the methods that were added later
     raw = read_file(path, "model.trace=", _EXPECTED)
     head, _, last = raw.rpartition(b"\n")
     try:
@@ -153,15 +154,15 @@ def read_live(path: Path) -> Trace:
         sha256=digest_of(path),
         conversations=tuple(kept),
         ends=frozenset(ends),
-        model=model_of(path).name or "",
-        suite=_manifest_of(path).suite.name or "",
+        model=manifest.model.name or "",
+        suite=manifest.suite.name or "",
         failed=len(found) - len(kept),
     )
 
 
-def _check_ends(path: Path, conversations: Sequence[Recorded], ends: set[int]) -> None:
+def _check_ends(path: Path, kept: Sequence[Recorded], ends: set[int]) -> None:
     """Refuses an id that ends answers and is inside another, which it would cut. Raises InputError."""
-    for each in conversations:
+    for each in kept:
         for number, turn in enumerate(each.turns):
             inside = np.flatnonzero(np.isin(turn.ids[:-1], list(ends)))
             if len(inside):

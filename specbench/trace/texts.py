@@ -120,26 +120,32 @@ def read_chat(path: Path, builder: PromptBuilder, end: int | None) -> Trace:
     "assistant", "content": "..."}, ...]}``, with an optional ``id`` and ``category``. Every answer of the assistant is
     one request. end: the EOS id. Raises InputError naming the line.
     """
-    found: list[Recorded] = []
-    seen: set[str] = set()
+    found: dict[str, Recorded] = {}
     for number, text in numbered_lines(read_file(path, "model.trace=", _EXPECTED_CHAT)):
         where = f"model.trace={path}, line {number}"
         line = parse_as(_Line, text, where, _EXPECTED_CHAT)
         if fault := _find_fault(line["messages"]):
             raise InputError(f"{where}: {fault}; {_EXPECTED_CHAT}")
-        recorded = _recorded(line, str(number), builder, end)
-        if not recorded.turns:
+        texts = [(message["role"], _text(message)) for message in line["messages"]]
+        own = builder.with_system(texts[0][1]) if texts and texts[0][0] == "system" else builder
+        questions, answers = ([text for role, text in texts if role == name] for name in ("user", "assistant"))
+        if not answers:
             continue
-        if recorded.case.id in seen:
-            raise InputError(f"{where}: id {recorded.case.id} occurs twice; a line without id has its number as id")
-        if recorded.case.category == OVERALL:
+        turns: list[RecordedTurn] = []
+        for count, answer in enumerate(answers, start=1):
+            prompt, ids = conversation_ids(own, questions[:count], answers[:count])
+            turns.append(RecordedTurn.of(prompt, ids if end is None else (*ids, end), answer))
+        name = str(number if (given := line.get("id")) is None else given)
+        category = line.get("category") or "chat"
+        if name in found:
+            raise InputError(f"{where}: id {name} occurs twice; a line without id has its number as id")
+        if category == OVERALL:
             raise InputError(f"{where}: category {OVERALL!r} is the row of all categories; rename the category")
-        seen.add(recorded.case.id)
-        found.append(recorded)
+        found[name] = Recorded(Case(name, category, tuple(questions[: len(turns)])), tuple(turns))
     if not found:
         raise InputError(f"model.trace={path}: no answer of an assistant in it; {_EXPECTED_CHAT}")
     ends = frozenset() if end is None else frozenset({end})
-    return Trace("chat", str(path), digest_of(path), tuple(found), ends)
+    return Trace("chat", str(path), digest_of(path), tuple(found.values()), ends)
 
 
 def _find_fault(messages: list[_Message]) -> str | None:
@@ -152,21 +158,6 @@ def _find_fault(messages: list[_Message]) -> str | None:
         if not _text(message).strip():
             return f"{name} is empty"
     return None
-
-
-def _recorded(line: _Line, number: str, builder: PromptBuilder, end: int | None) -> Recorded:
-    messages = line["messages"]
-    if messages and messages[0]["role"] == "system":
-        builder = builder.with_system(_text(messages[0]))
-    questions = [_text(message) for message in messages if message["role"] == "user"]
-    answers = [_text(message) for message in messages if message["role"] == "assistant"]
-    turns: list[RecordedTurn] = []
-    for count, answer in enumerate(answers, start=1):
-        prompt, ids = conversation_ids(builder, questions[:count], answers[:count])
-        turns.append(RecordedTurn.of(prompt, ids if end is None else (*ids, end), answer))
-    name = line.get("id")
-    case = Case(str(number if name is None else name), line.get("category") or "chat", tuple(questions[: len(turns)]))
-    return Recorded(case, tuple(turns))
 
 
 def _text(message: _Message) -> str:

@@ -44,3 +44,10 @@ def write_json_lines(path: Path, rows: Iterable[object]) -> Path:
     """Write one JSON value a line and return the path."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def write_chat(path: Path, conversations: Iterable[tuple[str, str]]) -> Path:
+    """Write a chat log of one question and one answer a line and return the path."""
+    roles = ("user", "assistant")
+    logs = ([{"role": role, "content": text} for role, text in zip(roles, pair, strict=True)] for pair in conversations)
+    return write_json_lines(path, ({"messages": messages} for messages in logs))

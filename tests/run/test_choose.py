@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from unittest import mock
 import pytest
 
 from builders.profiles import FIT
+from builders.records import write_chat
 from builders.runs import job_for
 from specbench import commands
 from specbench.advise import choose as room
@@ -26,13 +26,9 @@ NUMBERS = (1, 3, 10)
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("trace") / "log.jsonl"
-    with path.open("w") as file:
-        for number in range(20):
-            said = f"{PHRASES[number // 2 % 2]} {number}. "
-            turns = (("user", said * 2), ("assistant", f"{said}What now? {said}"))
-            file.write(json.dumps({"messages": [{"role": role, "content": text} for role, text in turns]}) + "\n")
-    return path
+    said = [f"{PHRASES[number // 2 % 2]} {number}. " for number in range(20)]
+    pairs = ((2 * each, f"{each}What now? {each}") for each in said)
+    return write_chat(tmp_path_factory.mktemp("trace") / "log.jsonl", pairs)
 
 
 OVERRIDES = ("model.tokenizer=bundled:tiny", "model.template=raw")

@@ -90,10 +90,6 @@ def second(edit) -> Callable[[list[Path]], None]:
     return lambda parts: edit_manifest(parts[1], edit)
 
 
-def lacks_case(parts: list[Path]) -> None:
-    cut_records(parts[1], -1)
-
-
 def repeats_record(parts: list[Path]) -> None:
     lines = (parts[1] / RECORDS).read_bytes().splitlines(keepends=True)
     (parts[1] / RECORDS).write_bytes(b"".join([lines[0], *lines]))
@@ -104,24 +100,15 @@ def repeats_record(parts: list[Path]) -> None:
     [
         (lambda parts: parts.pop(), "3/3 missing"),
         (lambda parts: parts.append(parts[0]), "both hold case"),
-        (lacks_case, "3 of 4 blocks are done; the command that began it goes on"),
+        (lambda parts: cut_records(parts[1], -1), "3 of 4 blocks are done; the command that began it goes on"),
         (repeats_record, "block 0 lacks a record (found block 0, vanilla_aa); restore it"),
         (second(lambda m: m["suite"].update(sha256="x")), "another questions"),
         (second(lambda m: m["model"].update(fingerprint="x")), "another weights"),
         (second(lambda m: m["model"].update(dtype="x")), "another dtype"),
         (second(lambda m: m["versions"].update(torch="0")), "library (torch): '0'"),
-        (
-            lambda parts: edit_manifest(parts[1], lambda m: m["config"]["decode"].update(seed=1)),
-            "configuration (decode.seed)",
-        ),
-        (
-            lambda parts: edit_manifest(parts[1], lambda m: m["config"]["suite"].update(part=None)),
-            "is not a part of a run",
-        ),
-        (
-            lambda parts: edit_manifest(parts[1], lambda m: m["methods"]["pld"].update(reset="never")),
-            "learns across cases",
-        ),
+        (second(lambda m: m["config"]["decode"].update(seed=1)), "configuration (decode.seed)"),
+        (second(lambda m: m["config"]["suite"].update(part=None)), "is not a part of a run"),
+        (second(lambda m: m["methods"]["pld"].update(reset="never")), "learns across cases"),
     ],
 )
 def test_what_does_not_fit_is_refused(edit, message, parts, tmp_path):

@@ -72,16 +72,13 @@ def test_an_installed_module_is_not_imported(module):
     assert module not in sys.modules
 
 
-def test_a_module_of_the_pythonpath(module, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
+@pytest.mark.parametrize("place", ["PYTHONPATH", "working directory"])
+def test_a_module_of_ones_own(module, place, tmp_path, monkeypatch):
+    folder = tmp_path / "elsewhere"
+    monkeypatch.setenv("PYTHONPATH", str(folder)) if place == "PYTHONPATH" else monkeypatch.chdir(folder)
     assert type(make(f"{module}.Mine")).__name__ == "Mine"
     with pytest.raises(InputError, match="with all that it requires"):
         make(f"{module}.Half")
-
-
-def test_a_module_of_the_working_directory(module, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert type(make(f"{module}.Mine")).__name__ == "Mine"
 
 
 def test_a_package_with_an_entry_point(module, monkeypatch):

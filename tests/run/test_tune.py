@@ -1,11 +1,11 @@
 """Tuning: the best parameters move with what a fed token costs, and are judged on cases they were not chosen on."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from builders.profiles import FIT
+from builders.records import write_chat
 from builders.runs import job_for
 from specbench import commands
 from specbench.advise.tune import Tuner, gain_of, speedup_of, spell
@@ -16,19 +16,17 @@ from specbench.types import InputError
 PHRASES = ("the red boat lies in the old harbour and waits", "seven grey geese fly north over the wide fields")
 
 
+def replaying(path, *changes):
+    return ["model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "model.template=raw", *changes]
+
+
 @pytest.fixture(scope="module")
 def overrides(tmp_path_factory):
     """A chat log whose answers repeat what was asked, so that long copies are right, and then wander off."""
-    path = tmp_path_factory.mktemp("trace") / "log.jsonl"
-    with path.open("w") as file:
-        for number in range(20):
-            said = f"{PHRASES[number % 2]} {number}. "
-            messages = [
-                {"role": "user", "content": said * 2},
-                {"role": "assistant", "content": said + "What now? " + said},
-            ]
-            file.write(json.dumps({"messages": messages}) + "\n")
-    return ["model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "model.template=raw", "method=[pld]"]
+    said = [f"{PHRASES[number % 2]} {number}. " for number in range(20)]
+    pairs = ((2 * each, f"{each}What now? {each}") for each in said)
+    path = write_chat(tmp_path_factory.mktemp("trace") / "log.jsonl", pairs)
+    return replaying(path, "method=[pld]")
 
 
 def tuner(overrides, per_fed_us, grid):
@@ -74,10 +72,6 @@ def test_a_refused_point_is_passed_over_and_a_refused_configuration_is_an_error(
         tuner([*overrides, "method=[pld,sam]"], 0.0, GRID).climb()
 
 
-def replaying(path, *changes):
-    return ["model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "model.template=raw", *changes]
-
-
 @pytest.mark.parametrize(
     ("changes", "grid", "said"),
     [
@@ -92,9 +86,7 @@ def test_a_search_that_cannot_be_is_refused_before_the_first_replay(overrides, c
 
 
 def test_what_has_no_price_is_an_error_and_no_figure(tmp_path):
-    empty = tmp_path / "empty.jsonl"
-    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
-    empty.write_text(2 * (json.dumps({"messages": messages}) + "\n"))
+    empty = write_chat(tmp_path / "empty.jsonl", 2 * [("Hi", "Yes")])
     with pytest.raises(InputError, match="no answer has a decode step"):
         tuner(replaying(empty, "method=[pld]", "decode.max_new_tokens=1"), 0.0, GRID).replay({}, "1/2")
     live = ("model=tiny", "suite.categories=[qa]", "suite.limit=2", "decode.max_new_tokens=4", "measure=quick")

@@ -79,25 +79,18 @@ def vicuna_text(turns, answers) -> str:
     return text + f"USER: {turns[-1]} ASSISTANT:"
 
 
-def test_a_single_turn_for_vicuna(vicuna):
+def test_prompts_for_vicuna(vicuna):
+    """A second turn has the first answer and its end; a run of spaces leaves its last space with the word."""
     builder = PromptBuilder(vicuna, "vicuna_v1.1")
-    ids = builder.ids(["Hello!"], [])
-    assert builder.text(["Hello!"], []) == f"{SYSTEM} USER: Hello! ASSISTANT:"
-    assert ids == vicuna(f"{SYSTEM} USER: Hello! ASSISTANT:").input_ids
-    assert ids == SYSTEM_IDS + HELLO_IDS
-    assert builder.warnings == ()
-
-
-def test_a_second_turn_for_vicuna_holds_the_first_answer_and_its_end(vicuna):
-    builder = PromptBuilder(vicuna, "vicuna_v1.1")
-    turns, text = ["Hello!", "How are you?"], f"{SYSTEM} USER: Hello! ASSISTANT: Hi!</s>USER: How are you? ASSISTANT:"
+    turns, text = ["Hello!", "How are you?"], f"{SYSTEM} USER: Hello! ASSISTANT:"
+    assert builder.text(turns[:1], []) == text
+    assert builder.ids(turns[:1], []) == vicuna(text).input_ids == SYSTEM_IDS + HELLO_IDS
+    text += " Hi!</s>USER: How are you? ASSISTANT:"
     assert builder.text(turns, ["Hi!"]) == text
     assert builder.ids(turns, ["Hi!"]) == vicuna(text).input_ids == SYSTEM_IDS + HELLO_IDS + SECOND_TURN_IDS
     assert builder.ids(turns, [" Hi!\n"]) == builder.ids(turns, ["Hi!"])
-
-
-def test_a_run_of_spaces_leaves_its_last_space_with_the_word(vicuna):
-    assert PromptBuilder(vicuna, "vicuna_v1.1").ids(["def f():\n    return 1"], []) == SYSTEM_IDS + CODE_IDS
+    assert builder.ids(["def f():\n    return 1"], []) == SYSTEM_IDS + CODE_IDS
+    assert builder.warnings == ()
 
 
 def test_every_prompt_of_spec_bench_with_the_recorded_answers(vicuna, spec_bench_file, vicuna_trace):
@@ -122,16 +115,11 @@ def test_recorded_answers_come_back_as_text(vicuna, vicuna_trace):
         assert answer_text(vicuna, [*ids, vicuna.eos_token_id]) == answer
 
 
-def test_llama_2_gets_its_start_token_from_the_tokenizer_once_for_the_first_turn(vicuna):
-    builder = PromptBuilder(vicuna, "llama-2")
-    assert (
-        builder.text(["Hello!", "How are you?"], ["Hi!"])
-        == "[INST] Hello! [/INST] Hi! </s><s>[INST] How are you? [/INST]"
-    )
-    assert builder.ids(["Hello!", "How are you?"], ["Hi!"]) == LLAMA_2_IDS
-
-
-def test_a_template_that_writes_the_start_token_does_not_double_it(vicuna):
+def test_the_start_token_is_there_once_whoever_writes_it(vicuna):
+    """The tokenizer for the first turn of llama-2, or the template."""
+    builder, turns = PromptBuilder(vicuna, "llama-2"), ["Hello!", "How are you?"]
+    assert builder.text(turns, ["Hi!"]) == "[INST] Hello! [/INST] Hi! </s><s>[INST] How are you? [/INST]"
+    assert builder.ids(turns, ["Hi!"]) == LLAMA_2_IDS
     builder = PromptBuilder(vicuna, "llama2-chinese")
     assert builder.text(["Hello!"], []).startswith("<s></s>")
     assert builder.ids(["Hello!"], [])[:3] == [1, 2, 29871]
@@ -167,16 +155,12 @@ def test_a_chat_templates_ids_are_plain_ints_as_the_tokenizer_itself_gives_them(
     assert tokenizer.decode(ids) == "uQ|a"
 
 
-@pytest.mark.parametrize("template", ["vicuna_v1.1", "raw"])
-def test_a_tokenizer_that_closes_texts_does_not_close_a_prompt(template):
-    ids = PromptBuilder(byte_tokenizer(closes=True), template).ids(["Q"], [])
+@pytest.mark.parametrize(("template", "text"), [("vicuna_v1.1", "Q"), ("raw", "Q"), ("raw", "<s>Q")])
+def test_a_tokenizer_that_closes_texts_does_not_close_a_prompt(template, text):
+    """Also if the text has the start token."""
+    ids = PromptBuilder(byte_tokenizer(closes=True), template).ids([text], [])
     assert ids == PromptBuilder(byte_tokenizer(closes=False), template).ids(["Q"], [])
     assert (ids[0], ids.count(0), ids.count(1)) == (0, 1, 0)
-
-
-def test_a_start_token_in_the_text_and_a_closing_one_are_both_seen_to():
-    ids = PromptBuilder(byte_tokenizer(closes=True), "raw").ids(["<s>Q"], [])
-    assert ids == PromptBuilder(byte_tokenizer(), "raw").ids(["Q"], [])
 
 
 def test_a_chat_template_without_the_start_token_is_followed_and_warned_about():
@@ -235,8 +219,11 @@ def test_no_chat_template_and_no_template_names_the_tokenizer_and_the_choices():
     ],
 )
 def test_an_unknown_template_is_refused_with_close_matches(template, says):
-    with pytest.raises(InputError, match=rf"model\.template={template}: .*{says}"):
+    with pytest.raises(InputError, match=rf"model\.template={template}: .*{says}") as caught:
         PromptBuilder(byte_tokenizer(), template)
+    if template == "vicuna":
+        hint = str(caught.value).split("did you mean ")[1].split("?")[0]
+        assert 2 <= len(hint.split(", ")) <= 5
 
 
 def test_without_fschat_its_templates_name_the_package_and_the_others_still_work(monkeypatch):
@@ -279,10 +266,3 @@ def test_a_template_may_be_a_file(tmp_path):
             PromptBuilder(byte_tokenizer(), str(path))
     with pytest.raises(InputError, match="no such file"):
         PromptBuilder(byte_tokenizer(), str(tmp_path / "none.jinja"))
-
-
-def test_an_unknown_template_is_answered_with_the_nearest():
-    with pytest.raises(InputError, match=r"did you mean vicuna_v1\.1") as caught:
-        PromptBuilder(byte_tokenizer(), "vicuna_v1")
-    hint = str(caught.value).split("did you mean ")[1].split("?")[0]
-    assert 2 <= len(hint.split(", ")) <= 5

@@ -44,22 +44,15 @@ def test_a_suite_says_what_it_read_and_from_where(tmp_path):
 
 
 def test_a_given_path_goes_before_the_data_directory_and_the_data_directory_before_the_hub(tmp_path, monkeypatch):
+    """``relative`` names another file there; a path that is missing is an error."""
     named = write(tmp_path / "named.jsonl", "qa")
-    kept = write(tmp_path / "data" / "suites" / "mine" / "question.jsonl", "qa")
+    kept, other = (
+        write(tmp_path / "data" / "suites" / "mine" / name, "qa") for name in ("question.jsonl", "other.jsonl")
+    )
     monkeypatch.setenv("SPECBENCH_DATA", str(tmp_path / "data"))
     assert suite_with("mine", path=named, hub=HUB).origin == str(named)
     assert suite_with("mine", hub=HUB).origin == str(kept)
-
-
-def test_relative_names_another_file_of_the_data_directory(tmp_path, monkeypatch):
-    kept = write(tmp_path / "suites" / "mbpp" / "recycling.jsonl", "code")
-    monkeypatch.setenv("SPECBENCH_DATA", str(tmp_path))
-    assert suite_with("mbpp", relative="mbpp/recycling.jsonl").origin == str(kept)
-
-
-def test_a_given_path_that_is_missing_is_an_error_even_if_the_data_directory_has_the_suite(tmp_path, monkeypatch):
-    write(tmp_path / "suites" / "mine" / "question.jsonl", "qa")
-    monkeypatch.setenv("SPECBENCH_DATA", str(tmp_path))
+    assert suite_with("mine", relative="mine/other.jsonl").origin == str(other)
     with pytest.raises(InputError, match=r"typo\.jsonl: no such file"):
         suite_with("mine", path=tmp_path / "typo.jsonl")
 
