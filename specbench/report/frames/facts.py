@@ -301,10 +301,9 @@ def _find_nearby(run: Run, facts: Facts) -> Profile | None:
     """The profile of the run's device, model, engine and dtype in ``profiles/`` next to the run or its sweep."""
     if not facts.timed or not facts.device:
         return None
-    where = run.directory.resolve()
-    folders = [parent / FOLDER for parent in (where.parent, where.parent.parent)]
-    for engine in _engines(facts):
-        found = find_profile(folders, read_device(run, facts), facts.model, engine, facts.dtype, facts.parameters)
-        if found:
-            return found[1]
-    return None
+    folders = [parent / FOLDER for parent in run.directory.resolve().parents[:2]]
+    device = read_device(run, facts)
+    found = (
+        find_profile(folders, device, facts.model, each, facts.dtype, facts.parameters) for each in _engines(facts)
+    )
+    return next((profile for _, profile in filter(None, found)), None)

@@ -83,7 +83,7 @@ def make_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) 
         shared = functools.reduce(np.intersect1d, (own for own, _ in named))
         figures = tuple(_select(columns, pd.Index(own).get_indexer(shared)) for own, columns in named)
         run, _ = next(iter(group.values()))
-        contests.append(Contest(place, figure, tuple(group), figures, run.categories_of(figures[0][-1][0])))
+        contests.append(Contest(place, figure, tuple(group), figures, run.labels[figures[0][-1][0]["category"]]))
     return tuple(contests)
 
 
