@@ -127,13 +127,13 @@ class Profile:
 
     @property
     def name(self) -> str:
-        """Its file's, without the suffix: '<device>-<model>-<engine>-<dtype>'."""
+        """The name of its file without the suffix: '<device>-<model>-<engine>-<dtype>'."""
         parts = (self.device, self.model, self.engine, self.dtype)
         return "-".join(re.sub(r"[^a-z0-9.]+", "-", file_name(part.lower())).strip("-") for part in parts)
 
     @property
     def label(self) -> str:
-        """As captions name it."""
+        """The profile's name in captions."""
         kinds = {PUBLISHED: "published fit", ANALYTIC: f"analytic, {self.source}"}
         kind = kinds.get(self.kind, f"measured {self.date}")
         return f"{self.model} on {self.device}, {self.engine}, {self.dtype} ({kind})"
@@ -180,7 +180,7 @@ class Profile:
         return self.surface.outside(self._width(fed), context)
 
     def _width(self, fed: ArrayLike) -> Floats:
-        """Rounded up to the engine's widths; wider than the widest is unchanged."""
+        """The engine's width for each number of tokens fed; wider than the widest is unchanged."""
         wanted = np.asarray(fed, dtype=np.float64)
         if not self.buckets:
             return wanted

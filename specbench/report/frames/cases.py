@@ -34,11 +34,11 @@ class Cases:
         return self.columns[name][self.rows]
 
     def where(self, wanted: Values) -> Cases:
-        """Those for which ``wanted``, (C,) bool, is true."""
+        """The cases for which ``wanted``, (C,) bool, is true."""
         return Cases(self.columns, self.rows[wanted])
 
     def succeeded(self) -> Cases:
-        """Those that failed in no round."""
+        """The cases that failed in no round."""
         return self.where(self["ok"])
 
     def paired(self, other: Cases) -> tuple[Cases, Cases]:

@@ -23,10 +23,10 @@ from specbench.stats import MIN_CASES
 
 _WHISKER = {"ecolor": "#333333", "elinewidth": 0.9, "capsize": 1.6}
 _WIDTH_INCH = 3.9
-_AXIS_INCH = 0.3  # beside the bars of a narrow sheet
+_AXIS_INCH = 0.3  # next to the bars of a narrow sheet
 _BAR_INCH = 0.075  # the narrowest that shows its hatch in a column
 _GROUP_SHARE = 0.84  # of a group, its bars
-MOST_CATEGORIES = 40  # in a plot; more cannot be told apart
+MOST_CATEGORIES = 40  # in a plot; more cannot be distinguished
 HEADINGS = {
     "speedup": "Speedup over vanilla",
     "mat": "Mean accepted tokens (MAT)",
