@@ -8,7 +8,9 @@ and never changes. Defaults are the paper's (section 4).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -19,10 +21,11 @@ from safetensors.numpy import save_file
 from methods.parts.branches import Branches
 from methods.parts.corpus import FORMATS, Corpus, read_built
 from methods.parts.ngrams import ContextWindows, Gram, LruTable
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
 from specbench.models.load import locate_file
-from specbench.types import ROOT, Draft, InputError, Prefill, Step, require_count
+from specbench.types import ROOT, Draft, InputError, Prefill, Step
 
 
 class FrozenTable:
@@ -33,16 +36,6 @@ class FrozenTable:
         bounds = offsets.tolist()
         keys = map(tuple, leaders.tolist())
         self._bounds = dict(zip(keys, pairwise(bounds), strict=True))
-
-    @property
-    def leader_length(self) -> int:
-        """LL [tokens]."""
-        return self.leaders.shape[1]
-
-    @property
-    def follower_length(self) -> int:
-        """FL [tokens]."""
-        return self.followers.shape[1]
 
     def get(self, leader: Gram, most: int | None = None) -> list[Gram]:
         """Followers, most frequent first, at most ``most``; None = all."""
@@ -91,7 +84,7 @@ def build_frozen_table(
     rate: float = 1.0,
     seed: int = 0,
 ) -> FrozenTable:
-    """The most frequent leaders, and for each the most frequent n-grams behind it (section 3.3).
+    """The most frequent leaders, and for each the most frequent n-grams after it (section 3.3).
 
     documents: token ids of each. rate: share of the windows sampled, separately for leaders and followers, as the
     authors' builder does. Ties are broken by token ids, so the same corpus gives the same table.
@@ -125,7 +118,6 @@ def build_frozen_table(
 End = tuple[int, Gram]  # a node that followers may hang from, and the LL tokens that end there
 Query = Callable[[Gram, int], Iterable[tuple[int, Iterable[Gram]]]]
 """(leader, room [tokens]) -> of each table its number and the followers, best first, those beyond the room but one."""
-Tables = Literal["dual", "dynamic", "frozen"]
 DYNAMIC, FROZEN = 0, 1  # sources
 
 
@@ -146,7 +138,7 @@ class ChainedTree(Branches):
     def grow(self, query: Query, room: int, reserve: int) -> int:
         """Attach followers level by level; returns the room [tokens] that is left.
 
-        A second call goes on from every node of the first: the frozen table after the dynamic one.
+        A second call continues from every node of the first: the frozen table after the dynamic one.
         """
         left = room - reserve
         frontier = list(self._ends)
@@ -193,11 +185,10 @@ class _Cache(Drafter):
         if len(tail) < method.leader_length:
             return Draft()
         tree = ChainedTree(tail, method.growth == "merged")
-        if method.frozen_growth == "node":
-            tree.grow(method.query, room, method.chaining_reserve)
-        else:
-            left = tree.grow(method.query_dynamic, room, method.chaining_reserve)
-            tree.grow(method.query_frozen, left, 0)
+        left = room
+        together = method.frozen_growth == "node"
+        for sources in ({DYNAMIC, FROZEN},) if together else ({DYNAMIC}, {FROZEN}):
+            left = tree.grow(partial(method.query, sources), left, method.chaining_reserve if DYNAMIC in sources else 0)
         return tree.to_draft()
 
     def observe(self, step: Step) -> None:
@@ -206,47 +197,29 @@ class _Cache(Drafter):
             self._windows.extend(step.emitted)
 
 
-class Cacheback(Method):
-    """Cacheback.
-
-    leader_length LL, leader_capacity LC, follower_length FL, follower_capacity FC: of the tables [tokens, entries].
-    total_draft_length TDL: drafted and not yet cached tokens of a forward. chaining_reserve CRT: of these, kept for
-    the second level and below. tables: dual | dynamic (No Frozen) | frozen (Only Frozen). frozen: file of the
-    frozen table. frozen_growth: node (the code: at every node, dynamic first) | after_tree (the paper's words).
-    accounting: refeed (TDL counts what the last step committed, as the code feeds it again) | kept (one). growth:
-    reference | merged.
-    """
+@dataclass(eq=False)
+class Cacheback(Parameters, Method):
+    """Cacheback; conf/method/cacheback.yaml describes the parameters."""
 
     learned = ("dynamic",)
-
     sources = ("dynamic", "frozen")
 
-    def __init__(
-        self,
-        leader_length: int = 1,
-        leader_capacity: int = 2**20,
-        follower_length: int = 3,
-        follower_capacity: int = 128,
-        total_draft_length: int = 96,
-        chaining_reserve: int = 16,
-        tables: Tables = "dual",
-        frozen: str | None = None,
-        frozen_growth: Literal["node", "after_tree"] = "node",
-        accounting: Literal["refeed", "kept"] = "refeed",
-        growth: Literal["reference", "merged"] = "reference",
-    ) -> None:
-        require_count("leader_length", leader_length)
-        require_count("leader_capacity", leader_capacity)
-        require_count("follower_length", follower_length)
-        require_count("follower_capacity", follower_capacity)
-        require_count("total_draft_length", total_draft_length)
-        require_count("chaining_reserve", chaining_reserve, low=0)
-        self.leader_length, self.follower_length = leader_length, follower_length
-        self.total_draft_length, self.chaining_reserve = total_draft_length, chaining_reserve
-        self.tables, self.frozen_growth, self.accounting, self.growth = tables, frozen_growth, accounting, growth
-        self.dynamic = LruTable(leader_capacity, follower_capacity)
-        self.frozen: FrozenTable | None = None
-        self._path = frozen
+    leader_length: int = count(1)
+    leader_capacity: int = count(2**20)
+    follower_length: int = count(3)
+    follower_capacity: int = count(128)
+    total_draft_length: int = count(96)
+    chaining_reserve: int = count(16, low=0)
+    tables: Literal["dual", "dynamic", "frozen"] = "dual"
+    frozen: str | None = None
+    frozen_growth: Literal["node", "after_tree"] = "node"
+    accounting: Literal["refeed", "kept"] = "refeed"
+    growth: Literal["reference", "merged"] = "reference"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.dynamic = LruTable(self.leader_capacity, self.follower_capacity)
+        self.table: FrozenTable | None = None
         self._read: str | None = None
 
     @property
@@ -258,17 +231,17 @@ class Cacheback(Method):
         """Read the frozen table: it must be of the target's tokenizer and of the same lengths."""
         if self.tables == "dynamic":
             return
-        if not self._path:
+        if not self.frozen:
             raise InputError(
                 f"frozen: not set and model={model.name} names no table; build one with"
                 " specbench build frozen_table, or do without by tables=dynamic"
             )
         lengths = {"%LL": self.leader_length, "%FL": self.follower_length}
-        path = locate_file(self._path)
+        path = locate_file(self.frozen)
         for name, length in lengths.items():
             path = path.replace(name, str(length))
         table = FrozenTable.load(Path(path), len(model.tokenizer), "frozen")
-        built = (table.leader_length, table.follower_length)
+        built = (table.leaders.shape[1], table.followers.shape[1])
         if built != tuple(lengths.values()):
             raise InputError(
                 f"frozen={path}: built with leader and follower lengths {built};"
@@ -276,7 +249,7 @@ class Cacheback(Method):
                 " a pair ('t_%LL_%FL.safetensors' names them), or do without by"
                 " tables=dynamic"
             )
-        self.frozen, self._read = table, path
+        self.table, self._read = table, path
 
     def bind(self, target: Target) -> None:
         """Refuse lengths under which no draft could ever be drawn."""
@@ -297,24 +270,21 @@ class Cacheback(Method):
         """Slide over the prompt (section 3.3)."""
         return _Cache(self, prompt, prefill.token)
 
-    def query_dynamic(self, leader: Gram, room: int) -> list[tuple[int, Iterable[Gram]]]:
-        """Followers of the dynamic table, most recent first; none in the Only Frozen variant."""
-        return [] if self.tables == "frozen" else [(DYNAMIC, self.dynamic.recent(leader))]
+    def query(self, sources: Collection[int], leader: Gram, room: int) -> Iterator[tuple[int, Iterable[Gram]]]:
+        """Followers of the tables ``sources``, dynamic first; one found in both comes twice: the code's order.
 
-    def query_frozen(self, leader: Gram, room: int) -> list[tuple[int, Iterable[Gram]]]:
-        """Followers of the frozen table, most frequent first, one more than ``room`` tokens hold; none without one."""
-        if self.frozen is None:
-            return []
-        most = max(room, 0) // self.follower_length + 1 if self.growth == "reference" else None
-        return [(FROZEN, self.frozen.get(leader, most))]
-
-    def query(self, leader: Gram, room: int) -> list[tuple[int, Iterable[Gram]]]:
-        """Dynamic first, then frozen, at the same node, a follower found in both twice: the code's order."""
-        return self.query_dynamic(leader, room) + self.query_frozen(leader, room)
+        Those of the dynamic table are most recent first, those of the frozen one most frequent first, and of these one
+        more than ``room`` tokens hold.
+        """
+        if DYNAMIC in sources and self.tables != "frozen":
+            yield DYNAMIC, self.dynamic.recent(leader)
+        if FROZEN in sources and self.table is not None:
+            most = max(room, 0) // self.follower_length + 1 if self.growth == "reference" else None
+            yield FROZEN, self.table.get(leader, most)
 
     def state_bytes(self) -> int:
         """Bytes of both tables."""
-        return self.dynamic.nbytes() + (self.frozen.nbytes() if self.frozen else 0)
+        return self.dynamic.nbytes() + (self.table.nbytes() if self.table else 0)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ whatever the cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,6 @@ from methods.parts.parallel_draft import (
     DraftActor,
     ParallelDraft,
     ParallelDrafter,
-    forwards_per_target,
     mark,
     measure_forward_s,
     seconds_between,
@@ -83,7 +83,7 @@ class DraftCache:
 
     @property
     def ahead(self) -> int:
-        """Layers behind the root."""
+        """Layers after the root."""
         return len(self.layers) - self._head
 
     @property
@@ -93,7 +93,7 @@ class DraftCache:
 
     @property
     def unread(self) -> bool:
-        """Whether the draft model has the frontier still to read; if not, nothing follows from it."""
+        """True if the draft model has not read the frontier yet; otherwise nothing follows from it."""
         return self.frontier.best is None
 
     def read(self) -> np.ndarray:
@@ -197,7 +197,7 @@ class CardSession:
         self.tree = TreeRequest(actor.lm, actor.vocab)
         self.store = DraftCache(options["nodes"], min(options["children"], actor.vocab), actor.eos)
         self._nodes: dict[int, int] = {}  # id in the store -> node in the draft model's tree
-        self._trail: list[int] = []  # verified ids behind the tree's root, where nothing is pruned
+        self._trail: list[int] = []  # verified ids after the tree's root, where nothing is pruned
         self._due: tuple[list[int], int] | None = None  # (ids, their first place in the context) to be committed
 
     def grow(self) -> float:
@@ -205,7 +205,10 @@ class CardSession:
         before = mark(self._lm.device)
         if self.store.layers:
             layer = self.store.frontier
-            rows = self._expand(layer.ids.tolist(), layer.tokens.tolist(), layer.parents.tolist())
+            start, ids = len(self.tree), layer.ids.tolist()
+            parents = [self._nodes.get(parent, ROOT) for parent in layer.parents.tolist()]
+            rows = self.tree.expand(layer.tokens.tolist(), parents)
+            self._nodes.update(zip(ids, range(start, start + len(ids)), strict=True))
         else:
             self._nodes.clear()
             rows = self.tree.feed(self._context, self.tree.cached)[None]
@@ -217,12 +220,6 @@ class CardSession:
         found = read.cpu().numpy()  # the forward's only read-back, and the second mark has been passed
         self.store.grow(found[1].astype(np.int64), found[0])
         return seconds_between(before, after)
-
-    def _expand(self, ids: list[int], tokens: list[int], parents: list[int]) -> torch.Tensor:
-        start = len(self.tree)
-        rows = self.tree.expand(tokens, [self._nodes.get(parent, ROOT) for parent in parents])
-        self._nodes.update(zip(ids, range(start, start + len(ids)), strict=True))
-        return rows
 
     def expand(self, rounds: int) -> list[float]:
         """Up to ``rounds`` forwards; fewer where nothing can follow or ``depth`` layers are there. [s] of each."""
@@ -243,17 +240,13 @@ class CardSession:
         elif self._options["correct"]:
             refilled = self.store.correct(node, len(path) + 1)
             self._due = ([*path, node], len(self._context))
-        else:
-            self._follow([*path, node])
+        else:  # the ablation: the root moves, and the cache stays unchanged until it is full
+            self.store.move(node, len(path) + 1)
+            self._trail += [*path, node]
+            if len(self.store.layers) >= self._options["depth"]:
+                self._restart(self._trail, len(self._context))
         seconds = self.expand(1) if node is None and self._options["wait"] else []
         return {"hit": node is not None, "refilled": refilled, "seconds": seconds, **self.chain()}
-
-    def _follow(self, path: list[int]) -> None:
-        """The ablation: the root moves, and the cache stays unchanged until it is full."""
-        self.store.move(path[-1], len(path))
-        self._trail += path
-        if len(self.store.layers) >= self._options["depth"]:
-            self._restart(self._trail, len(self._context))
 
     def _restart(self, verified: list[int], end: int) -> None:
         """Empty the cache; the verified ids, which end at ``end`` of the context, stay in the draft model's."""
@@ -274,7 +267,7 @@ class CardSession:
         self._nodes = {node: place for place, node in enumerate(kept)}
 
     def chain(self) -> dict[str, Any]:
-        """What the target may ask for: ids and tokens of the heaviest chain, and how many layers there are."""
+        """Returns ids and tokens of the heaviest chain and the number of layers, which the target may request."""
         ids, tokens = self.store.query(self._options["depth"])
         return {"ids": ids, "tokens": tokens, "layers": self.store.ahead}
 
@@ -283,7 +276,7 @@ class CardActor(DraftActor):
     """The draft model that fills caches."""
 
     def session(self, context: list[int], seed: int) -> CardSession:
-        """Behind ``context``; nothing is drawn, so the seed is not used."""
+        """A session after ``context``; nothing is drawn, so the seed is not used."""
         return CardSession(self, context)
 
     def first_answer(self, session: CardSession) -> dict[str, Any]:
@@ -313,9 +306,9 @@ class CardActor(DraftActor):
 
 
 class _Card(ParallelDrafter):
-    def __init__(self, method: Card, number: int, ratio: int, seed: int) -> None:
-        super().__init__(method, number, seed)
-        self._ratio = ratio
+    def __init__(self, method: Card, seed: int) -> None:
+        super().__init__(method, seed)
+        self._ratio = method.forwards
         self._ids: list[int] = []
         self._correction: Ticket | None = None
         self._expansion: Ticket | None = None
@@ -365,14 +358,7 @@ class _Card(ParallelDrafter):
 
 
 class Card(ParallelDraft):
-    """CARD.
-
-    draft: hub id or folder of the draft model. nodes_per_layer: K. children: k kept of each node; None = K. ratio:
-    draft forwards during one target forward; None measures ceil(T_target / T_draft) at the start, which makes
-    drafts depend on the machine. max_depth: layers. correct: False only queries (the paper's ablation). wait: after
-    a miss the target waits for one draft forward. port: inline | thread | process. patience_s: [s] without an
-    answer after which the draft model counts as lost. dtype, device: of the draft; default the target's.
-    """
+    """CARD; conf/method/card.yaml describes the parameters."""
 
     kind = CardActor
 
@@ -400,31 +386,27 @@ class Card(ParallelDraft):
 
     def options(self) -> dict[str, Any]:
         """Of the actor."""
-        return {
-            "nodes": self.nodes,
-            "children": self.children,
-            "depth": self.depth,
-            "correct": self.correct,
-            "wait": self.wait,
-        }
+        names = ("nodes", "children", "depth", "correct", "wait")
+        return {name: getattr(self, name) for name in names}
 
     def bind(self, target: Target) -> None:
         """Start the partner; measure the ratio unless it is given."""
         if self.ratio is None and target.model is None:
             raise InputError("ratio=null: a replay has no target to measure; expected a whole number")
         super().bind(target)
-        self.forwards = self.ratio or self._measured(target)
+        self.forwards = self.ratio or self.measure_ratio(target)
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
         """As ``ParallelDraft.adopt``; the ratio must be given."""
         super().adopt(lm, traits)
         self.forwards = self.ratio or 1
 
-    def _measured(self, target: Target) -> int:
+    def measure_ratio(self, target: Target) -> int:
+        """The draft forwards that one forward of the target leaves time for, at least 1."""
         ids = torch.zeros(1, 1, dtype=torch.long, device=target.device)
         target_s = measure_forward_s(lambda: target.logits(ids), target.device)
-        return forwards_per_target(target_s, self.port.ask("probe"))
+        return max(1, math.ceil(target_s / self.port.ask("probe")))
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The draft model reads the prompt during the first forward."""
-        return self.enter(_Card(self, self.number(), self.forwards, seed))
+        return _Card(self, seed)

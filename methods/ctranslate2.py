@@ -49,7 +49,3 @@ class CTranslate2(RuntimePeer):
             return_end_token=True,
             callback=lambda step: emit([step.token_id]),
         )
-
-    def close(self) -> None:
-        """Drop the model."""
-        self._model = None

@@ -1,7 +1,7 @@
 """DFlash and DSpark (2026, arXiv 2602.06036; 2607.05147): a small model fills a block of mask tokens in one forward.
 
 Every layer reads the target's fused hidden states as keys and values of the committed tokens; the block, the root and
-mask tokens behind it, attends to these and to itself in both directions. Nothing of a block is stored, so the cost of a
+mask tokens after it, attends to these and to itself in both directions. Nothing of a block is stored, so the cost of a
 forward does not grow with its length. DSpark adds a bias of low rank by the previous token, so that tokens of a block
 know each other, and the probability to be accepted. Names and shapes of tensors are those of z-lab, DeepSpec and the
 speculators library; the formulas of DSpark's heads are those of the speculators library and of SGLang.
@@ -53,11 +53,6 @@ def markov_shapes(kind: str, vocab: int, drafted: int, rank: int, hidden: int) -
     if kind == RNN:
         shapes |= {f"{JOINT}.weight": (3 * rank, 2 * rank + hidden), f"{JOINT}.bias": (3 * rank,)}
     return shapes
-
-
-def confidence_shapes(width: int) -> dict[str, TensorShape]:
-    """Names and shapes of the confidence head. width: of its input."""
-    return {f"{SURE}.weight": (1, width), f"{SURE}.bias": (1,)}
 
 
 class MarkovHead:
@@ -141,12 +136,12 @@ def setting(file: HeadFile, name: str) -> Any:
 
 
 def is_spark(file: HeadFile) -> bool:
-    """Whether the file is a DSpark drafter."""
+    """Returns whether the file is a DSpark drafter."""
     return file.config.get("speculators_model_type") == "dspark" or "DSpark" in str(file.config.get("architectures"))
 
 
 def anchored(file: HeadFile) -> bool:
-    """Whether the first row of a block drafts too, as in DSpark unless the file says otherwise."""
+    """Returns whether the first row of a block drafts too, as in DSpark unless the file has another setting."""
     given = setting(file, ANCHOR)
     return is_spark(file) if given is None else bool(given)
 
@@ -160,14 +155,14 @@ def markov_rank(file: HeadFile) -> int:
 
 
 def is_confident(file: HeadFile) -> bool:
-    """Whether it has a confidence head; by the configuration, else by its tensors, else (unread) if it is DSpark's."""
+    """Returns whether it has a confidence head: by the configuration, by its tensors, or (unread) if it is DSpark's."""
     given, shapes = setting(file, CONFIDENT), file.shapes()
     there = is_spark(file) and not file.random if shapes is None else f"{SURE}.weight" in shapes
     return there if given is None else bool(given)
 
 
 def reads_markov(file: HeadFile) -> bool:
-    """Whether the confidence head reads the token before. Raises InputError where nothing embeds it."""
+    """Returns whether the confidence head reads the token before. Raises InputError if nothing embeds it."""
     given, rank = setting(file, WITH), markov_rank(file)
     if given and not rank and is_confident(file):
         raise InputError(f"{file.where}: config.json has {WITH}=True and {RANK}=0; expected a Markov head")
@@ -177,7 +172,7 @@ def reads_markov(file: HeadFile) -> bool:
 class DFlashHead(TreeHead):
     """The drafter: fused states, layers with norms of queries and keys, embedding and output head of the target."""
 
-    format = HeadFormat("DFlash", ("model.safetensors",), ("pytorch_model.bin",))
+    format = HeadFormat("DFlash")
     # Copies of the target's, where the vocabulary is whole; and a confidence head that is switched off.
     ignored = (EMBEDDING, r"lm_head\.weight", "d2t", "t2d", r"confidence_head\..*")
 
@@ -229,7 +224,8 @@ class DFlashHead(TreeHead):
         if rank:
             shapes |= markov_shapes(setting(file, KIND) or VANILLA, config.vocab_size, drafted, rank, hidden)
         if is_confident(file):
-            shapes |= confidence_shapes(hidden + (rank if reads_markov(file) else 0))
+            width = hidden + (rank if reads_markov(file) else 0)
+            shapes |= {f"{SURE}.weight": (1, width), f"{SURE}.bias": (1,)}
         return shapes if drafted == config.vocab_size else {
             **shapes, HEAD: (drafted, hidden), OFFSETS: (drafted,)}  # fmt: skip
 
@@ -273,7 +269,7 @@ class _Block(LevelsRun):
         return self._biased(ids, (yield from super().expand(ids, rows)), rows)
 
     def _biased(self, ids: Tensor, logits: Tensor, rows: Tensor) -> Tensor:
-        """(w, Vd) a level's logits, behind the tokens (w,) before it."""
+        """(w, Vd) a level's logits, after the tokens (w,) before it."""
         if not self.head.markov:
             return logits
         hidden = self._states[self._level].expand(len(ids), -1)
@@ -301,7 +297,7 @@ class _Block(LevelsRun):
 
 
 class DFlash(LevelsMethod):
-    """DFlash, DSpark, with the parameters of ``LevelsMethod``. length: null = the head's block."""
+    """DFlash, DSpark; conf/method/dflash.yaml describes the parameters."""
 
     kind, runs = DFlashHead, _Block
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from methods.parts.draft_lm import DraftCall, DraftLM, DraftRequest, choose_token, read_draft_card
-from methods.parts.draft_method import ChainMethod, Schedule, TargetTraits
+from methods.parts.draft_method import ChainMethod, TargetTraits
 from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.models.facade import ModelCard, Target
 from specbench.types import EMPTY, Draft, InputError, Prefill
@@ -25,7 +25,7 @@ TAIL = 4  # tokens of the context that are split again with a drafted text, sinc
 
 
 class Vocabularies:
-    """What two tokenizers have in common. shared: the target's id -> the draft's."""
+    """The common tokens of two tokenizers. shared: the target's id -> the draft's."""
 
     def __init__(self, target: Any, draft: Any) -> None:
         self.target, self.draft = target, draft
@@ -44,7 +44,7 @@ class Vocabularies:
         return found
 
     def recut(self, context: Sequence[int], drafted: Sequence[int]) -> list[int]:
-        """The draft's tokens as the target's, behind ``context``."""
+        """The draft's tokens as the target's, after ``context``."""
         text, tail = self.draft.decode(list(drafted), skip_special_tokens=True), list(context[-TAIL:])
         whole = self.target.encode(self.target.decode(tail) + text, add_special_tokens=False)
         if whole[: len(tail)] == tail:
@@ -53,13 +53,13 @@ class Vocabularies:
 
 
 def _space(tokenizer: Any) -> str:
-    """The sign with which tokens of a vocabulary begin that stand behind a space; empty without one."""
+    """The sign with which tokens of a vocabulary begin that stand after a space; empty without one."""
     found = tokenizer.convert_ids_to_tokens(tokenizer.encode(" ", add_special_tokens=False))
     return str(found[0][0]) if found else ""
 
 
 def _marked(tokenizer: Any, sign: str) -> dict[str, int]:
-    """Token -> id, with ``sign`` in place of the tokenizer's own sign of a space."""
+    """Token -> id, with ``sign`` instead of the tokenizer's own sign of a space."""
     own, vocabulary = _space(tokenizer), tokenizer.get_vocab()
     if not own or not sign or own == sign:
         return dict(vocabulary)
@@ -131,31 +131,20 @@ class _Text(SharedDrafter):
         return Draft.chain(method.vocabularies.recut(context, tokens)[:budget], 0)
 
 
+@dataclass(eq=False)
 class ForeignDraft(ChainMethod):
-    """A draft model of another vocabulary.
+    """A draft model of another vocabulary; conf/method/foreign_draft.yaml describes the parameters."""
 
-    match: token (TLI) | string (SLEM). draft, length and the rest as ``ChainMethod``; schedule is TLI's only.
-    """
+    match: Literal["token", "string"] = "token"
 
-    def __init__(
-        self,
-        draft: str | None,
-        match: Literal["token", "string"] = "token",
-        length: int = 5,
-        schedule: Schedule = "heuristic",
-        threshold: float = 0.4,
-        choice: Literal["drawn", "argmax"] = "drawn",
-        draft_temperature: float | None = None,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, length, schedule, threshold, choice, draft_temperature, dtype, device)
-        self.match, self._drawn, self.draft_eos = match, self.draws, -1
-        self.draws = self.draws and match == "token"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._drawn, self.draft_eos = self.draws, -1
+        self.draws = self.draws and self.match == "token"
 
     def check(self, model: ModelCard) -> None:
         """The two vocabularies must share a token."""
-        self._card = read_draft_card(self.draft, model, self._dtype, self._device, same=False)
+        self._card = read_draft_card(self.draft, model, self.dtype, self.device, same=False)
         self.vocabularies = Vocabularies(model.tokenizer, self._card.tokenizer)
         eos = self._card.tokenizer.eos_token_id
         self.draft_eos = -1 if eos is None else eos

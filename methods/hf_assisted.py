@@ -20,11 +20,7 @@ from specbench.types import require_count
 
 
 class HFAssisted(HFPeer):
-    """Assisted generation.
-
-    draft: hub id or folder. length: tokens drafted at first. schedule: heuristic (+2, -1) | constant. The heuristic
-    starts from ``length`` in every request; left alone, the library carries it from call to call.
-    """
+    """The library's assisted generation; conf/method/hf_assisted.yaml describes the parameters."""
 
     def __init__(
         self, draft: str | None, length: int = 5, schedule: Literal["heuristic", "constant"] = "heuristic"

@@ -19,14 +19,11 @@ from specbench.method import Emit
 from specbench.models.facade import Target
 from specbench.types import CaseError, InputError, require_count
 
-WARM_TOKENS = 4  # the first comes of the prompt, uncompiled; the others of the compiled forward
+WARM_TOKENS = 4  # the first results from the prompt, uncompiled; the others from the compiled forward
 
 
 class HFCompiled(HFPeer):
-    """Compiled generate.
-
-    length: [tokens] slots of the cache, at most the model's context. compile: False is the static cache alone.
-    """
+    """The library's compiled ``generate``; conf/method/hf_compiled.yaml describes the parameters."""
 
     def __init__(self, length: int = 2048, compile: bool = True) -> None:
         require_count("length", length, low=WARM_TOKENS + 1)
@@ -43,9 +40,6 @@ class HFCompiled(HFPeer):
             config: Any = CompileConfig()
             config._compile_all_devices = True  # else the library compiles on accelerators only
             self.options["compile_config"] = config
-        self._warm_up()
-
-    def _warm_up(self) -> None:
         options, self.options = self.options, self.options | {"eos_token_id": None}
         try:
             self.decode([0], WARM_TOKENS, 0, lambda ids, proposed=0: False)

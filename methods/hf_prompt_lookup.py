@@ -12,10 +12,7 @@ from specbench.types import require_count
 
 
 class HFPromptLookup(HFPeer):
-    """The library's prompt lookup.
-
-    num_draft: tokens copied. max_ngram: longest suffix looked up.
-    """
+    """The library's prompt lookup; conf/method/hf_prompt_lookup.yaml describes the parameters."""
 
     def __init__(self, num_draft: int = 10, max_ngram: int = 3) -> None:
         require_count("num_draft", num_draft)

@@ -11,17 +11,17 @@ were right where their parent was; every step counts each node whose parent is o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import reduce
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from torch import Tensor
 
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method, Peer
 from specbench.models.compiled_code import njit
 from specbench.models.facade import ModelCard, Target
-from specbench.types import ROOT, CaseError, Draft, InputError, Needs, Prefill, Step, named, require_count
+from specbench.types import ROOT, CaseError, Draft, InputError, Needs, Prefill, Step, named
 
 SIZES = 7  # of a drafter's whole draft, by doubling: drafters that know how sure they are draft more
 DEPTHS = 8  # deeper ones are one class
@@ -248,48 +248,43 @@ class _Union(Drafter):
         return {f"{name}.{key}": value for name, drafter in named for key, value in drafter.stats().items()}
 
 
-class Hybrid(Method):
-    """Hybrid.
-
-    members: name -> method whose drafts are merged; each observes every forward as if it drafted alone. budget:
-    nodes of the merged tree. member_budget: nodes of each member's draft. threshold: least estimated chance of a
-    node to be accepted for being fed. prior: chance of a node of a member without scores before anything is known;
-    strength: [observations] the weight of this prior.
-    """
+@dataclass(eq=False)
+class Hybrid(Parameters, Method):
+    """Drafts of several methods in one tree; conf/method/hybrid.yaml describes the parameters."""
 
     learned = ("rates",)
 
-    def __init__(
-        self,
-        members: Mapping[str, Method],
-        budget: int = 32,
-        member_budget: int = 64,
-        threshold: float = 0.0,
-        prior: float = 0.3,
-        strength: float = 8.0,
-    ) -> None:
-        require_count("budget", budget)
-        require_count("member_budget", member_budget)
-        for name, share in (("threshold", threshold), ("prior", prior)):
+    members: Mapping[str, Method]
+    budget: int = count(32)
+    member_budget: int = count(64)
+    threshold: float = 0.0
+    prior: float = 0.3
+    strength: float = 8.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, share in (("threshold", self.threshold), ("prior", self.prior)):
             if not 0 <= share <= 1:
                 raise InputError(f"{name}={share}: expected a probability, 0 to 1")
-        if not strength > 0:
-            raise InputError(f"strength={strength}: expected more than 0")
-        if not members:
+        if not self.strength > 0:
+            raise InputError(f"strength={self.strength}: expected more than 0")
+        if not self.members:
             raise InputError("members: none; expected at least one method")
-        for name, member in members.items():
+        for name, member in self.members.items():
             if isinstance(member, Peer):
                 raise InputError(f"members.{name}: has its own decoding loop; expected a method that proposes drafts")
             if not member.lossless:
                 raise InputError(f"members.{name}: is lossy; expected a lossless method")
-        self.members, self.sources = dict(members), tuple(members)
-        self.budget, self.member_budget, self.threshold = budget, member_budget, threshold
-        self.rates = AcceptanceRates(len(members), prior, strength)
+        self.sources = tuple(self.members)
+        self.rates = AcceptanceRates(len(self.members), self.prior, self.strength)
 
     @property
     def needs(self) -> Needs:
-        """What any member needs."""
-        return reduce(_both, (member.needs for member in self.members.values()), Needs())
+        """The needs of all members together."""
+        needs = [member.needs for member in self.members.values()]
+        return Needs(
+            node_topk=max(each.node_topk for each in needs), prompt_topk=max(each.prompt_topk for each in needs)
+        )
 
     @property
     def pauses(self) -> bool:
@@ -312,10 +307,17 @@ class Hybrid(Method):
         for name, member in self.members.items():
             with named(f"members.{name}."):
                 member.bind(target)
-            if reason := _unfit(member):
-                raise InputError(
-                    f"members.{name}: {reason}; expected a method that proposes a tree from tokens or top-k"
-                )
+            needs = member.needs
+            reasons = {
+                "reads a step by its own draft's nodes, and the merged tree has others": needs.hidden or member.by_node,
+                "drafts rows for a batch": needs.rows,
+                "drafts while the target runs": needs.concurrent,
+            }
+            for reason, applies in reasons.items():
+                if applies:
+                    raise InputError(
+                        f"members.{name}: {reason}; expected a method that proposes a tree from tokens or top-k"
+                    )
         tree = MergedTree([Draft.chain([1, 2])], AcceptanceRates(1, 0.5, 1.0))  # compile, so that no request does
         tree.best(1, 0.0)
         tree.judge([1])
@@ -347,21 +349,3 @@ class Hybrid(Method):
         """Close every member."""
         for member in self.members.values():
             member.close()
-
-
-def _unfit(member: Method) -> str:
-    """Why a method cannot be a member; empty if it can."""
-    needs = member.needs
-    if needs.hidden or member.by_node:
-        return "reads a step by its own draft's nodes, and the merged tree has others"
-    if needs.rows:
-        return "drafts rows for a batch"
-    return "drafts while the target runs" if needs.concurrent else ""
-
-
-def _both(first: Needs, second: Needs) -> Needs:
-    """What serves both."""
-    return Needs(
-        node_topk=max(first.node_topk, second.node_topk),
-        prompt_topk=max(first.prompt_topk, second.prompt_topk),
-    )

@@ -41,30 +41,13 @@ def head_count(names: Sequence[str]) -> tuple[int, int]:
     return max((head for head, _ in places), default=-1) + 1, (max((at for _, at in places), default=-1) + 1) // 2
 
 
-def hydra_shapes(config: Any, heads: int, blocks: int, biased: bool) -> dict[str, TensorShape]:
-    """Names and shapes. config: the target's, whose layer the prefix layer is like."""
-    hidden, vocab = int(config.hidden_size), int(config.vocab_size)
-    shapes = layer_shapes(config, LAYER, hidden, biased)
-    shapes |= {f"{LAYER}input_layernorm.weight": (hidden,), f"{PREFIX}norm.weight": (hidden,)}
-    for head in range(heads):
-        for name in ("linear", "res_connection"):
-            shapes[f"hydra_mlp.{head}.1.{name}.weight"] = (hidden, (head + 2) * hidden)
-            shapes[f"hydra_mlp.{head}.1.{name}.bias"] = (hidden,)
-        for block in range(1, blocks):
-            shapes[f"hydra_mlp.{head}.{2 * block + 1}.linear.weight"] = (hidden, hidden)
-            shapes[f"hydra_mlp.{head}.{2 * block + 1}.linear.bias"] = (hidden,)
-        shapes[f"hydra_lm_head.{head}.1.weight"] = (vocab, hidden)
-        shapes[f"hydra_lm_head.{head}.1.bias"] = (vocab,)
-    return shapes
-
-
 class HydraHeads(DraftVocabulary):
     """The weights: the prefix layer, and the heads that the tree uses."""
 
     def __init__(
         self, state: Mapping[str, Tensor], config: Any, heads: int, blocks: int, biased: bool, ends: TargetEnds
     ) -> None:
-        """state: with the names of ``hydra_shapes``, placed by ``ends``."""
+        """state: with the names of ``HydraTree.shapes``, placed by ``ends``."""
         self.layers = DraftLayers(state, [LAYER], config, biased)
         self._norms = state[f"{LAYER}input_layernorm.weight"], state[f"{PREFIX}norm.weight"]
         self._eps = float(config.rms_norm_eps)
@@ -120,16 +103,11 @@ class HydraRun(HeadRun):
 
 
 class HydraTree(StackedHeads):
-    """Hydra++.
-
-    head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all. tree:
-    child counts level by level, null = Medusa's 63 nodes; levels beyond the heads are left out. safetensors: false
-    reads torch files.
-    """
+    """Hydra++; conf/method/hydra_heads.yaml describes the parameters."""
 
     format = FORMAT
     random_sizes = (BLOCKS, False)
-    grows = False
+    grown = None
 
     @property
     def needs(self) -> Needs:
@@ -137,7 +115,7 @@ class HydraTree(StackedHeads):
         return Needs(hidden=self._layers, prompt_hidden=True)
 
     def check_kind(self, file: HeadFile) -> None:
-        """Grounded heads behind a prefix layer, of the last state."""
+        """The heads must be grounded, follow a prefix layer and read the last state."""
         kind = file.config.get("hydra_head_arch", ARCHITECTURE)
         if kind != ARCHITECTURE or not file.config.get("grounded_heads", True):
             raise InputError(
@@ -150,8 +128,20 @@ class HydraTree(StackedHeads):
             )
 
     def shapes(self, heads: int, blocks: int, biased: bool) -> dict[str, TensorShape]:
-        """See ``hydra_shapes``."""
-        return hydra_shapes(self.config, heads, blocks, biased)
+        """The prefix layer, which is like the target's, and the heads."""
+        hidden, vocab = int(self.config.hidden_size), int(self.config.vocab_size)
+        shapes = layer_shapes(self.config, LAYER, hidden, biased)
+        shapes |= {f"{LAYER}input_layernorm.weight": (hidden,), f"{PREFIX}norm.weight": (hidden,)}
+        for head in range(heads):
+            for name in ("linear", "res_connection"):
+                shapes[f"hydra_mlp.{head}.1.{name}.weight"] = (hidden, (head + 2) * hidden)
+                shapes[f"hydra_mlp.{head}.1.{name}.bias"] = (hidden,)
+            for block in range(1, blocks):
+                shapes[f"hydra_mlp.{head}.{2 * block + 1}.linear.weight"] = (hidden, hidden)
+                shapes[f"hydra_mlp.{head}.{2 * block + 1}.linear.bias"] = (hidden,)
+            shapes[f"hydra_lm_head.{head}.1.weight"] = (vocab, hidden)
+            shapes[f"hydra_lm_head.{head}.1.bias"] = (vocab,)
+        return shapes
 
     def sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[int, int, bool]:
         """(heads, blocks, biased)."""

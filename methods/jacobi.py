@@ -1,6 +1,6 @@
 """Jacobi decoding (Santilli et al. 2023, "Accelerating Transformer Inference for Translation via Parallel Decoding").
 
-A window of guesses behind the root is fed at once; the target's best token behind each guess is the next window.
+A window of guesses after the root is fed in one forward; the target's best token after each guess is the next window.
 Guesses that have become right are accepted, so greedy decoding is a fixed-point iteration that may settle several
 tokens a step.
 """
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
-from specbench.types import MOST, Draft, Needs, Prefill, Step, require_count, require_nodes
-
-Padding = Literal["pad", "prompt", "repeat"]
+from specbench.types import MOST, Draft, Needs, Prefill, Step, require_nodes
 
 
 class _Window(Drafter):
@@ -31,7 +31,7 @@ class _Window(Drafter):
 
     def observe(self, step: Step) -> None:
         assert step.topk is not None
-        # Row i holds what follows guess i; the rows behind the accepted guesses' last one are the guesses to come.
+        # Row i holds what follows guess i; the rows after the accepted guesses' last one are the guesses to come.
         self._guesses = step.topk.ids[len(step.path) + 1 :, 0].tolist()
         self._fill(step.emitted[-1])
 
@@ -46,21 +46,16 @@ class _Window(Drafter):
             self._guesses += [self._method.pad] * missing
 
 
-class Jacobi(Method):
-    """Jacobi decoding.
-
-    window: guesses fed a step. padding: what a new place of the window holds. padding: pad (the tokenizer's pad
-    token, as the paper's initial guess; EOS where it has none) | prompt (a random token of the prompt) | repeat
-    (the window's last guess again).
-    """
+@dataclass(eq=False)
+class Jacobi(Parameters, Method):
+    """Jacobi decoding; conf/method/jacobi.yaml describes the parameters."""
 
     by_node = True
     sources = ("window",)
     pad = 0
 
-    def __init__(self, window: int = 8, padding: Padding = "pad") -> None:
-        require_count("window", window, high=MOST)
-        self.window, self.padding = window, padding
+    window: int = count(8, high=MOST)
+    padding: Literal["pad", "prompt", "repeat"] = "pad"
 
     @property
     def needs(self) -> Needs:

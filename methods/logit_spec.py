@@ -1,21 +1,23 @@
-"""LogitSpec (Liu et al. 2025, arXiv 2507.01449): the last logits also rank the token after next; retrieve behind each.
+"""LogitSpec (Liu et al. 2025, arXiv 2507.01449): the last logits also rank the token after next; retrieve after each.
 
 The first branch copies what followed the context's longest suffix before. Every further one starts with a token that
-the logits behind the last token ranked high, and goes on with what followed it in the context (section 3).
+the logits after the last token ranked high, and continues with what followed it in the context (section 3).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from methods.parts.branches import Branches
 from methods.parts.ngrams import NgramIndex
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
-from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
+from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_nodes
 
 NEXT, RANKED, BEHIND = 0, 1, 2
 
@@ -56,37 +58,29 @@ class _Speculator(Drafter):
             self._ranked = step.topk.ids[step.path[-1] + 1 if step.path else 0]
 
 
-class LogitSpec(Method):
-    """LogitSpec.
-
-    max_ngram, the longest suffix looked up; num_draft, the tokens copied behind the next token. capacity: tokens
-    fed, root included. lengths, ranks: a branch of a token of rank r (0 = best) is cut to ``lengths[i]`` tokens, i
-    the first with r <= ``ranks[i]``, else to the last of ``lengths``. merge: branches share prefixes, and only new
-    nodes count.
-    """
+@dataclass(eq=False)
+class LogitSpec(Parameters, Method):
+    """LogitSpec; conf/method/logit_spec.yaml describes the parameters."""
 
     by_node = True
     sources = ("next", "ranked", "behind_ranked")
 
-    def __init__(
-        self,
-        max_ngram: int = 3,
-        num_draft: int = 20,
-        capacity: int = 64,
-        ranks: Sequence[int] = (8, 32),
-        lengths: Sequence[int] = (4, 3, 1),
-        merge: bool = False,
-    ) -> None:
-        require_count("max_ngram", max_ngram, high=MOST)
-        require_count("num_draft", num_draft, high=MOST)
-        require_count("capacity", capacity, low=2, high=MOST)
-        if list(ranks) != sorted(set(ranks)) or min(ranks, default=0) < 0:
-            raise InputError(f"ranks={list(ranks)}: expected rising whole numbers from 0 on")
+    max_ngram: int = count(3, high=MOST)
+    num_draft: int = count(20, high=MOST)
+    capacity: int = count(64, low=2, high=MOST)
+    ranks: Sequence[int] = (8, 32)
+    lengths: Sequence[int] = (4, 3, 1)
+    merge: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ranks, lengths = list(self.ranks), list(self.lengths)
+        if ranks != sorted(set(ranks)) or min(ranks, default=0) < 0:
+            raise InputError(f"ranks={ranks}: expected rising whole numbers from 0 on")
         if len(lengths) != len(ranks) + 1 or min(lengths) < 1:
-            raise InputError(f"lengths={list(lengths)}: expected {len(ranks) + 1} of at least 1, one more than ranks")
-        self.max_ngram, self.num_draft, self.capacity, self.merge = max_ngram, num_draft, capacity, merge
-        self.length_at = [lengths[bisect_left(ranks, rank)] for rank in range(capacity)]
-        self._ranked = capacity
+            raise InputError(f"lengths={lengths}: expected {len(ranks) + 1} of at least 1, one more than ranks")
+        self.length_at = [lengths[bisect_left(ranks, rank)] for rank in range(self.capacity)]
+        self._ranked = self.capacity
 
     @property
     def needs(self) -> Needs:
@@ -99,7 +93,6 @@ class LogitSpec(Method):
         self._ranked = min(self.capacity, target.vocab_size)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """The ranking behind the prompt's last token comes with the prefill."""
-        if prefill.topk is None:
-            raise RuntimeError("LogitSpec begins with the prefill's top-k; the engine gave none")
+        """The ranking after the prompt's last token comes with the prefill."""
+        assert prefill.topk is not None  # by ``needs``
         return _Speculator(self, prefill.topk.ids[-1])

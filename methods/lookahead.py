@@ -1,21 +1,23 @@
 """Lookahead decoding (Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding").
 
-Beside the drafts, each forward carries a window of N-1 levels of Jacobi guesses, W columns wide. A column read through
-the levels is an n-gram the target itself has made; n-grams are pooled by the token before them and verified as drafts
-when that token is emitted again.
+In addition to the drafts, each forward carries a window of N-1 levels of Jacobi guesses, W columns wide. A column read
+through the levels is an n-gram the target itself has made; n-grams are pooled by the token before them and verified as
+drafts when that token is emitted again.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from methods.parts.lookahead_window import Window, branch_of, hang_below, largest_window
 from methods.parts.ngrams import ContextWindows, Gram, LruTable
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
-from specbench.types import MOST, ROOT, Draft, Needs, Prefill, Step, require_count, require_nodes
+from specbench.types import MOST, ROOT, Draft, Needs, Prefill, Step, require_nodes
 
 POOL, WINDOW = 0, 1
 
@@ -51,37 +53,27 @@ class _Lookahead(Drafter):
             self._context.extend(step.emitted)
 
 
-class Lookahead(Method):
-    """Lookahead decoding.
-
-    ngram N: of a pooled n-gram, its key included. window W: columns. guesses G: n-grams kept and verified a key.
-    bonus: dropped (at most N-1 tokens a step) | kept (N). verification: chains (an n-gram each) | trie (shared
-    prefixes). pool_from_prompt: the n-grams of prompt and answer are pooled too.
-    """
+@dataclass(eq=False)
+class Lookahead(Parameters, Method):
+    """Lookahead decoding; conf/method/lookahead.yaml describes the parameters."""
 
     learned = ("pool",)
-
     by_node = True
     sources = ("pool", "window")
 
-    def __init__(
-        self,
-        ngram: int = 5,
-        window: int = 7,
-        guesses: int = 7,
-        bonus: Literal["dropped", "kept"] = "dropped",
-        verification: Literal["chains", "trie"] = "chains",
-        pool_from_prompt: bool = False,
-    ) -> None:
-        require_count("ngram", ngram, low=3, high=MOST)
-        require_count("window", window, high=MOST)
-        require_count("guesses", guesses, high=MOST)
-        self.ngram, self.window, self.guesses = ngram, window, guesses
-        self.bonus, self.verification, self.pool_from_prompt = bonus, verification, pool_from_prompt
-        # A fully matching n-gram without its last token, and the bonus behind it, emit what the n-gram alone would:
+    ngram: int = count(5, low=3, high=MOST)
+    window: int = count(7, high=MOST)
+    guesses: int = count(7, high=MOST)
+    bonus: Literal["dropped", "kept"] = "dropped"
+    verification: Literal["chains", "trie"] = "chains"
+    pool_from_prompt: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # A fully matching n-gram without its last token, and the bonus after it, emit what the n-gram alone would:
         # this is how the bonus is dropped.
-        self._verified = ngram - 1 if bonus == "kept" else ngram - 2
-        self.pool = LruTable(sys.maxsize, guesses)
+        self._verified = self.ngram - 1 if self.bonus == "kept" else self.ngram - 2
+        self.pool = LruTable(sys.maxsize, self.guesses)
 
     @property
     def needs(self) -> Needs:
@@ -102,8 +94,8 @@ class Lookahead(Method):
         return _Lookahead(self, prompt, prefill.token, seed)
 
     def query(self, token: int) -> list[Gram]:
-        """What is verified behind ``token``, most recent first."""
-        return [gram[: self._verified] for gram in self.pool.get((token,))]
+        """What is verified after ``token``, most recent first."""
+        return [gram[: self._verified] for gram in self.pool.recent((token,))]
 
     def state_bytes(self) -> int:
         """Bytes of the pool."""

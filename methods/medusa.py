@@ -1,8 +1,8 @@
 """Medusa (Cai et al. 2024): further output heads on the target's last state, each for one token further ahead.
 
-All heads read the same state, so a fixed tree is filled at once: the child of rank r at depth d is head d - 1's r-th
-best token, whatever stands above it. Acceptance is exact at every temperature, unless the paper's typical acceptance
-is asked for (section 3.3.2), which is lossy.
+All heads read the same state, so a fixed tree is filled in one step: the child of rank r at depth d is head d - 1's
+r-th best token, whatever stands above it. Acceptance is exact at every temperature, unless the paper's typical
+acceptance is requested (section 3.3.2), which is lossy.
 """
 
 from __future__ import annotations
@@ -34,22 +34,11 @@ def head_count(names: Sequence[str]) -> tuple[int, int]:
     return max(heads, default=-1) + 1, max(blocks, default=-1) + 1
 
 
-def medusa_shapes(heads: int, blocks: int, hidden: int, vocab: int) -> dict[str, TensorShape]:
-    """Names and shapes: each head is ``blocks`` times x + SiLU(A x + b), then an output matrix."""
-    shapes: dict[str, TensorShape] = {}
-    for head in range(heads):
-        for block in range(blocks):
-            shapes[f"{head}.{block}.linear.weight"] = (hidden, hidden)
-            shapes[f"{head}.{block}.linear.bias"] = (hidden,)
-        shapes[f"{head}.{blocks}.weight"] = (vocab, hidden)
-    return shapes
-
-
 class MedusaHeads:
     """The heads that the tree uses, stacked: one product does a layer of all of them."""
 
     def __init__(self, state: Mapping[str, Tensor], heads: int, blocks: int) -> None:
-        """state: with the names of ``medusa_shapes``; ``heads`` may be fewer than there are."""
+        """state: with the names of ``Medusa.shapes``; ``heads`` may be fewer than there are."""
 
         def stacked(name: str) -> Tensor:
             return torch.stack([state[f"{head}.{name}"] for head in range(heads)])
@@ -61,7 +50,7 @@ class MedusaHeads:
         self._out = stacked(f"{blocks}.weight").transpose(1, 2)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """(n, D) last states -> (n, heads, V) logits: row d for the token d + 2 places behind that state's."""
+        """(n, D) last states -> (n, heads, V) logits: row d for the token d + 2 places after that state's."""
         state = hidden.expand(len(self._out), -1, -1)
         for weight, bias in self._blocks:
             state = state + functional.silu(torch.baddbmm(bias, state, weight))
@@ -84,18 +73,12 @@ class _Heads(SharedDrafter):
 
     def observe(self, step: Step) -> None:
         last = step.path[-1] + 1 if step.path else 0
-        hidden = step.hidden[self._method.layer]
+        hidden = step.hidden[self._method.needs.hidden[0]]
         self._hidden = hidden[last : last + 1].to(self._hidden.device, copy=True)  # so that the other rows are freed
 
 
 class Medusa(StackedHeads):
-    """Medusa-1.
-
-    head: folder, hub id, ``bundled:NAME`` or ``random``. heads: how many of its heads draft, null = all. tree:
-    child counts level by level, null = the published 63 nodes; levels beyond the heads are left out. safetensors:
-    false reads torch files. acceptance: exact | typical, at temperature > 0: a token passes above
-    min(typical_threshold, typical_alpha * exp(-entropy)).
-    """
+    """Medusa-1; conf/method/medusa.yaml describes the parameters."""
 
     format = FORMAT
     random_sizes = (1,)
@@ -123,8 +106,14 @@ class Medusa(StackedHeads):
         return Needs(hidden=self._layers)
 
     def shapes(self, heads: int, blocks: int) -> dict[str, TensorShape]:
-        """See ``medusa_shapes``."""
-        return medusa_shapes(heads, blocks, int(self.config.hidden_size), int(self.config.vocab_size))
+        """Each head is ``blocks`` times x + SiLU(A x + b), then an output matrix."""
+        hidden, shapes = int(self.config.hidden_size), dict[str, TensorShape]()
+        for head in range(heads):
+            for block in range(blocks):
+                shapes[f"{head}.{block}.linear.weight"] = (hidden, hidden)
+                shapes[f"{head}.{block}.linear.bias"] = (hidden,)
+            shapes[f"{head}.{blocks}.weight"] = (int(self.config.vocab_size), hidden)
+        return shapes
 
     def sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[int, int]:
         """(heads, blocks)."""
@@ -147,5 +136,5 @@ class Medusa(StackedHeads):
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Start from the state of the last prompt token."""
-        hidden = prefill.hidden[self.layer][-1:]
+        hidden = prefill.hidden[self._layers[0]][-1:]
         return _Heads(self, hidden.to(self.ranks.device, copy=True))

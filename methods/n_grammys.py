@@ -1,8 +1,9 @@
 """N-Grammys (Stewart et al. 2024): a batch of k rows of w tokens, from n-grams of the context and of the model itself.
 
-The next token is seldom a cheap n-gram's first guess but often among its first k, so k guesses are verified at once.
-Rows from the context come first; the model's own n-grams fill the rest: what it predicts after one token, followed
-greedily, or its nearest output embeddings (section 4.1, appendix B.1). Of these only the best token ids are stored.
+The next token is seldom a cheap n-gram's first guess but often among its first k, so k guesses are verified in one
+forward. Rows from the context come first; the model's own n-grams fill the rest: what it predicts after one token,
+followed greedily, or its nearest output embeddings (section 4.1, appendix B.1). Of these only the best token ids are
+stored.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -23,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from methods.parts.branches import Branches
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
 from specbench.records.store import write_atomically
@@ -100,58 +103,41 @@ def greedy_rows(best: np.ndarray, width: int) -> np.ndarray:
     return rows
 
 
-class TableCache:
-    """A folder of tables, one file each; None = nothing is kept."""
+def cached_table(path: Path | None, shape: tuple[int, ...], vocab: int, build: Callable[[], np.ndarray]) -> np.ndarray:
+    """The int32 table in a file, ids below ``vocab``; ``build`` makes it if the file is missing or is not that table.
 
-    def __init__(self, folder: str | None) -> None:
-        self._folder = Path(folder).expanduser() if folder else None
-
-    @property
-    def kept(self) -> bool:
-        """Whether there is a folder."""
-        return self._folder is not None
-
-    def get(self, name: str, shape: tuple[int, ...], vocab: int, build: Callable[[], np.ndarray]) -> np.ndarray:
-        """The int32 table ``name``, ids below ``vocab``; ``build`` makes it when the folder has none that is whole.
-
-        Any other file of that name is replaced, and a folder that cannot be written is not used; both are logged.
-        """
-        if self._folder is None:
-            return build()
-        path = self._folder / f"{name}.safetensors"
-        try:
-            return _read(path, shape, vocab)
-        except FileNotFoundError:
-            pass  # the first time
-        except (OSError, SafetensorError, ValueError) as error:
-            log.warning("%s: not a whole table (%s); built again", path, error)
-        table = build()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, save({"ids": np.ascontiguousarray(table)}, {"format": FORMAT}))
-        except (OSError, SafetensorError) as error:
-            log.warning("%s: cannot be written (%s); it is built again in every run", path, error)
+    Any other file at ``path`` is replaced, and a folder that cannot be written is not used; both are logged. path: None
+    stores nothing.
+    """
+    if path is None:
+        return build()
+    try:
+        with safe_open(path, framework="numpy") as file:
+            kind = (file.metadata() or {}).get("format")
+            if kind != FORMAT:
+                raise ValueError(f"format {kind}; expected {FORMAT}")
+            table = file.get_tensor("ids")
+        if table.shape != shape or table.dtype != np.int32:
+            raise ValueError(f"{table.dtype} of shape {table.shape}; expected int32 of {shape}")
+        if table.min() < 0 or table.max() >= vocab:
+            raise ValueError(f"ids from {table.min()} to {table.max()}; expected 0 to {vocab - 1}")
         return table
-
-
-def _read(path: Path, shape: tuple[int, ...], vocab: int) -> np.ndarray:
-    """Raises ValueError when the content is not what ``get`` was asked for."""
-    with safe_open(path, framework="numpy") as file:
-        kind = (file.metadata() or {}).get("format")
-        if kind != FORMAT:
-            raise ValueError(f"format {kind}; expected {FORMAT}")
-        table = file.get_tensor("ids")
-    if table.shape != shape or table.dtype != np.int32:
-        raise ValueError(f"{table.dtype} of shape {table.shape}; expected int32 of {shape}")
-    if table.min() < 0 or table.max() >= vocab:
-        raise ValueError(f"ids from {table.min()} to {table.max()}; expected 0 to {vocab - 1}")
+    except FileNotFoundError:
+        pass  # the first time
+    except (OSError, SafetensorError, ValueError) as error:
+        log.warning("%s: not a whole table (%s); built again", path, error)
+    table = build()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, save({"ids": np.ascontiguousarray(table)}, {"format": FORMAT}))
+    except (OSError, SafetensorError) as error:
+        log.warning("%s: cannot be written (%s); it is built again in every run", path, error)
     return table
 
 
 Row = tuple[int, ...]
 Rows = list[Sequence[int]]
 Ties = Literal["recent", "lexicographic"]
-Strategy = Literal["mixed", "context", "bigram", "extended_bigram", "unigram"]
 CONTEXT, BIGRAM, UNIGRAM = 0, 1, 2
 COLUMNS = 32  # best tokens kept on disk, so that a sweep of k reads one file
 
@@ -217,30 +203,23 @@ class _Batch(Drafter):
         if len(rows) < method.k:
             rows.extend(method.fill(context[-1], rows))
         rows = rows[: min(method.k, budget // method.width)]
-        self._from_context = min(self._from_context, len(rows))
-        self._note(len(rows))
+        own = self._from_context = min(self._from_context, len(rows))
+        figures = self._figures
+        figures["steps"] += 1
+        figures["rows_context"] += own
+        figures[f"rows_{method.sources[method.filler]}"] += len(rows) - own
+        figures[f"steps_with_context_rows_{own}"] += 1
         if not rows:
             return EMPTY
-        return self._trie(rows) if method.verify == "trie" else self._rows(rows)
-
-    def _rows(self, rows: Rows) -> Draft:
-        method, own = self._method, self._from_context * self._method.width
+        if method.verify == "trie":
+            tree = Branches(merge=True)
+            tree.add_rows(ROOT, rows, range(len(rows)), sys.maxsize)
+            self._owners = tree.source  # of each node, the first row that contains it
+            source = [CONTEXT if row < own else method.filler for row in self._owners]
+            return Draft(tree.tokens, tree.parents, source=source)
         tokens = list(chain.from_iterable(rows))
-        source = [CONTEXT] * own + [method.filler] * (len(tokens) - own)
+        source = [CONTEXT] * own * method.width + [method.filler] * (len(rows) - own) * method.width
         return Draft(tokens, method.parents[: len(tokens)], source=source)
-
-    def _trie(self, rows: Rows) -> Draft:
-        tree, own, filler = Branches(merge=True), self._from_context, self._method.filler
-        tree.add_rows(ROOT, rows, range(len(rows)), sys.maxsize)
-        self._owners = tree.source  # of each node, the first row that holds it
-        return Draft(tree.tokens, tree.parents, source=[CONTEXT if row < own else filler for row in self._owners])
-
-    def _note(self, rows: int) -> None:
-        figures, filler = self._figures, self._method.sources[self._method.filler]
-        figures["steps"] += 1
-        figures["rows_context"] += self._from_context
-        figures[f"rows_{filler}"] += rows - self._from_context
-        figures[f"steps_with_context_rows_{self._from_context}"] += 1
 
     def observe(self, step: Step) -> None:
         if not step.path:
@@ -256,40 +235,29 @@ class _Batch(Drafter):
         return {name: float(count) for name, count in self._figures.items()}
 
 
-class NGrammys(Method):
-    """N-Grammys.
-
-    k: rows. w: tokens of a row. q: tokens looked up in the context. strategy: what fills the rows. verify: batch (k
-    rows over the shared prefix, the paper's) | trie (the same rows as a tree). ties: see ``RowIndex``. dedupe:
-    leave out a model row that the context gave already. bos: put it before the token whose successors are computed.
-    unigram: see ``unigram_ids``. cache: folder that keeps the model's tables between runs, null = none.
-    """
+@dataclass(eq=False)
+class NGrammys(Parameters, Method):
+    """N-Grammys; conf/method/n_grammys.yaml describes the parameters."""
 
     sources = ("context", "bigram", "unigram")
 
-    def __init__(
-        self,
-        k: int = 10,
-        w: int = 10,
-        q: int = 1,
-        strategy: Strategy = "mixed",
-        verify: Literal["batch", "trie"] = "batch",
-        ties: Ties = "recent",
-        dedupe: bool = False,
-        bos: bool = False,
-        unigram: Measure = "distance",
-        cache: str | None = None,
-    ) -> None:
-        require_count("k", k, high=MOST)
-        require_count("w", w, high=MOST)
-        require_count("q", q, high=MOST)
-        require_count("k * w", k * w, high=MOST)
-        self.k, self.w, self.q = k, w, q
-        self.strategy, self.verify, self.ties, self.dedupe = strategy, verify, ties, dedupe
-        self.width = 1 if strategy in ("bigram", "unigram") else w
-        self.filler = UNIGRAM if strategy == "unigram" else BIGRAM
-        self.parents = [ROOT if node % self.width == 0 else node - 1 for node in range(k * self.width)]
-        self._bos, self._unigram, self._cache = bos, unigram, TableCache(cache)
+    k: int = count(10, high=MOST)
+    w: int = count(10, high=MOST)
+    q: int = count(1, high=MOST)
+    strategy: Literal["mixed", "context", "bigram", "extended_bigram", "unigram"] = "mixed"
+    verify: Literal["batch", "trie"] = "batch"
+    ties: Ties = "recent"
+    dedupe: bool = False
+    bos: bool = False
+    unigram: Measure = "distance"
+    cache: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("k * w", self.k * self.w, high=MOST)
+        self.width = 1 if self.strategy in ("bigram", "unigram") else self.w
+        self.filler = UNIGRAM if self.strategy == "unigram" else BIGRAM
+        self.parents = [ROOT if node % self.width == 0 else node - 1 for node in range(self.k * self.width)]
         self._first: int | None = None  # the BOS token's id
         self._top = np.empty((0, 0), np.int32)  # (V, k) best successors, or (1, k) for the unigram
         self._rows = np.empty((0, 0), np.int32)  # (V, width) each token and what follows it greedily
@@ -301,9 +269,9 @@ class NGrammys(Method):
 
     def check(self, model: ModelCard) -> None:
         """Raises InputError where ``bos`` is set and the tokenizer has no BOS token."""
-        if self._bos and model.tokenizer.bos_token_id is None:
+        if self.bos and model.tokenizer.bos_token_id is None:
             raise InputError(f"bos=true: the tokenizer of model={model.name} has no BOS token; expected bos=false")
-        self._first = model.tokenizer.bos_token_id if self._bos else None
+        self._first = model.tokenizer.bos_token_id if self.bos else None
 
     def bind(self, target: Target) -> None:
         """Read the model's n-grams from the cache, or compute them; the context's need no weights."""
@@ -317,15 +285,18 @@ class NGrammys(Method):
             )
         vocab = target.vocab_size
         columns = min(vocab, max(self.k, COLUMNS))
-        name, shape = fingerprint(target)[:24] if self._cache.kept else "", (vocab, columns)
-        if self.strategy == "unigram":
-            name, shape = f"{name}_unigram_{self._unigram}_{columns}", (1, columns)
-            top = self._cache.get(name, shape, vocab, lambda: unigram_ids(target, columns, self._unigram)[None])
-            best = np.zeros(vocab, np.int32)
+        one = self.strategy == "unigram"
+        kind = f"unigram_{self.unigram}" if one else "bigram"
+        path = None
+        if self.cache:
+            suffix = f"_bos{self._first}" if self.bos and not one else ""
+            name = f"{fingerprint(target)[:24]}_{kind}_{columns}{suffix}.safetensors"
+            path = Path(self.cache).expanduser() / name
+        if one:
+            top = cached_table(path, (1, columns), vocab, lambda: unigram_ids(target, columns, self.unigram)[None])
         else:
-            name += f"_bigram_{columns}" + (f"_bos{self._first}" if self._bos else "")
-            top = self._cache.get(name, shape, vocab, lambda: bigram_ids(target, columns, self._first))
-            best = top[:, 0]
+            top = cached_table(path, (vocab, columns), vocab, lambda: bigram_ids(target, columns, self._first))
+        best = np.zeros(vocab, np.int32) if one else top[:, 0]
         self._top = np.ascontiguousarray(top[:, : self.k])
         self._rows = greedy_rows(best, self.width)
 

@@ -1,4 +1,4 @@
-"""llama.cpp's ``ngram-map-k`` and ``ngram-map-k4v``: copy what stood behind the last n tokens, while it fits.
+"""llama.cpp's ``ngram-map-k`` and ``ngram-map-k4v``: copy what stood after the last n tokens, while it fits.
 
 Of each n-gram one place is kept, and how many tokens of its last draft were accepted: the next draft is no longer.
 ``k4v`` counts the m-grams that followed, and drafts only where one of them is frequent enough
@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from methods.parts.ngrams import Gram
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
-from specbench.types import EMPTY, Draft, Prefill, Step, require_count
+from specbench.types import EMPTY, Draft, Prefill, Step
 
-SLOTS = 4  # m-grams that are counted behind an n-gram
+SLOTS = 4  # m-grams that are counted after an n-gram
 RATIO = 2  # so many times as often as the others together must the most frequent one have followed
 
 
 @dataclass(slots=True)
 class _Key:
-    """What is known of an n-gram. hits: drafts asked for behind it. accepted: of the last draft, for each slot.
+    """What is known of an n-gram. hits: drafts requested after it. accepted: of the last draft, for each slot.
 
     counted: the place up to which ``followers``, (m-gram, count), are counted.
     """
@@ -64,9 +65,9 @@ class _Lookup(Drafter):
             key.accepted[slot] = len(step.path)
 
     def _take(self, context: Sequence[int], count: int) -> None:
-        """Keep places of n-grams that a whole draft stands behind: the prompt's from its end, then the answer's so.
+        """Keep places of n-grams that a whole draft stands after: the prompt's from its end, then the answer's so.
 
-        Places at the end of the prompt, with fewer tokens of it behind them, are never kept.
+        Places at the end of the prompt, with fewer tokens of it after them, are never kept.
         """
         n = self._method.match
         behind = n + self._method.num_draft + 1
@@ -79,12 +80,14 @@ class _Lookup(Drafter):
     def _frequent(self, context: Sequence[int], gram: Gram, key: _Key, place: int) -> int | None:
         """The slot of the m-gram that most often followed up to ``place``; None if others did too often.
 
-        Counting starts again at the place where it ended, so what stands behind ``place`` counts at every draft.
+        Counting starts again at the place where it ended, so what stands after ``place`` counts at every draft.
         """
         if key.hits < self._method.min_hits:
             return None
         n, m = len(gram), self._method.num_draft
-        for start in _find(context, gram, key.counted, place):
+        for start in range(key.counted, place + 1):
+            if context[start] != gram[0] or tuple(context[start : start + n]) != gram:
+                continue
             follower = tuple(context[start + n : start + n + m])
             slot = next(
                 (slot for slot, (known, _) in enumerate(key.followers) if known == follower), len(key.followers)
@@ -99,32 +102,16 @@ class _Lookup(Drafter):
         return None if others and best < RATIO * others else counts.index(best)
 
 
-def _find(context: Sequence[int], gram: Gram, start: int, end: int) -> list[int]:
-    """Places of the n-gram from ``start`` to ``end``."""
-    places, found = list[int](), start - 1
-    while True:
-        try:
-            found = context.index(gram[0], found + 1, end + 1)
-        except ValueError:
-            return places
-        if tuple(context[found : found + len(gram)]) == gram:
-            places.append(found)
-
-
-class NgramMap(Method):
-    """llama.cpp's ngram-map.
-
-    match: tokens looked up. num_draft: tokens drafted at most. counts: k4v, else k. min_hits: drafts asked for
-    behind an n-gram before there is one; k4v only, as in llama.cpp.
-    """
+@dataclass(eq=False)
+class NgramMap(Parameters, Method):
+    """llama.cpp's ngram-map; conf/method/ngram_map_k.yaml describes the parameters."""
 
     sources = ("context",)
 
-    def __init__(self, match: int = 12, num_draft: int = 48, counts: bool = False, min_hits: int = 1) -> None:
-        require_count("match", match)
-        require_count("num_draft", num_draft)
-        require_count("min_hits", min_hits)
-        self.match, self.num_draft, self.counts, self.min_hits = match, num_draft, counts, min_hits
+    match: int = count(12)
+    num_draft: int = count(48)
+    counts: bool = False
+    min_hits: int = count(1)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Places and counts are the request's own: nothing outlives it."""

@@ -8,8 +8,10 @@ The table takes in a context every 32 tokens, and is emptied when drafts fail in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from methods.parts.ngrams import Gram
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, Prefill, Step, require_count
 
@@ -61,20 +63,20 @@ class _Lookup(Drafter):
             self._failed = self._taken = 0
 
 
-class NgramMod(Method):
-    """llama.cpp's ngram-mod.
-
-    match: tokens looked up. num_draft, min_draft: tokens drafted at most; a shorter draft is dropped.
-    """
+@dataclass(eq=False)
+class NgramMod(Parameters, Method):
+    """llama.cpp's ngram-mod; conf/method/ngram_mod.yaml describes the parameters."""
 
     sources = ("table",)
     learned = ("table",)
 
-    def __init__(self, match: int = 24, num_draft: int = 64, min_draft: int = 48) -> None:
-        require_count("match", match)
-        require_count("num_draft", num_draft)
-        require_count("min_draft", min_draft, low=0, high=num_draft)
-        self.match, self.num_draft, self.min_draft = match, num_draft, min_draft
+    match: int = count(24)
+    num_draft: int = count(64)
+    min_draft: int = 48
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("min_draft", self.min_draft, low=0, high=self.num_draft)
 
     def reset(self) -> None:
         """Empty the table."""

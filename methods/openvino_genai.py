@@ -43,9 +43,7 @@ class OpenvinoGenai(RuntimePeer):
             speculation["draft_model"] = runtime.draft_model(str(drafting), "CPU", **options)
         if not speculation:
             speculation["ATTENTION_BACKEND"] = "SDPA"  # the faster one for one request without drafts
-        self._pipeline = runtime.LLMPipeline(
-            str(folder), runtime.Tokenizer(str(folder)), "CPU", **options, **speculation
-        )
+        self._model = runtime.LLMPipeline(str(folder), runtime.Tokenizer(str(folder)), "CPU", **options, **speculation)
         config = self._config = self.make_config(runtime)
         if self.speculation != NONE:
             config.num_assistant_tokens = self.num_draft
@@ -88,13 +86,9 @@ class OpenvinoGenai(RuntimePeer):
                 """Nothing is buffered."""
 
         self._config.max_new_tokens = limit
-        found = self._pipeline.generate(openvino.Tensor(np.array([prompt], np.int64)), self._config, Streamer())
+        found = self._model.generate(openvino.Tensor(np.array([prompt], np.int64)), self._config, Streamer())
         if self.speculation == DRAFT:
             self._stats = {"draft_tokens_accepted": float(found.extended_perf_metrics.get_num_accepted_tokens())}
-
-    def close(self) -> None:
-        """Drop the pipeline."""
-        self._pipeline = None
 
 
 class OpenvinoBatches(OpenvinoGenai):
@@ -104,7 +98,7 @@ class OpenvinoBatches(OpenvinoGenai):
         """A pipeline whose step may read ``STEP_TOKENS`` tokens."""
         scheduler = runtime.SchedulerConfig()
         scheduler.max_num_batched_tokens, scheduler.cache_size, scheduler.enable_prefix_caching = STEP_TOKENS, 1, False
-        self._pipeline = runtime.ContinuousBatchingPipeline(
+        self._model = runtime.ContinuousBatchingPipeline(
             str(folder), runtime.Tokenizer(str(folder)), scheduler, "CPU", **self.options()
         )
         self._config = self.make_config(runtime)
@@ -115,5 +109,5 @@ class OpenvinoBatches(OpenvinoGenai):
 
         self._config.max_new_tokens, self._config.ignore_eos = tokens, True
         given = [openvino.Tensor(np.array([prompt], np.int64)) for prompt in prompts]
-        found = self._pipeline.generate(given, [self._config] * len(prompts))
+        found = self._model.generate(given, [self._config] * len(prompts))
         return [list(each.m_generation_ids[0]) for each in found]

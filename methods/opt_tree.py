@@ -7,19 +7,21 @@ expected to bring. It grows a layer a draft forward, as long as that raises the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from methods.parts.draft_method import DraftModelMethod
+from methods.parts.parameters import count
 from specbench.method import Drafter
 from specbench.models.facade import Target
 from specbench.models.transfer import upload
-from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step, require_count, require_nodes
+from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step, require_nodes
 
 
 class _Growth:
-    """The candidates of one step, layer by layer: tokens, parents, weights; chances: probability behind the parent."""
+    """The candidates of one step, layer by layer: tokens, parents, weights; chances: probability after the parent."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -31,7 +33,7 @@ class _Growth:
         self.expected = 0.0  # their weights' sum
 
     def add_layer(self, above: Sequence[int], rows: Tensor) -> list[int]:
-        """The heaviest children of the nodes ``above``; rows: (m, V) logits behind each. Those among the best so far.
+        """The heaviest children of the nodes ``above``; rows: (m, V) logits after each. Those among the best so far.
 
         A node that is not among the best now never will be, nor any below it, so nothing else needs to be fed.
         """
@@ -82,10 +84,6 @@ class _OptTree(Drafter):
             number |= {node: len(self._request) + place for place, node in enumerate(layer)}
             rows = self._request.expand([growth.tokens[node] for node in layer], above)
         self._depths.append(depth)
-        return self._cut(growth, number)
-
-    def _cut(self, growth: _Growth, number: dict[int, int]) -> Draft:
-        """The best nodes as a draft."""
         best = growth.best
         place = {ROOT: ROOT} | {node: index for index, node in enumerate(best)}
         self._fed = [number.get(node, -1) for node in best]
@@ -106,29 +104,18 @@ class _OptTree(Drafter):
         return {"mean_layers": sum(self._depths) / len(self._depths)} if self._depths else {}
 
 
+@dataclass(eq=False)
 class OptTree(DraftModelMethod):
-    """OPT-Tree.
+    """OPT-Tree; conf/method/opt_tree.yaml describes the parameters."""
 
-    draft: hub id or folder of the draft model. nodes: of every tree. max_depth: layers, at most. threshold:
-    [tokens] a layer must raise the expected accepted tokens by more than this for another one to follow. dtype,
-    device: of the draft; default the target's.
-    """
+    nodes: int = count(50, high=MOST)
+    threshold: float = 0.5
+    max_depth: int = count(10, high=MOST)
 
-    def __init__(
-        self,
-        draft: str | None,
-        nodes: int = 50,
-        threshold: float = 0.5,
-        max_depth: int = 10,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, dtype, device, None)
-        require_count("nodes", nodes, high=MOST)
-        require_count("max_depth", max_depth, high=MOST)
-        if not 0 <= threshold < 1:
-            raise InputError(f"threshold={threshold}: expected a number of tokens from 0 to below 1, a layer's most")
-        self.nodes, self.threshold, self.max_depth = nodes, threshold, max_depth
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.threshold < 1:
+            raise InputError(f"threshold={self.threshold}: expected tokens from 0 to below 1, a layer's most")
 
     def bind(self, target: Target) -> None:
         """Refuse a tree larger than a draft; load the draft's weights."""

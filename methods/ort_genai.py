@@ -27,7 +27,7 @@ COUNTED = ("rounds", "draft_tokens_proposed", "draft_tokens_accepted", "target_f
 
 
 class OrtGenai(RuntimePeer):
-    """See ``RuntimePeer``; an n-gram of the runtime is the suffix that is looked up and the token behind it."""
+    """See ``RuntimePeer``; an n-gram of the runtime is the suffix that is looked up and the token after it."""
 
     module, package, extra = "onnxruntime_genai", "onnxruntime-genai", "ort_genai"
     speculations = (NONE, LOOKUP, DRAFT)
@@ -36,7 +36,6 @@ class OrtGenai(RuntimePeer):
     def __init__(
         self, speculation: str = NONE, draft: str | None = None, num_draft: int = 8, max_ngram: int = 3
     ) -> None:
-        """See ``RuntimePeer``."""
         super().__init__(speculation, draft, num_draft, max_ngram)
         require_count("num_draft", num_draft, high=MOST)
         require_count("max_ngram", max_ngram, high=MOST - 1)
@@ -78,25 +77,15 @@ class OrtGenai(RuntimePeer):
         proposed, done = 0, False
         while not done and not generator.is_done():
             ids, before = [_next_token(generator)], proposed
-            if self.speculation != NONE:
-                proposed = _take_buffered(generator, ids)
+            if self.speculation != NONE:  # take the further tokens of the round, up to the limit
+                counted = generator.get_speculative_stats()
+                while len(ids) <= counted["tokens_buffered"] and not generator.is_done():
+                    ids.append(_next_token(generator))
+                proposed = int(counted["draft_tokens_proposed"])
             done = emit(ids, proposed - before)
         if self.speculation != NONE:
             counted = generator.get_speculative_stats()
             self._stats = {name: float(counted[name]) for name in COUNTED}
-
-    def close(self) -> None:
-        """Drop the sessions."""
-        self._model = None
-
-
-def _take_buffered(generator: Any, ids: list[int]) -> int:
-    """Append the further tokens of a round to ``ids``, up to the limit; [tokens] proposed so far."""
-    counted = generator.get_speculative_stats()
-    for _ in range(counted["tokens_buffered"]):
-        if not generator.is_done():
-            ids.append(_next_token(generator))
-    return int(counted["draft_tokens_proposed"])
 
 
 def _next_token(generator: Any) -> int:

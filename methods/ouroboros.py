@@ -1,6 +1,6 @@
 """Ouroboros (Zhao et al. 2024): the draft model drafts phrase by phrase, and the draft is lengthened by phrases.
 
-The draft model runs lookahead decoding on a pool of phrases; the pool's newest phrases behind the last drafted token
+The draft model runs lookahead decoding on a pool of phrases; the pool's newest phrases after the last drafted token
 are verified as alternative endings; and what the target predicts after rejected tokens and endings becomes phrases
 again. This is the algorithm of the paper (EMNLP 2024), not the variant that its authors put into Spec-Bench.
 """
@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from methods.parts.draft_lm import TreeRequest
 from methods.parts.draft_method import DraftModelMethod
 from methods.parts.lookahead_window import Window, branch_of, hang_below
+from methods.parts.parameters import count
 from specbench.decode.walk import Walk
 from specbench.method import Drafter
 from specbench.models.facade import Target
-from specbench.types import EMPTY, MOST, ROOT, Draft, Needs, Prefill, Step, require_count, require_nodes
+from specbench.types import EMPTY, MOST, ROOT, Draft, Needs, Prefill, Step, require_nodes
 
 Phrase = tuple[int, ...]
 LINK_BYTES = 200  # what a key takes in the dict, list included, at the usual fill
@@ -55,7 +57,7 @@ class PhrasePool:
     def learn(self, drafted: Sequence[int], predicted: Sequence[int], length: int) -> None:
         """Learn from what a model predicts after rejected tokens: predicted[i] follows drafted[i].
 
-        A phrase is a run of predictions behind a drafted token, each the token that was drafted there but the last;
+        A phrase is a run of predictions after a drafted token, each the token that was drafted there but the last;
         only those of ``length`` tokens are kept. ``learn([7, 1, 5], [1, 2, 9], 2)`` adds 7 -> (1, 2), since 1 was
         drafted after 7.
         """
@@ -90,14 +92,14 @@ class _Lookahead:
         self.forwards = 0
 
     def read(self, context: Sequence[int]) -> None:
-        """Go back to what ``context`` has in common with what was drafted; a long text is read at once."""
+        """Go back to what ``context`` has in common with what was drafted; a long text is read in one forward."""
         cached = self.request.rewind(context, self._settled)
         if not cached and len(context) > 1:
             self.request.feed(context[:-1], 0)
         self._settled = len(context) - 1
 
     def draft(self, context: Sequence[int], least: int, eos: frozenset[int]) -> list[int]:
-        """At least ``least`` tokens behind ``context``, or up to an EOS."""
+        """At least ``least`` tokens after ``context``, or up to an EOS."""
         fresh = context[self.request.cached :]
         drafted: list[int] = []
         while len(drafted) < least:
@@ -110,14 +112,14 @@ class _Lookahead:
         return drafted
 
     def _forward(self, fresh: Sequence[int]) -> list[int]:
-        """One forward over ``fresh``, the tokens not read yet, with the window and the root's phrases behind it.
+        """One forward over ``fresh``, the tokens not read yet, with the window and the root's phrases after it.
 
         fresh: the root last. The tokens that follow the root, one at least; all but the last have been read.
         """
         self.forwards += 1
         window, root = self._window, len(fresh) - 1
         phrases = self._pool.newest(fresh[root], self._guesses) if window.full else []
-        # A phrase is fed without its last token: the draft's own prediction stands in its place.
+        # A phrase is fed without its last token: the draft's own prediction replaces it.
         branch, below = branch_of([phrase[:-1] for phrase in phrases], False, sys.maxsize)
         cells = window.tokens()
         first, behind = len(fresh), len(fresh) + len(cells)  # nodes: fresh, cells, branch
@@ -182,39 +184,23 @@ class _Ouroboros(Drafter):
         return {"mean_draft_length": sum(self._lengths) / steps, "mean_forwards": self._lookahead.forwards / steps}
 
 
+@dataclass(eq=False)
 class Ouroboros(DraftModelMethod):
-    """Ouroboros.
-
-    draft: hub id or folder of the draft model. gamma: tokens drafted at least. endings K: phrases behind them.
-    window W: columns of the lookahead window, and phrases kept for a token. level: of the window; phrases have
-    ``level`` - 1 tokens. overshoot: what the last draft forward gives beyond gamma is drafted too (kept), or not
-    (cut). dtype, device: of the draft; default the target's.
-    """
+    """Ouroboros; conf/method/ouroboros.yaml describes the parameters."""
 
     learned = ("pool",)
-
     by_node = True
-    sources = ("draft model", "phrases")
+    sources = ("draft model", "phrases")  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        draft: str | None,
-        gamma: int = 12,
-        window: int = 20,
-        level: int = 7,
-        endings: int = 3,
-        dtype: str | None = None,
-        device: str | None = None,
-        overshoot: Literal["kept", "cut"] = "kept",
-    ) -> None:
-        super().__init__(draft, dtype, device, None)
-        require_count("gamma", gamma, high=MOST)
-        require_count("window", window, high=MOST)
-        require_count("level", level, low=3, high=MOST)
-        require_count("endings", endings, low=0, high=MOST)
-        self.gamma, self.window, self.level, self.endings = gamma, window, level, endings
-        self.overshoot = overshoot
-        self.pool = PhrasePool(window)
+    gamma: int = count(12, high=MOST)
+    window: int = count(20, high=MOST)
+    level: int = count(7, low=3, high=MOST)
+    endings: int = count(3, low=0, high=MOST)
+    overshoot: Literal["kept", "cut"] = "kept"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pool = PhrasePool(self.window)
 
     @property
     def needs(self) -> Needs:

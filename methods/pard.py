@@ -8,15 +8,17 @@ before it: so the tokens of a chain are drawn independently, each from a distrib
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from methods.parts.draft_lm import DraftLM, draw_one
-from methods.parts.draft_method import DraftModelMethod, TargetTraits
+from methods.parts.draft_method import DrawingMethod, TargetTraits
+from methods.parts.parameters import count
 from specbench.method import Drafter, Drafting, DraftLevel, SharedDrafter
 from specbench.models.facade import ModelCard
-from specbench.types import EMPTY, MOST, Draft, InputError, Prefill, require_count
+from specbench.types import EMPTY, MOST, Draft, InputError, Prefill
 
 NAMES = ("pard_token", "ptd_token_id")  # of the mask token in config.json: the authors', and vLLM's other one
 
@@ -48,29 +50,17 @@ class _Chain(SharedDrafter):
         return Draft(tokens, range(-1, count - 1), probs, source=[0] * count)
 
 
-class Pard(DraftModelMethod):
-    """PARD.
+@dataclass(eq=False)
+class Pard(DrawingMethod):
+    """PARD; conf/method/pard.yaml describes the parameters."""
 
-    draft: hub id or folder of the adapted draft model. length: tokens drafted, all in one forward. mask_token: id
-    of the mask token; None = the one that the draft's configuration names. choice at temperature > 0: drawn (ratio
-    test) | argmax (sample-and-match). dtype, device: of the draft; default the target's. draft_temperature: at
-    which the draft samples; None = as the request does.
-    """
+    length: int = count(12, high=MOST)
+    mask_token: int | None = None
+    choice: Literal["drawn", "argmax"] = "drawn"
 
-    def __init__(
-        self,
-        draft: str | None,
-        length: int = 12,
-        mask_token: int | None = None,
-        choice: Literal["drawn", "argmax"] = "drawn",
-        draft_temperature: float | None = None,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, dtype, device, draft_temperature)
-        require_count("length", length, high=MOST)
-        self.length, self.draws = length, choice == "drawn"
-        self._given, self.mask = mask_token, mask_token or 0
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.draws, self.mask = self.choice == "drawn", self.mask_token or 0
 
     def check(self, model: ModelCard) -> None:
         """The draft must have the target's vocabulary and a mask token."""
@@ -80,17 +70,17 @@ class Pard(DraftModelMethod):
         assert self._card is not None
         config = self._card.config.get_text_config()
         named = [value for name in NAMES if isinstance(value := getattr(config, name, None), int)]
-        if self._given is None and not named:
+        if self.mask_token is None and not named:
             raise InputError(
                 f"draft={self.draft}: its config.json has neither {' nor '.join(NAMES)}: it was not trained to draft in"
                 " parallel; expected one that was, or mask_token=ID"
             )
-        self.mask = named[0] if self._given is None else self._given
+        self.mask = named[0] if self.mask_token is None else self.mask_token
         if not 0 <= self.mask < config.vocab_size:
             raise InputError(f"mask_token={self.mask}: expected an id of the draft, from 0 to {config.vocab_size - 1}")
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
-        """As ``DraftModelMethod.adopt``; a draft's forward is recorded behind any number of accepted tokens."""
+        """As ``DraftModelMethod.adopt``; a draft's forward is recorded after any number of accepted tokens."""
         super().adopt(lm, traits)
         lm.prepare([(rows, rows, self.length) for rows in range(self.length, 2 * self.length + 1)])
 

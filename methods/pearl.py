@@ -2,7 +2,7 @@
 
 Tokens that were drafted and not verified yet (pending) are the target's draft; meanwhile the draft model writes the
 next ``gamma``. The first of those is verified by the same forward: with nothing pending this is the paper's pre-verify,
-behind an accepted chain its post-verify. So the run of drafted tokens goes on until one is rejected: its length adapts
+after an accepted chain its post-verify. So the run of drafted tokens continues until one is rejected: its length adapts
 itself.
 """
 
@@ -31,20 +31,25 @@ class _Session:
         self._random = torch.Generator(actor.lm.device).manual_seed(seed)
         self._distribution = actor.distributions if actor.sampling is not None else None
         self._settled = 0
-        self._reads = actor.lm.device.type == "cpu"  # each token as it is drafted; a GPU would wait for each
+        self._reads = actor.lm.device.type == "cpu"  # each token when it is drafted; a GPU would wait for each
 
     def extend(self, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
-        """Go on behind the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS."""
+        """Continue after the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS."""
         del self._tokens[keep:]
         self._settled = min(self._settled, keep)
         self._tokens += tail
+        device = self._actor.lm.device
         start, ended = len(self._tokens), self._tokens[-1] in self._actor.eos
         drafted: list[Any] = []
         drawn_from: list[Tensor] = []
         marks: list[tuple[Mark, Mark]] = []
-        states: list[Tensor] = []  # of the random numbers, behind each token
+        states: list[Tensor] = []  # of the random numbers, after each token
         while len(drafted) < count and not ended:
-            drafted.append(self._next(drafted, drawn_from, marks))
+            before = mark(device)
+            row = self._request.step(drafted[-1]) if drafted else self._request.feed(self._tokens, self._settled)
+            marks.append((before, mark(device)))
+            token = choose_token(row, self._distribution, self._random, drawn_from)
+            drafted.append(int(token) if self._reads else token)
             ended = self._reads and drafted[-1] in self._actor.eos
             if drawn_from and not self._reads:
                 states.append(self._random.get_state())
@@ -55,16 +60,8 @@ class _Session:
         probs = torch.stack(drawn_from[: len(kept)]) if drawn_from else None
         return {"tokens": kept, "probs": probs, "seconds": [seconds_between(*pair) for pair in marks]}
 
-    def _next(self, drafted: list[Any], drawn_from: list[Tensor], marks: list[tuple[Mark, Mark]]) -> Any:
-        device = self._actor.lm.device
-        before = mark(device)
-        row = self._request.step(drafted[-1]) if drafted else self._request.feed(self._tokens, self._settled)
-        marks.append((before, mark(device)))
-        token = choose_token(row, self._distribution, self._random, drawn_from)
-        return int(token) if self._reads else token
-
     def _read(self, drafted: list[Tensor], start: int, states: list[Tensor]) -> list[int]:
-        """What was drafted on the device, in one read-back, up to an EOS: what lies behind it was drafted in vain."""
+        """What was drafted on the device, in one read-back, up to an EOS: what follows it was drafted in vain."""
         tokens = torch.stack(drafted).tolist()
         self._request.name(start, tokens)
         ends = [place for place, token in enumerate(tokens) if token in self._actor.eos]
@@ -79,7 +76,7 @@ class PearlActor(DraftActor):
     """Draws at temperature > 0, takes the argmax at 0."""
 
     def session(self, context: list[int], seed: int) -> _Session:
-        """Behind ``context``, with random numbers of its own."""
+        """A session after ``context``, with its own random numbers."""
         return _Session(self, context, seed)
 
     def extend(self, number: int, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
@@ -88,9 +85,9 @@ class PearlActor(DraftActor):
 
 
 class _Pearl(ParallelDrafter):
-    def __init__(self, method: Pearl, number: int, seed: int) -> None:
-        super().__init__(method, number, seed)
-        self._gamma, self._device = method.gamma, method.device
+    def __init__(self, method: Pearl, seed: int) -> None:
+        super().__init__(method, seed)
+        self._gamma, self._device = method.gamma, method.target_device
         self._pending: list[int] = []
         self._probs: Tensor | None = None  # (pending, V)
         self._keep, self._tail = 0, list[int]()
@@ -154,12 +151,7 @@ class _Pearl(ParallelDrafter):
 
 
 class Pearl(ParallelDraft):
-    """PEARL.
-
-    draft: hub id or folder of the draft model. gamma: tokens drafted while the target runs, ceil(T_target/T_draft).
-    port: where the draft model runs, inline | thread | process. patience_s: [s] without an answer after which it
-    counts as lost. dtype, device: of the draft; default the target's.
-    """
+    """PEARL; conf/method/pearl.yaml describes the parameters."""
 
     kind = PearlActor
     draws = True
@@ -184,4 +176,4 @@ class Pearl(ParallelDraft):
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The draft model reads the prompt during the first forward. seed: of the tokens drawn."""
-        return self.enter(_Pearl(self, self.number(), seed))
+        return _Pearl(self, seed)

@@ -1,6 +1,6 @@
 """Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding): copy what followed before.
 
-The longest suffix of the context, of at most ``max_ngram`` tokens, that occurred before; draft the tokens behind it.
+The longest suffix of the context, of at most ``max_ngram`` tokens, that occurred before; draft the tokens after it.
 The rules differ in which occurrence is taken and what happens near the end (see docs/methods/pld.md); that of
 llama.cpp's n-gram cache drafts token by token, what most often followed.
 """
@@ -8,13 +8,14 @@ llama.cpp's n-gram cache drafts token by token, what most often followed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from methods.parts.ngrams import Gram, NgramIndex
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, InputError, Prefill, require_count
 
-Rule = Literal["original", "hf", "recent", "ngram_simple", "ngram_cache"]
 # Of llama.cpp's n-gram cache, for n-grams of 1 to 4 tokens: how often one must have occurred, and in how many percent
 # of these its most frequent continuation must have followed.
 LEAST_COUNT = (2, 2, 1, 1)
@@ -39,9 +40,9 @@ class _Lookup(Drafter):
         return EMPTY
 
     def _allows(self, n: int, start: int, end: int) -> bool:
-        """Whether the tokens of a match of ``n`` from ``start`` on are copied.
+        """Returns whether the tokens of a match of ``n`` from ``start`` on are copied.
 
-        The original drops a match with too short a tail and goes on to a shorter n-gram; its earliest match is the only
+        The original drops a match with too short a tail and tries a shorter n-gram; its earliest match is the only
         one to look at, since later ones have shorter tails still. llama.cpp's latest match needs a tail of n tokens,
         and does not look at the context's first token, nor at a context with no room for a whole draft.
         """
@@ -61,7 +62,11 @@ class _Counts(Drafter):
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         method = self._method
-        self._count(context)
+        for place in range(self._seen, len(context)):  # what the context has grown by
+            for n in range(method.min_ngram, min(method.max_ngram, place) + 1):
+                followers = self._followers.setdefault(tuple(context[place - n : place]), {})
+                followers[context[place]] = followers.get(context[place], 0) + 1
+        self._seen = len(context)
         text = list(context[-method.max_ngram :])
         known = len(text)
         while len(text) - known < min(method.num_draft, budget):
@@ -71,17 +76,8 @@ class _Counts(Drafter):
             text.append(token)
         return Draft.chain(text[known:], source=0)
 
-    def _count(self, context: Sequence[int]) -> None:
-        """Take in what the context has grown by."""
-        method = self._method
-        for place in range(self._seen, len(context)):
-            for n in range(method.min_ngram, min(method.max_ngram, place) + 1):
-                followers = self._followers.setdefault(tuple(context[place - n : place]), {})
-                followers[context[place]] = followers.get(context[place], 0) + 1
-        self._seen = len(context)
-
     def _next(self, text: Sequence[int]) -> int | None:
-        """What most often followed the longest suffix that has followers enough; of equals the one seen first."""
+        """Returns the most frequent follower of the longest suffix with enough followers; of equals the first seen."""
         for n in range(min(self._method.max_ngram, len(text)), self._method.min_ngram - 1, -1):
             followers = self._followers.get(tuple(text[-n:]), {})
             total, most = sum(followers.values()), max(followers.values(), default=0)
@@ -90,22 +86,22 @@ class _Counts(Drafter):
         return None
 
 
-class PromptLookup(Method):
-    """Prompt lookup decoding.
-
-    max_ngram, min_ngram: longest and shortest suffix looked up. num_draft: tokens drafted at most. rule: original |
-    hf | recent | ngram_simple | ngram_cache (llama.cpp's two).
-    """
+@dataclass(eq=False)
+class PromptLookup(Parameters, Method):
+    """Prompt lookup decoding; conf/method/pld.yaml describes the parameters."""
 
     sources = ("context",)
 
-    def __init__(self, max_ngram: int = 3, num_draft: int = 10, rule: Rule = "original", min_ngram: int = 1) -> None:
-        require_count("max_ngram", max_ngram)
-        require_count("min_ngram", min_ngram, high=max_ngram)
-        require_count("num_draft", num_draft)
-        if rule == "ngram_cache" and max_ngram > len(LEAST_COUNT):
-            raise InputError(f"max_ngram={max_ngram}: expected at most {len(LEAST_COUNT)} with rule=ngram_cache")
-        self.max_ngram, self.min_ngram, self.num_draft, self.rule = max_ngram, min_ngram, num_draft, rule
+    max_ngram: int = count(3)
+    num_draft: int = count(10)
+    rule: Literal["original", "hf", "recent", "ngram_simple", "ngram_cache"] = "original"
+    min_ngram: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("min_ngram", self.min_ngram, high=self.max_ngram)
+        if self.rule == "ngram_cache" and self.max_ngram > len(LEAST_COUNT):
+            raise InputError(f"max_ngram={self.max_ngram}: expected at most {len(LEAST_COUNT)} with rule=ngram_cache")
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Index and counts are the request's own: nothing outlives it."""

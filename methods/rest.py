@@ -11,6 +11,7 @@ import json
 import mmap
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from methods.parts.corpus import FORMATS, Corpus, read_built
+from methods.parts.parameters import Parameters, count
 from methods.parts.suffix_array import CROSSING, MatchCounts, SuffixArray, Tree, cut_paths
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
@@ -58,7 +60,24 @@ class Datastore:
     def load(cls, path: Path, vocab: int, key: str) -> Datastore:
         """Map a file of ``save``. Raises InputError naming ``key`` if it is another file, or of another vocabulary."""
         read_built(path, vocab, key, "datastore")
-        arrays = _map(path, key)
+        with path.open("rb") as file:  # not read: pages come from disk when they are touched, and some ahead
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if hasattr(mmap, "MADV_WILLNEED"):
+            mapped.madvise(mmap.MADV_WILLNEED)
+        length = int.from_bytes(mapped[:8], "little")
+        header = json.loads(mapped[8 : 8 + length])
+        arrays = {}
+        for name, allowed in ALLOWED.items():
+            entry = header.get(name, {"dtype": "nothing", "data_offsets": [0, 0]})
+            if entry["dtype"] not in allowed:
+                raise InputError(f"{key}={path}: {name} is {entry['dtype']}; expected {' or '.join(allowed)}")
+            kind = np.dtype(TYPES[entry["dtype"]])
+            start, end = entry["data_offsets"]
+            arrays[name] = np.frombuffer(mapped, kind, (end - start) // kind.itemsize, 8 + length + start)
+        borders, count = arrays["borders"], len(arrays["tokens"])
+        whole = len(arrays["order"]) == count and len(borders) and (borders[0], borders[-1]) == (0, count)
+        if not whole or (np.diff(borders) <= 0).any():
+            raise InputError(f"{key}={path}: tokens, order and borders do not fit each other; build it anew")
         return cls(SuffixArray(arrays["tokens"], arrays["order"]), arrays["borders"])
 
 
@@ -69,29 +88,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def build(corpus: Corpus, given: argparse.Namespace) -> tuple[Datastore, str]:
     """The datastore that ``specbench build datastore`` writes, and no text: the corpus describes it."""
     return Datastore.build(corpus.documents, len(corpus.tokenizer)), ""
-
-
-def _map(path: Path, key: str) -> dict[str, np.ndarray]:
-    """The file's arrays, not read: pages come from disk when they are touched, and the system may read ahead."""
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if hasattr(mmap, "MADV_WILLNEED"):
-        mapped.madvise(mmap.MADV_WILLNEED)
-    length = int.from_bytes(mapped[:8], "little")
-    header = json.loads(mapped[8 : 8 + length])
-    arrays = {}
-    for name, allowed in ALLOWED.items():
-        entry = header.get(name, {"dtype": "nothing", "data_offsets": [0, 0]})
-        if entry["dtype"] not in allowed:
-            raise InputError(f"{key}={path}: {name} is {entry['dtype']}; expected {' or '.join(allowed)}")
-        kind = np.dtype(TYPES[entry["dtype"]])
-        start, end = entry["data_offsets"]
-        arrays[name] = np.frombuffer(mapped, kind, (end - start) // kind.itemsize, 8 + length + start)
-    borders, count = arrays["borders"], len(arrays["tokens"])
-    whole = len(arrays["order"]) == count and len(borders) and (borders[0], borders[-1]) == (0, count)
-    if not whole or (np.diff(borders) <= 0).any():
-        raise InputError(f"{key}={path}: tokens, order and borders do not fit each other; build it anew")
-    return arrays
 
 
 class _Retriever(Drafter):
@@ -112,38 +108,26 @@ class _Retriever(Drafter):
         return self._counts.stats()
 
 
-class Rest(Method):
-    """REST.
-
-    datastore: file made by ``specbench build datastore``. longest, shortest: suffixes looked up [tokens]. depth:
-    tokens of a continuation. nodes: of the tree. max_matches: occurrences looked at. subset: which of them, uniform
-    (an even share from a seeded start) | first (in sorted order, as the code does). cut: paper (the most frequent
-    nodes) | reference (the code's smaller tree). cross_documents: continuations run into the next text.
-    """
+@dataclass(eq=False)
+class Rest(Parameters, Method):
+    """REST; conf/method/rest.yaml describes the parameters."""
 
     sources = ("datastore",)
 
-    def __init__(
-        self,
-        datastore: str | None = None,
-        longest: int = 16,
-        shortest: int = 2,
-        depth: int = 10,
-        nodes: int = 64,
-        max_matches: int = 5000,
-        subset: Literal["uniform", "first"] = "uniform",
-        cut: Literal["paper", "reference"] = "paper",
-        cross_documents: bool = True,
-    ) -> None:
-        require_count("shortest", shortest)
-        require_count("longest", longest, low=shortest)
-        require_count("depth", depth)
-        require_count("nodes", nodes)
-        require_count("max_matches", max_matches)
-        self.longest, self.shortest, self.depth, self.nodes = longest, shortest, depth, nodes
-        self.max_matches, self.subset, self.cut, self.cross_documents = max_matches, subset, cut, cross_documents
-        self.datastore: Datastore | None = None
-        self._path = datastore
+    datastore: str | None = None
+    longest: int = 16
+    shortest: int = count(2)
+    depth: int = count(10)
+    nodes: int = count(64)
+    max_matches: int = count(5000)
+    subset: Literal["uniform", "first"] = "uniform"
+    cut: Literal["paper", "reference"] = "paper"
+    cross_documents: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("longest", self.longest, low=self.shortest)
+        self.store: Datastore | None = None
         self._read: str | None = None
 
     @property
@@ -153,13 +137,13 @@ class Rest(Method):
 
     def check(self, model: ModelCard) -> None:
         """Map the datastore: it must be of the target's tokenizer."""
-        if not self._path:
+        if not self.datastore:
             raise InputError(
                 f"datastore: not set and model={model.name} names none; build one from any corpus with"
                 " specbench build datastore and set model.datastore=FILE"
             )
-        path = locate_file(self._path)
-        self.datastore = Datastore.load(Path(path), len(model.tokenizer), "datastore")
+        path = locate_file(self.datastore)
+        self.store = Datastore.load(Path(path), len(model.tokenizer), "datastore")
         self._read = path
 
     def bind(self, target: Target) -> None:
@@ -173,20 +157,19 @@ class Rest(Method):
 
     def retrieve(self, context: Sequence[int], budget: int, draw: int) -> Tree:
         """The draft tree for ``context``. draw: which of too many matches are looked at, below 2**31."""
-        if self.datastore is None:
-            raise RuntimeError("no datastore yet: check() reads it")
+        assert self.store is not None  # ``check`` reads it
         room = min(budget, self.nodes)
-        tree = self.datastore.array.tree(
+        tree = self.store.array.tree(
             context[-self.longest :],
             self.shortest,
             self.depth,
             room,
             self.max_matches,
             draw if self.subset == "uniform" else None,
-            CROSSING if self.cross_documents else self.datastore.borders,
+            CROSSING if self.cross_documents else self.store.borders,
         )
         return tree.part(cut_paths(tree, room)) if self.cut == "reference" else tree
 
     def state_bytes(self) -> int:
         """Bytes of the datastore, most of them on disk until they are touched."""
-        return self.datastore.nbytes() if self.datastore else 0
+        return self.store.nbytes() if self.store else 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -18,14 +18,15 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from methods.parts.corpus import FORMATS, Corpus, read_built
+from methods.parts.parameters import Parameters, count
 from methods.parts.recycling import RecyclingMatrix
-from methods.parts.suffix_automaton import EDGES, STATES, Arrays, SuffixAutomaton
+from methods.parts.suffix_automaton import EDGES, STATES, SuffixAutomaton
 from methods.parts.tree_shape import TreeShape
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
 from specbench.models.facade import ModelCard, Target
 from specbench.models.load import locate_file
-from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
+from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_nodes
 
 LINK, LENGTH, FIRST, COUNT = range(4)  # columns of a packed state
 TOKEN, PARENT, STATE, RANK, LEVEL = range(5)  # columns of a drafted row; RANK: of its next child
@@ -44,7 +45,7 @@ class Packed(NamedTuple):
 class StaticAutomaton:
     """The automaton of a corpus, packed and read-only.
 
-    arrays: the packed automaton. ranked: how many edges of a state stand in order of frequency.
+    arrays: the packed automaton. ranked: how many edges of a state are in order of frequency.
     """
 
     def __init__(self, arrays: Packed, ranked: int) -> None:
@@ -87,7 +88,7 @@ class StaticAutomaton:
 
 
 def _is_sound(arrays: Packed) -> bool:
-    """Whether a match can neither leave the arrays nor run in a circle."""
+    """Returns whether a match can neither leave the arrays nor run in a circle."""
     text, states, offsets, tokens, targets = arrays
     if any(array.dtype != np.int32 for array in arrays) or states.ndim != 2 or states.shape[1] != 4 or not len(states):
         return False
@@ -115,13 +116,9 @@ def build_automaton(documents: Iterable[np.ndarray], eos: int | None, ids: int, 
     text = np.concatenate([np.zeros(0, np.int32), *pieces]).astype(np.int32)
     automaton = SuffixAutomaton(len(text))
     automaton.extend(text)
-    count_occurrences(automaton.arrays.states[: automaton.arrays.meta[STATES]], len(text))
-    return StaticAutomaton(_packed(automaton.arrays, text, ranked), ranked)
-
-
-def _packed(arrays: Arrays, text: np.ndarray, ranked: int) -> Packed:
-    states = arrays.states[: arrays.meta[STATES]]
-    edges = arrays.edges[: arrays.meta[EDGES]]
+    states = automaton.arrays.states[: automaton.arrays.meta[STATES]]
+    edges = automaton.arrays.edges[: automaton.arrays.meta[EDGES]]
+    count_occurrences(states, len(text))
     owners, targets = edges["owner"], edges["target"]
     order = np.lexsort((states["first"][targets], -states["count"][targets], owners))
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(states)))])
@@ -130,7 +127,7 @@ def _packed(arrays: Arrays, text: np.ndarray, ranked: int) -> Packed:
     order = order[np.lexsort((place, owners[order]))]
     columns = np.stack([states[name] for name in ("link", "length", "first", "count")], axis=1)
     packed = (text, columns, offsets, edges["token"][order], targets[order])
-    return Packed(*(np.ascontiguousarray(array, np.int32) for array in packed))
+    return StaticAutomaton(Packed(*(np.ascontiguousarray(array, np.int32) for array in packed)), ranked)
 
 
 @njit()
@@ -237,84 +234,72 @@ class _Matcher(Drafter):
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         method, root = self._method, context[-1]
         self._take(context[len(self._dynamic) : -1])
-        aided = method.tree is not None
+        aided = method.shape is not None
         matched, end = self._dynamic.peek(root, method.n_predicts if aided else 0)
         state, corpus_matched = 0, 0
-        if method.static is not None:
-            state, corpus_matched = method.static.walk(self._state, self._matched, [root])
+        if method.corpus is not None:
+            state, corpus_matched = method.corpus.walk(self._state, self._matched, [root])
         corpus_matched -= method.len_bias
         longest = max(matched, corpus_matched)
-        if method.auxiliary is not None and longest < method.len_threshold:
-            found = method.auxiliary.draft(root)
+        if method.matrix is not None and longest < method.len_threshold:
+            found = method.matrix.draft(root)
             return replace(found, source=[AUXILIARY] * len(found))
-        count = min(budget, method.length(longest))
+        most = method.n_predicts if aided else min(method.n_predicts, 1 + int(method.alpha * longest))
+        count = min(budget, most - 1)  # the reference counts the root too
         if matched >= corpus_matched:
             tokens = context[end : min(end + count, len(context) - 1)]
             return Draft.chain(tokens, DYNAMIC) if tokens else EMPTY
-        assert method.static is not None
+        assert method.corpus is not None
         if aided:
-            return Draft.chain(method.static.following(state, count), STATIC)
-        tokens, parents = method.static.tree(state, count, method.children)
+            return Draft.chain(method.corpus.following(state, count), STATIC)
+        tokens, parents = method.corpus.tree(state, count, method.children)
         return Draft(tokens, parents, source=[STATIC] * len(tokens))
 
     def observe(self, step: Step) -> None:
-        if self._method.auxiliary is not None and step.fed is not None and step.topk is not None:
-            self._method.auxiliary.learn(step.fed, step.topk)
+        if self._method.matrix is not None and step.fed is not None and step.topk is not None:
+            self._method.matrix.learn(step.fed, step.topk)
 
     def _take(self, tokens: Sequence[int]) -> None:
         self._dynamic.extend(tokens)
-        if self._method.static is not None:
-            self._state, self._matched = self._method.static.walk(self._state, self._matched, tokens)
+        if self._method.corpus is not None:
+            self._state, self._matched = self._method.corpus.walk(self._state, self._matched, tokens)
 
 
-class SAM(Method):
-    """SAM-Decoding.
+@dataclass(eq=False)
+class SAM(Parameters, Method):
+    """SAM-Decoding; conf/method/sam.yaml describes the parameters."""
 
-    n_predicts, the tokens of a draft, root included; children of a node and nodes of a level. alpha: without an
-    auxiliary, a match of L tokens drafts at most int(alpha * L). static: file of an automaton built by specbench
-    build automaton. len_bias: taken off its matches. auxiliary: token_recycling | none; it drafts where no match
-    has len_threshold tokens. tree, k: of Token Recycling.
-    """
-
-    learned = ("auxiliary",)
-
+    learned = ("matrix",)
     sources = ("dynamic", "static", "auxiliary")
 
-    def __init__(
-        self,
-        n_predicts: int = 40,
-        alpha: float = 4.0,
-        children: int = 8,
-        static: str | None = None,
-        len_bias: int = 0,
-        auxiliary: Literal["none", "token_recycling"] = "none",
-        len_threshold: int = 5,
-        tree: list[list[int]] | None = None,
-        k: int = 8,
-    ) -> None:
-        require_count("n_predicts", n_predicts, low=2)
-        require_count("children", children)
-        require_count("len_bias", len_bias, low=0)
-        require_count("len_threshold", len_threshold)
-        require_count("k", k)
-        if not 0 < alpha < float("inf"):
-            raise InputError(f"alpha={alpha}: expected a number above 0")
-        if (auxiliary == "none") != (tree is None):
+    n_predicts: int = count(40, low=2)
+    alpha: float = 4.0
+    children: int = count(8)
+    static: str | None = None
+    len_bias: int = count(0, low=0)
+    auxiliary: Literal["none", "token_recycling"] = "none"
+    len_threshold: int = count(5)
+    tree: list[list[int]] | None = None
+    k: int = count(8)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.alpha < float("inf"):
+            raise InputError(f"alpha={self.alpha}: expected a number above 0")
+        if (self.auxiliary == "none") != (self.tree is None):
             raise InputError(
-                f"tree: {'not set' if tree is None else 'set'} with auxiliary={auxiliary}; expected child counts"
-                " with auxiliary=token_recycling only (method sam_token_recycling has both)"
+                f"tree: {'not set' if self.tree is None else 'set'} with auxiliary={self.auxiliary}; expected child"
+                " counts with auxiliary=token_recycling only (method sam_token_recycling has both)"
             )
-        self.n_predicts, self.alpha, self.children = n_predicts, alpha, children
-        self.len_bias, self.len_threshold = len_bias, len_threshold
-        self.tree, self.k = None if tree is None else TreeShape.from_counts(tree, k), k
-        self.auxiliary: RecyclingMatrix | None = None
-        self.static: StaticAutomaton | None = None
-        self._path = locate_file(static) if static else None
+        self.shape = None if self.tree is None else TreeShape.from_counts(self.tree, self.k)
+        self.matrix: RecyclingMatrix | None = None
+        self.corpus: StaticAutomaton | None = None
+        self._path = locate_file(self.static) if self.static else None
 
     @property
     def needs(self) -> Needs:
         """Top-k of every row for the auxiliary; nothing without."""
-        return Needs() if self.tree is None else Needs(node_topk=self.k, prompt_topk=self.k)
+        return Needs() if self.shape is None else Needs(node_topk=self.k, prompt_topk=self.k)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -325,10 +310,10 @@ class SAM(Method):
         """Read the static automaton: it must be of the target's tokenizer and ranked for as many children."""
         if self._path is None:
             return
-        self.static = StaticAutomaton.load(Path(self._path), len(model.tokenizer), "static")
-        if self.children > self.static.ranked:
+        self.corpus = StaticAutomaton.load(Path(self._path), len(model.tokenizer), "static")
+        if self.children > self.corpus.ranked:
             raise InputError(
-                f"children={self.children}: {self._path} ranks {self.static.ranked} a state; expected no"
+                f"children={self.children}: {self._path} ranks {self.corpus.ranked} a state; expected no"
                 f" more, or build it anew with --ranked {self.children}"
             )
 
@@ -338,33 +323,28 @@ class SAM(Method):
         automaton.extend([0, 1])
         automaton.peek(0)
         corpus.tree(corpus.walk(0, 0, [0])[0], 1, 1)
-        if self.tree is not None:
-            require_nodes("tree", len(self.tree), target.max_nodes)
-            self.auxiliary = RecyclingMatrix(self.tree, self.k, "last", target.vocab_size, target.device)
+        if self.shape is not None:
+            require_nodes("tree", len(self.shape), target.max_nodes)
+            self.matrix = RecyclingMatrix(self.shape, self.k, "last", target.vocab_size, target.device)
 
     def reset(self) -> None:
         """Forget what the auxiliary learned; an automaton of the context ends with its request."""
-        if self.auxiliary is not None:
-            self.auxiliary.clear()
+        if self.matrix is not None:
+            self.matrix.clear()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Match and append the prompt."""
-        if self.auxiliary is not None and prefill.topk is not None:
-            self.auxiliary.learn_prompt(prompt, prefill.topk)
+        if self.matrix is not None and prefill.topk is not None:
+            self.matrix.learn_prompt(prompt, prefill.topk)
         return _Matcher(self, prompt)
-
-    def length(self, matched: int) -> int:
-        """Most nodes to draft for a match; the reference counts the root too."""
-        return (self.n_predicts if self.tree else min(self.n_predicts, 1 + int(self.alpha * matched))) - 1
 
     def state_bytes(self) -> int:
         """Bytes of the static automaton and of the auxiliary's table."""
-        static = self.static.nbytes() if self.static is not None else 0
-        return static + (self.auxiliary.nbytes() if self.auxiliary is not None else 0)
+        return sum(each.nbytes() for each in (self.corpus, self.matrix) if each is not None)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What is put into the automaton, and how many children are ranked."""
+    """Adds the options for the automaton's content and for the number of ranked children."""
     parser.add_argument("--ranked", type=int, default=8, help="most children of a node in a draft tree")
     parser.add_argument("--no-eos", action="store_true", help="put nothing between documents")
     parser.add_argument("--no-ids", action="store_true", help="do not add every token of the vocabulary")

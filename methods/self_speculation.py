@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -18,11 +18,12 @@ import torch
 from torch import nn
 
 from methods.parts.draft_lm import CHAIN, DraftLM, DraftRequest
-from methods.parts.draft_method import ChainMethod, DraftChain, Schedule, TargetTraits
+from methods.parts.draft_method import ChainMethod, DraftChain, TargetTraits
+from methods.parts.parameters import count
 from specbench.method import Drafter, Drafting
 from specbench.models.facade import ModelCard, Target
 from specbench.models.transfer import upload
-from specbench.types import InputError, Prefill, require_count
+from specbench.types import InputError, Prefill
 
 ENOUGH = 0.95  # of a window's tokens: the search ends (SWIFT's code: 0.93 to 0.95)
 READ = 256  # [tokens] that a set reads at most to be scored
@@ -106,35 +107,28 @@ class SearchedChain(DraftChain):
         return super().stats() | {"sets_tried": found.tried, "agreed": found.agreed}
 
 
+@dataclass(eq=False)
 class SelfSpeculation(ChainMethod):
-    """Self-speculation.
-
-    skip: layers left out, from 0 on; None = every second one between the first and the last. exit: layers that are
-    kept from the first on, in place of ``skip``. search: further sets of as many layers that are tried, 0 = none.
-    window: the first emitted tokens, by which sets are scored. The rest as ``ChainMethod``.
-    """
+    """Self-speculation; conf/method/self_speculation.yaml describes the parameters."""
 
     sources = ("self",)
     learned = ("found",)
 
-    def __init__(
-        self,
-        skip: list[int] | None = None,
-        exit: int | None = None,
-        search: int = 0,
-        window: int = 32,
-        length: int = 25,
-        schedule: Schedule = "confidence",
-        threshold: float = 0.8,
-        choice: Literal["drawn", "argmax"] = "drawn",
-        draft_temperature: float | None = None,
-    ) -> None:
-        if skip is not None and exit is not None:
-            raise InputError(f"exit={exit}: and skip={skip}; expected one of them")
-        require_count("search", search, 0, 1000)
-        require_count("window", window, high=READ // 2)
-        super().__init__(None, length, schedule, threshold, choice, draft_temperature)
-        self._skip, self._exit, self._search, self._window = skip, exit, search, window
+    draft: str | None = field(default=None, init=False)
+    dtype: str | None = field(default=None, init=False)
+    device: str | None = field(default=None, init=False)
+    length: int = count(25)
+    schedule: Literal["fixed", "heuristic", "confidence"] = "confidence"
+    threshold: float = 0.8
+    skip: list[int] | None = None
+    exit: int | None = None
+    search: int = count(0, 0, 1000)
+    window: int = count(32, high=READ // 2)
+
+    def __post_init__(self) -> None:
+        if self.skip is not None and self.exit is not None:
+            raise InputError(f"exit={self.exit}: and skip={self.skip}; expected one of them")
+        super().__post_init__()
         self.sets: list[list[int]] = []
         self.found = LayerSearch()
         self._lms: dict[int, DraftLM] = {}  # by the number of their set
@@ -150,18 +144,18 @@ class SelfSpeculation(ChainMethod):
         layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
         if layers is None:
             raise InputError("needs the target's weights, and a replay has only recorded tokens; choose a model")
-        skipped = set(range(1, max(2, layers - 1), 2) if self._skip is None else self._skip)
-        if self._exit is not None:
-            skipped = set(range(self._exit, layers))
+        skipped = set(range(1, max(2, layers - 1), 2) if self.skip is None else self.skip)
+        if self.exit is not None:
+            skipped = set(range(self.exit, layers))
         kept = [layer for layer in range(layers) if layer not in skipped]
-        given = f"skip={self._skip}" if self._exit is None else f"exit={self._exit}"
+        given = f"skip={self.skip}" if self.exit is None else f"exit={self.exit}"
         if not 0 < len(kept) < layers or not skipped <= set(range(layers)):
             raise InputError(
                 f"{given}: keeps {len(kept)} of {layers} layers; expected some of 0 to {layers - 1} to be skipped"
             )
-        if self._search and len(kept) < 2:
-            raise InputError(f"search={self._search}: and {given} keeps one layer; expected two or more")
-        self.sets = draw_sets(kept, layers, self._search)
+        if self.search and len(kept) < 2:
+            raise InputError(f"search={self.search}: and {given} keeps one layer; expected two or more")
+        self.sets = draw_sets(kept, layers, self.search)
 
     def bind(self, target: Target) -> None:
         """Draft with the target's own layers."""
@@ -184,11 +178,11 @@ class SelfSpeculation(ChainMethod):
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """See ``ChainMethod.begin``."""
-        return SearchedChain(self, seed, len(prompt)) if self._search else super().begin(prompt, prefill, seed)
+        return SearchedChain(self, seed, len(prompt)) if self.search else super().begin(prompt, prefill, seed)
 
     def chain(self) -> DraftRequest:
         """A request on the layers that draft now."""
-        if not self._search:
+        if not self.search:
             return super().chain()
         return DraftRequest(self._find_lm(self.found.number), self.vocab)
 
@@ -203,16 +197,16 @@ class SelfSpeculation(ChainMethod):
 
     @torch.inference_mode()
     def try_next(self, context: Sequence[int], start: int) -> None:
-        """Score the next set by the first emitted tokens, if these are there and the search goes on.
+        """Score the next set by the first emitted tokens, if these are there and the search continues.
 
         context: (T,). start: [tokens] of the prompt.
         """
-        found, end = self.found, start + self._window
+        found, end = self.found, start + self.window
         if found.tried == len(self.sets) or found.agreed >= ENOUGH or len(context) < end:
             return
         assert self._target is not None
         ids = [*context[max(0, end - READ) : end]]
         read = upload([ids[:-1]], self._target.device)
         part = keep_layers(self._target.model, self.sets[found.tried])
-        given = part(input_ids=read, use_cache=False, logits_to_keep=self._window).logits[0].argmax(-1).tolist()
-        found.enter(sum(map(int.__eq__, given, ids[-self._window :])) / self._window)
+        given = part(input_ids=read, use_cache=False, logits_to_keep=self.window).logits[0].argmax(-1).tolist()
+        found.enter(sum(map(int.__eq__, given, ids[-self.window :])) / self.window)

@@ -8,42 +8,34 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from methods.parts.fixed_tree import FixedTreeMethod
-from specbench.types import MOST, ROOT, InputError, require_count
+from methods.parts.parameters import count
+from methods.parts.tree_shape import TreeShape
+from specbench.types import MOST, ROOT, InputError
 
 
+@dataclass(eq=False)
 class Sequoia(FixedTreeMethod):
-    """Sequoia.
+    """Sequoia's tree; conf/method/sequoia.yaml describes the parameters."""
 
-    draft: hub id or folder of the draft model. nodes, depth: of the tree, at most. acceptance: at a node that was
-    reached, the chance that its first, second, ... child is the one accepted. dtype, device: of the draft; default
-    the target's. draft_temperature: at which the draft samples; None = as the request does.
-    """
+    acceptance: list[float]
+    nodes: int = count(64, high=MOST)
+    depth: int = count(8, high=MOST)
 
-    def __init__(
-        self,
-        draft: str | None,
-        acceptance: list[float],
-        nodes: int = 64,
-        depth: int = 8,
-        draft_temperature: float | None = None,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, dtype, device, draft_temperature)
-        require_count("nodes", nodes, high=MOST)
-        require_count("depth", depth, high=MOST)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        acceptance = self.acceptance
         if not acceptance or min(acceptance) < 0 or not 0 < sum(acceptance) <= 1.001:
             raise InputError(
                 f"acceptance={acceptance}: expected chances of a node's first, second, ... child, at least 0 each,"
                 " together more than 0 and at most 1"
             )
-        self.acceptance, self.nodes, self.depth = acceptance, nodes, depth
-        parents, self.expected = find_best_shape(nodes, min(depth, nodes), acceptance)
-        self.plant(parents, f"nodes={nodes}")
+        parents, _ = find_best_shape(self.nodes, min(self.depth, self.nodes), acceptance)
+        self.plant(TreeShape.of(parents), f"nodes={self.nodes}")
 
 
 def find_best_shape(nodes: int, depth: int, acceptance: Sequence[float]) -> tuple[list[int], float]:
@@ -57,30 +49,24 @@ def find_best_shape(nodes: int, depth: int, acceptance: Sequence[float]) -> tupl
     whole[:, 1] = 1.0
     wide = np.zeros((depth + 1, size + 1), dtype=int)  # its children
     split = np.zeros((depth + 1, len(acceptance) + 1, size + 1), dtype=int)  # nodes before the last child's own
+    gap = np.arange(size + 1)[None, :] - np.arange(size + 1)[:, None]  # [y, m]
     for level in range(1, depth + 1):
         known = np.full(size + 1, -np.inf)
         known[1] = 1.0  # no child
         for child, chance in enumerate(acceptance, 1):
             below = whole[level - 1]
             subtree = np.multiply(chance, below, out=np.full(size + 1, -np.inf), where=np.isfinite(below))
-            known, split[level, child] = _with_child(known, subtree)
+            # The most that y nodes without this child and m - y with it are worth, for every m; and that y.
+            total = known[:, None] + np.where(gap > 0, subtree[np.clip(gap, 0, None)], -np.inf)
+            known, split[level, child] = total.max(0), total.argmax(0)
             better = known > whole[level]
             whole[level, better], wide[level, better] = known[better], child
     best = int(np.argmax(whole[depth]))
     return _unfold(depth, best, wide, split), float(whole[depth, best])
 
 
-def _with_child(known: np.ndarray, subtree: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Max over y of known[y] + subtree[m - y], for every m; and the y of each."""
-    size = len(known)
-    index = np.arange(size)
-    gap = index[None, :] - index[:, None]  # [y, m]
-    total = known[:, None] + np.where(gap > 0, subtree[np.clip(gap, 0, None)], -np.inf)
-    return total.max(0), total.argmax(0)
-
-
 def _unfold(depth: int, size: int, wide: np.ndarray, split: np.ndarray) -> list[int]:
-    """The tree behind the tables, level by level."""
+    """The parents of the tree that the tables describe, level by level."""
     parents: list[int] = []
     waiting = deque([(ROOT, depth, size)])
     while waiting:

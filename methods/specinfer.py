@@ -6,50 +6,31 @@ of them by that distribution (multi-step speculative sampling). At temperature 0
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
 from methods.parts.fixed_tree import FixedTreeMethod
-from specbench.types import MOST, ROOT, InputError
+from methods.parts.tree_shape import TreeShape
+from specbench.types import MOST, InputError
 
 
+@dataclass(eq=False)
 class SpecInfer(FixedTreeMethod):
-    """SpecInfer.
-
-    draft: hub id or folder of the draft model. expansion: children of every node, by depth, the root's first.
-    dtype, device: of the draft; default the target's. draft_temperature: at which the draft samples; None = as the
-    request does.
-    """
+    """SpecInfer's tree; conf/method/specinfer.yaml describes the parameters."""
 
     replace = True
 
-    def __init__(
-        self,
-        draft: str | None,
-        expansion: list[int],
-        draft_temperature: float | None = None,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, dtype, device, draft_temperature)
+    expansion: list[int]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expansion = self.expansion
         if not expansion or min(expansion) < 1:
             raise InputError(f"expansion={expansion}: expected a list of whole numbers of at least 1, one a depth")
         if sum(accumulate(expansion, mul)) > MOST:
             raise InputError(f"expansion={expansion}: makes more than {MOST} nodes; expected a smaller tree")
-        self.expansion = expansion
-        self.plant(parents_of_widths(expansion), f"expansion={expansion}")
-
-
-def parents_of_widths(widths: Sequence[int]) -> list[int]:
-    """Parents of the tree in which every node of depth d has ``widths[d]`` children (the root has depth 0).
-
-    ``parents_of_widths([2, 1])`` -> ``[-1, -1, 0, 1]``.
-    """
-    parents: list[int] = []
-    level = [ROOT]
-    for width in widths:
-        start = len(parents)
-        parents += [node for node in level for _ in range(width)]
-        level = list(range(start, len(parents)))
-    return parents
+        counts = [
+            [width] * above for width, above in zip(expansion, accumulate(expansion, mul, initial=1), strict=False)
+        ]
+        self.plant(TreeShape.from_counts(counts, MOST), f"expansion={expansion}")

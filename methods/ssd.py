@@ -11,10 +11,12 @@ import random
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from methods.parts.parameters import Parameters, count
 from methods.parts.suffix_array import END, MatchCounts, SuffixArray
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
@@ -75,7 +77,7 @@ class Rebuilder:
         self._pending = self._pool.submit(SuffixArray.build, tokens)
 
     def take(self) -> SuffixArray | None:
-        """What was started last, once; waits for it. None if nothing was. Raises RuntimeError if the build failed."""
+        """Waits for the build that was started last; returns it once, then None. Raises RuntimeError if it failed."""
         pending, self._pending = self._pending, None
         try:
             return pending.result() if pending else None
@@ -118,14 +120,11 @@ class _Reader(Drafter):
             method.vote == "whole",
         )
         self._counts.add(chain)
-        if not chain.matched:
-            return self._unseen(length)
-        return Draft(chain.tokens, chain.parents, source=[CACHE] * len(chain.tokens), score=chain.scores)
-
-    def _unseen(self, length: int) -> Draft:
-        if self._method.unseen == "none":
+        if chain.matched:
+            return Draft(chain.tokens, chain.parents, source=[CACHE] * len(chain.tokens), score=chain.scores)
+        if method.unseen == "none":
             return EMPTY
-        return Draft.chain([self._random.randrange(self._method.vocab) for _ in range(length)], source=RANDOM)
+        return Draft.chain([self._random.randrange(method.vocab) for _ in range(length)], source=RANDOM)
 
     def finish(self, context: Sequence[int]) -> None:
         start = time.perf_counter()
@@ -140,42 +139,27 @@ class _Reader(Drafter):
         return {**self._start, "rebuild_ms": 1000 * self._rebuild_s, **self._counts.stats()}
 
 
-class Spacelike(Method):
-    """Spacelike decoding.
-
-    query_length, min_query: suffixes looked up, longest first [tokens]. draft_length: tokens drafted. max_matches:
-    occurrences that vote, an even share of more. vote: whole (continuations as a whole, the source's) | prefix
-    (token by token). rebuild_every: finished requests between two builds of the suffix array. rebuild: inline (at
-    the request's end) | background (in a thread; taken into use when the next build is due). buffer_tokens: the
-    ring's size. unseen: none | random (tokens drafted where not even the last one was seen).
-    """
+@dataclass(eq=False)
+class Spacelike(Parameters, Method):
+    """Spacelike decoding; conf/method/ssd.yaml describes the parameters."""
 
     learned = ("ring",)
-
     sources = ("cache", "random")
 
-    def __init__(
-        self,
-        query_length: int = 10,
-        min_query: int = 1,
-        draft_length: int = 10,
-        max_matches: int = 1000,
-        vote: Literal["whole", "prefix"] = "whole",
-        rebuild_every: int = 1,
-        rebuild: Literal["inline", "background"] = "inline",
-        buffer_tokens: int = 2**22,
-        unseen: Literal["none", "random"] = "none",
-    ) -> None:
-        require_count("min_query", min_query)
-        require_count("query_length", query_length, low=min_query)
-        require_count("draft_length", draft_length)
-        require_count("max_matches", max_matches)
-        require_count("rebuild_every", rebuild_every)
-        require_count("buffer_tokens", buffer_tokens, low=2)
-        self.query_length, self.min_query, self.draft_length = query_length, min_query, draft_length
-        self.max_matches, self.vote, self.unseen = max_matches, vote, unseen
-        self.rebuild_every, self.rebuild = rebuild_every, rebuild
-        self.ring = TokenRing(buffer_tokens)
+    query_length: int = 10
+    min_query: int = count(1)
+    draft_length: int = count(10)
+    max_matches: int = count(1000)
+    vote: Literal["whole", "prefix"] = "whole"
+    rebuild_every: int = count(1)
+    rebuild: Literal["inline", "background"] = "inline"
+    buffer_tokens: int = count(2**22, low=2)
+    unseen: Literal["none", "random"] = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("query_length", self.query_length, low=self.min_query)
+        self.ring = TokenRing(self.buffer_tokens)
         self.vocab = 0
         self._rebuilder = Rebuilder()
         self.reset()

@@ -11,15 +11,17 @@ compared as such, since many are equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from methods.parts.parameters import Parameters, count
 from methods.parts.suffix_automaton import NONE, QUEUED, allocate, grow, make_room, match, nbytes
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
 from specbench.models.facade import Target
-from specbench.types import EMPTY, Draft, InputError, Prefill, require_count
+from specbench.types import EMPTY, Draft, InputError, Prefill
 
 TOKEN, PARENT, STATE, COUNT, LEVEL, WAITING, CHILD = range(7)  # columns of a drafted row
 # WAITING: the edge that is its next child; CHILD: that one's count, 0 if none waits
@@ -53,7 +55,7 @@ class Continuation(NamedTuple):
     of: int
 
     def beats(self, other: Continuation) -> bool:
-        """Whether the score is the higher one."""
+        """Returns whether the score is the higher one."""
         return sum(self.counts) * other.of > sum(other.counts) * self.of
 
     def given_parents(self) -> list[float]:
@@ -75,7 +77,7 @@ Ties = Literal["recent", "reference"]
 
 
 class SuffixTree:
-    """How often every string of some texts occurred.
+    """The number of occurrences of every string of some texts.
 
     depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``.
     """
@@ -125,7 +127,7 @@ class SuffixTree:
             grow(self._arrays, piece, text.place, self.depth, 1)
 
     def likeliest(self, text: Text, tokens: Sequence[int], limits: Limits) -> Continuation:
-        """What most often followed an end of ``tokens``: the match with the best score, at ties the longest.
+        """Returns the likeliest follower of an end of ``tokens``: the match with the best score, at ties the longest.
 
         tokens: at most ``depth``, ending as ``text`` does. A match is shorter than they are.
         """
@@ -253,9 +255,13 @@ class _Request(Drafter):
         self._text, self._answer = Text(), Text()
         self._local.extend(self._text, prompt)
         self._taken = len(prompt)
-        self._stats = {"cached_tokens": float(method.cached_tokens)} if self._answers is not None else {}
+        self._stats: dict[str, float] = {}
         if self._answers is not None:
-            method.admit(self._answer)
+            texts = self._answers.texts
+            self._stats = {"cached_tokens": float(sum(len(text.tokens) for text in texts))}
+            self._answers.extend(self._answer, [])  # the newest; the oldest go
+            while len(texts) > method.cached_requests:
+                self._answers.remove(next(iter(texts)))
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         self._take(context)
@@ -284,35 +290,26 @@ class _Request(Drafter):
             self._answers.extend(self._answer, new)
 
 
-class SuffixDecoding(Method):
-    """SuffixDecoding.
-
-    num_draft: most nodes of a draft. factor, offset: a match of m tokens drafts at most factor * m + offset.
-    min_prob: least estimated probability of a node given its match. depth: longest string counted [tokens]. shape:
-    path (the likeliest child each time) | tree (best first). global_tree: whether answers are remembered.
-    cached_requests: answers it holds; the oldest goes first. ties: of children with equal counts the one that
-    occurred last (recent), or the first of the reference's list of siblings.
-    """
+@dataclass(eq=False)
+class SuffixDecoding(Parameters, Method):
+    """SuffixDecoding; conf/method/suffix_decoding.yaml describes the parameters."""
 
     learned = ("answers",)
-
     sources = ("local", "global")
 
-    def __init__(
-        self,
-        num_draft: int = 16,
-        factor: float = 1.0,
-        offset: float = 0.0,
-        min_prob: float = 0.1,
-        depth: int = 64,
-        shape: Literal["path", "tree"] = "path",
-        global_tree: bool = True,
-        cached_requests: int = 100_000,
-        ties: Ties = "recent",
-    ) -> None:
-        require_count("num_draft", num_draft)
-        require_count("depth", depth, low=2)
-        require_count("cached_requests", cached_requests)
+    num_draft: int = count(16)
+    factor: float = 1.0
+    offset: float = 0.0
+    min_prob: float = 0.1
+    depth: int = count(64, low=2)
+    shape: Literal["path", "tree"] = "path"
+    global_tree: bool = True
+    cached_requests: int = count(100_000)
+    ties: Ties = "recent"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        factor, offset, min_prob, depth = self.factor, self.offset, self.min_prob, self.depth
         if not factor >= 0:
             raise InputError(f"factor={factor}: expected 0 or more, as longer matches may not draft less")
         if not 0 <= min_prob <= 1:
@@ -322,9 +319,9 @@ class SuffixDecoding(Method):
                 f"offset={offset}: with factor={factor} and depth={depth} no match may draft a token; expected"
                 f" factor * (depth - 1) + offset of at least 1"
             )
-        self.limits = Limits(num_draft, float(factor), float(offset), float(min_prob), depth, shape == "tree")
-        self.cached_requests, self.ties = cached_requests, ties
-        self.answers = SuffixTree(depth, ties=ties) if global_tree else None
+        tree = self.shape == "tree"
+        self.limits = Limits(self.num_draft, float(factor), float(offset), float(min_prob), depth, tree)
+        self.answers = SuffixTree(depth, ties=self.ties) if self.global_tree else None
 
     def bind(self, target: Target) -> None:
         """Compile, so that no request does."""
@@ -341,18 +338,6 @@ class SuffixDecoding(Method):
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Count the prompt's strings in a tree of the request's own."""
         return _Request(self, [*prompt, prefill.token] if prefill.given else prompt)
-
-    def admit(self, answer: Text) -> None:
-        """Make an answer the newest of the global tree, and let the oldest go."""
-        assert self.answers is not None
-        self.answers.extend(answer, [])
-        while len(self.answers.texts) > self.cached_requests:
-            self.answers.remove(next(iter(self.answers.texts)))
-
-    @property
-    def cached_tokens(self) -> int:
-        """[tokens] of the answers in the global tree."""
-        return sum(len(text.tokens) for text in self.answers.texts) if self.answers is not None else 0
 
     def state_bytes(self) -> int:
         """Bytes of the global tree."""

@@ -10,13 +10,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
+from methods.parts.parameters import Parameters, count
 from methods.parts.recycling import RecyclingMatrix, Update
 from methods.parts.tree_shape import TreeShape
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
-from specbench.types import ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
+from specbench.types import ROOT, Draft, InputError, Needs, Prefill, Step, require_nodes
 
 REFERENCE = (  # github.com/Luowaterbi/TokenRecycling, model/recycling/tree_template.py: 80 nodes on 6 levels
     (8,),
@@ -42,7 +44,10 @@ def reference_tree(nodes: int, depth: int, width: int) -> TreeShape:
     """
     if nodes < depth or depth < 1:
         raise InputError(f"nodes={nodes}: expected at least depth={depth} nodes and 1 level, one node a level")
-    known = set(_paths(TreeShape.from_counts(REFERENCE, len(SHARES))))
+    known: list[Path] = []  # the reference's nodes
+    reference = TreeShape.from_counts(REFERENCE, len(SHARES))
+    for parent, rank in zip(reference.parents, reference.ranks, strict=True):
+        known.append((*(() if parent == ROOT else known[parent]), rank))
 
     def order(path: Path) -> tuple[bool, bool, Fraction, int, Path]:
         shares = (SHARES[rank] if rank < len(SHARES) else 1 for rank in path)
@@ -65,14 +70,6 @@ def reference_tree(nodes: int, depth: int, width: int) -> TreeShape:
     return TreeShape.of([place[path[:-1]] for path in ordered])
 
 
-def _paths(shape: TreeShape) -> list[Path]:
-    """Every node as the ranks on the way to it."""
-    found: list[Path] = []
-    for parent, rank in zip(shape.parents, shape.ranks, strict=True):
-        found.append((*(() if parent == ROOT else found[parent]), rank))
-    return found
-
-
 class _Recycler(Drafter):
     def __init__(self, matrix: RecyclingMatrix) -> None:
         self._matrix = matrix
@@ -85,30 +82,25 @@ class _Recycler(Drafter):
             self._matrix.learn(step.fed, step.topk)
 
 
-class TokenRecycling(Method):
-    """Token Recycling.
-
-    nodes, depth: of the tree, the reference's brought to that size (``reference_tree``). k: candidates a token.
-    update: which of a repeated token's rows stays: last | first | merge (a stand-in for the unordered device write:
-    each rank from another occurrence). update_from_prefill: also learn from the prompt's own distributions
-    (SAM-Decoding's variant). tree: child counts level by level, in place of nodes and depth.
-    """
+@dataclass(eq=False)
+class TokenRecycling(Parameters, Method):
+    """Token Recycling; conf/method/token_recycling.yaml describes the parameters."""
 
     learned = ("matrix",)
 
-    def __init__(
-        self,
-        nodes: int = 80,
-        depth: int = 6,
-        k: int = 8,
-        update: Update = "last",
-        update_from_prefill: bool = False,
-        tree: list[list[int]] | None = None,
-    ) -> None:
-        require_count("k", k)
-        self.shape = reference_tree(nodes, depth, k) if tree is None else TreeShape.from_counts(tree, k)
-        self._given = f"nodes={nodes}" if tree is None else "tree"
-        self.k, self.update, self.update_from_prefill = k, update, update_from_prefill
+    nodes: int = 80
+    depth: int = 6
+    k: int = count(8)
+    update: Update = "last"
+    update_from_prefill: bool = False
+    tree: list[list[int]] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tree is None:
+            self.shape, self._given = reference_tree(self.nodes, self.depth, self.k), f"nodes={self.nodes}"
+        else:
+            self.shape, self._given = TreeShape.from_counts(self.tree, self.k), "tree"
 
     @property
     def needs(self) -> Needs:

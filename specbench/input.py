@@ -35,19 +35,13 @@ class InputError(ValueError):
 
 
 def read_file(path: Path, what: str, fix: str) -> bytes:
-    """The bytes of a regular file: a pipe might never end. Raises InputError.
-
-    what: stands in front of the path in its message. fix: its end.
-    """
+    """The bytes of a regular file: a pipe might never end. Raises InputError, with ``what`` before the path."""
     with _reading(path, what, fix):
         return path.read_bytes()
 
 
 def read_lines(path: Path, what: str, fix: str) -> Iterator[bytes]:
-    """The lines of a regular file, one at a time, each with its newline: a last one without was cut, and is left out.
-
-    what, fix, errors: as of ``read_file``.
-    """
+    """The lines of a regular file with their newlines; a last one without a newline was cut, and is left out."""
     with _reading(path, what, fix), path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -114,10 +108,14 @@ def refuse_repeated_keys(text: bytes, where: str) -> None:
     json.loads(text, object_pairs_hook=check)
 
 
-def parse_as(schema: TypeAdapter[_T], text: bytes, where: str, fix: str) -> _T:
+_adapter_of = functools.cache(TypeAdapter)  # building one takes milliseconds
+
+
+def parse_as(schema: type[_T] | TypeAdapter[_T], text: bytes, where: str, fix: str) -> _T:
     """A JSON text as what a schema describes. Raises InputError naming the first entry that does not fit."""
+    adapter: TypeAdapter[_T] = schema if isinstance(schema, TypeAdapter) else _adapter_of(schema)  # type: ignore[arg-type]
     try:
-        return schema.validate_json(text, strict=True)
+        return adapter.validate_json(text, strict=True)
     except ValidationError as error:
         decode_text(text, where)
         raise InputError(f"{where}: {describe(error)}; {fix}") from None

@@ -25,18 +25,14 @@ if TYPE_CHECKING:
 class DraftLevel:
     """The newest level of a draft, as a policy of draft lengths sees it; None is what the drafter does not know.
 
-    depth: levels so far.
-    reach: probability that the drafter gives its likeliest path so far.
-    law: (V,) the distribution of that path's last token.
-    drafted: the next level is there already.
     following: probability that the next level's token is accepted where the path is, of a drafter trained to say so
-        before that token is chosen.
+    before that token is chosen.
     """
 
-    depth: int
-    reach: float | Tensor | None = None
-    law: Tensor | None = None
-    drafted: bool = False
+    depth: int  # levels so far
+    probability: float | Tensor | None = None  # of the likeliest path so far, by the drafter
+    distribution: Tensor | None = None  # (V,) of that path's last token
+    drafted: bool = False  # the next level is there already
     following: float | Tensor | None = None
 
 
@@ -56,7 +52,7 @@ class Drafter(ABC):
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         """Draft the tokens that may follow ``context`` (prompt and emitted ids; its last one is the root).
 
-        context: (T,) read-only. budget: the most nodes the draft may hold. An empty draft is legal.
+        context: (T,) read-only. budget: the most nodes that the draft may have. An empty draft is legal.
         """
 
     def launch(self) -> None:
@@ -90,7 +86,7 @@ class DraftForward(Protocol):
         """The same object for all whose forwards can be one."""
 
     def run(self) -> Any:
-        """Its outcome, alone."""
+        """Run it alone and return its outcome."""
 
 
 class ForwardOwner(Protocol):
@@ -117,7 +113,7 @@ class SharedDrafter(Drafter):
 
 
 def complete(steps: Generator[DraftForward, Any, Outcome]) -> Outcome:
-    """What a generator of forwards returns, each forward run alone."""
+    """Run a generator of forwards, each forward alone, and return its result."""
     outcome = None
     while True:
         try:
@@ -128,14 +124,16 @@ def complete(steps: Generator[DraftForward, Any, Outcome]) -> Outcome:
 
 
 class Method(ABC):
-    """What lives across requests. Subclasses override what they need; only ``begin`` is required.
+    """The part of a method that lives across requests. Subclasses override what they need; only ``begin`` is required.
 
-    Order: constructor, check, bind, reset, then begin per request, reset as the policy says, close.
+    Order: constructor, check, bind, reset, then begin per request, reset as the policy requires, close.
     """
 
     lossless: bool = True
     draws: bool = False  # at temperature > 0 its nodes are drawn (``Draft.probs``): vanilla's distribution, other ids
-    by_node: bool = False  # it reads a step by the numbers of its own draft's nodes: no member of a hybrid
+    by_node: bool = (
+        False  # it reads a step by the numbers of its own draft's nodes, so it cannot be a member of a hybrid
+    )
     typical: Typical | None = None  # lossy acceptance instead of the exact walker; ``lossless`` is False with it
     sources: tuple[str, ...] = ()  # names of ``Draft.source`` numbers
     vocabulary: frozenset[int] | None = (
@@ -145,17 +143,17 @@ class Method(ABC):
 
     @property
     def needs(self) -> Needs:
-        """What every forward must return; read after ``bind``, so it may depend on the target."""
+        """The data that every forward must return; read after ``bind``, so it may depend on the target."""
         return Needs()
 
     @property
     def pauses(self) -> bool:
-        """Whether drafters can skip steps and observe them later as one step (``Budgets.share``)."""
+        """True if drafters can skip steps and observe them later as one step (``Budgets.share``)."""
         return not (self.needs.read_topk or self.needs.concurrent)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What it met in the run that makes its figures unsafe."""
+        """Findings of the run that make its figures unsafe."""
         return ()
 
     @property
@@ -174,13 +172,13 @@ class Method(ABC):
         """Take the target, load weights; once a run. Raises InputError when the two do not fit."""
 
     def reset(self) -> None:
-        """Forget what was learned from requests; called after bind, then as the reset policy says."""
+        """Forget what was learned from requests; called after bind, then as the reset policy requires."""
 
     def private(self) -> Method | None:
-        """This method with ``learned`` of its own and all else shared, for one of several requests at once.
+        """Return this method with its own ``learned`` and the rest shared, for one of several concurrent requests.
 
         Itself where nothing is learned; None where its requests can only come one after the other, as those of a method
-        that has a ``reset`` and does not say of what. Call ``reset`` on it, and never ``close``.
+        that has a ``reset`` and no ``learned``. Call ``reset`` on it, and never ``close``.
         """
         if not self.learned:
             return self if type(self).reset is Method.reset else None
@@ -194,7 +192,7 @@ class Method(ABC):
         """A request (one turn) starts. seed: the drafter's own, independent of the verifier's."""
 
     def figures(self, drafter: Drafter, ids: Sequence[int]) -> dict[str, float]:
-        """What ``drafter`` counted of a request; in_vocabulary: share of its emitted ``ids`` that could be drafted."""
+        """Return the figures of a request; in_vocabulary: share of its emitted ``ids`` that could be drafted."""
         own = {name: float(value) for name, value in drafter.stats().items()}
         if self.vocabulary is None or not ids:
             return own
@@ -209,7 +207,7 @@ class Method(ABC):
 
 
 class Emit(Protocol):
-    """Where a peer reports a forward of the target."""
+    """The function by which a peer reports a forward of the target."""
 
     def __call__(self, ids: Sequence[int], proposed: int = 0) -> bool:
         """ids: emitted by it. proposed: nodes of its draft, 0 where that is not known. True: the request has ended."""
@@ -217,14 +215,11 @@ class Emit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a server says of an answer once it is whole. ids: all of it. steps: (emitted, proposed) of each.
+    """A server's report of a complete answer."""
 
-    stats: figures of the request, by name.
-    """
-
-    ids: Sequence[int]
-    steps: Sequence[tuple[int, int]]
-    stats: Mapping[str, float] = field(default_factory=dict)
+    ids: Sequence[int]  # all of it
+    steps: Sequence[tuple[int, int]]  # (emitted, proposed) of each
+    stats: Mapping[str, float] = field(default_factory=dict)  # figures of the request, by name
 
 
 class Peer(Method):
@@ -238,7 +233,7 @@ class Peer(Method):
         raise NotImplementedError(f"{type(self).__name__} has its own decoding loop; the harness calls decode()")
 
     def private(self) -> Method | None:
-        """None: its loop decodes one request."""
+        """Return None: its loop decodes one request."""
         return None
 
     @abstractmethod
@@ -246,16 +241,16 @@ class Peer(Method):
         """Decode at most ``limit`` tokens after ``prompt``; the first ``emit`` is the prefill's token."""
 
     def stats(self) -> dict[str, float]:
-        """Its own figures for the request that it decoded last, by name; see ``Drafter.stats``."""
+        """Return its own figures for the request that it decoded last, by name; see ``Drafter.stats``."""
         return {}
 
 
 class Remote(Peer):
-    """A server elsewhere: it needs no weights here, and answers several requests at once."""
+    """A method on a remote server: it needs no weights here, and answers several requests concurrently."""
 
     @abstractmethod
     def prepare(self, alone: bool = True) -> None:
-        """What comes before a request, or before a stretch of them (not ``alone``), and is not timed."""
+        """Do the untimed work before a request, or before a stretch of requests (not ``alone``)."""
 
     @abstractmethod
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -263,7 +258,7 @@ class Remote(Peer):
 
     @abstractmethod
     async def answer(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> Callable[[], Settled]:
-        """One request; see ``decode``. Returns what is to be called behind the clock: ids and steps as they are."""
+        """Send one request; see ``decode``. Returns a function that returns ids and steps, called outside the clock."""
 
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
         """See ``Peer``."""

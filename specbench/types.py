@@ -48,7 +48,7 @@ def require_nodes(setting: str, nodes: int, most: int) -> None:
 
 
 class CaseError(RuntimeError):
-    """One case cannot be decoded (prompt too long, NaN logits ...): it becomes an error row and the run goes on."""
+    """One case cannot be decoded (prompt too long, NaN logits ...): it becomes an error row and the run continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,11 @@ class Draft:
     """A rooted token tree that a drafter proposes; the root (last emitted token) is implicit and never listed.
 
     tokens: (N,) token ids, a list of ints when drafted on the host, an int64 tensor when drafted on a device.
-    parents: (N,) index of each node's parent in this draft, ``ROOT`` for the first level; parents come before
-        children, siblings in trial order, and siblings may repeat a token.
+    parents: (N,) index of each node's parent in this draft, ``ROOT`` for the first level; parents come before children,
+    siblings in trial order, and siblings may repeat a token.
     probs: (N, V) distribution each node was drawn from given its earlier siblings; None if the nodes were chosen
-        deterministically. Ignored at temperature 0.
+    deterministically. Ignored at temperature 0.
     passenger: (N,) bool, nodes computed for their logits only: they and their descendants are never accepted.
-    source: (N,) index into ``Method.sources``, where a node came from.
     score: (N,) from 0 to 1, the drafter's estimate that a node is accepted where its parent is; None without one.
     depth: of a tree whose parents are on the device, the most levels that it may have; None has them read.
     """
@@ -81,7 +80,7 @@ class Draft:
     parents: Sequence[int] | Tensor = ()
     probs: Tensor | None = None
     passenger: Sequence[bool] | None = None
-    source: Sequence[int] | None = None
+    source: Sequence[int] | None = None  # (N,) index into ``Method.sources``, where a node came from
     score: Sequence[float] | None = None
     depth: int | None = None
 
@@ -108,51 +107,41 @@ class Typical:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a method needs of every forward; a run that cannot provide it ends before it starts.
+    """The data that a method needs of every forward; a run that cannot provide it ends before it starts.
 
     hidden: indices into the L+1 hidden states (0 = embeddings, L = after the final norm), rows of all nodes.
-    prompt_hidden: the same for all prompt rows of the prefill.
-    node_topk: how many top tokens of each node's raw logits (before temperature), 0 = none.
-    prompt_topk: the same for all prompt rows of the prefill.
-    read_topk: the method reads those tokens on the host, where they come together with the step's picks.
     rows: drafts are chains from the root, one after the other, and are verified as a batch of rows over the shared
-        prefix; False verifies the same draft as a tree, with the same outcome.
-    concurrent: the drafter works while the target runs (``Drafter.launch`` and ``join``).
+    prefix; False verifies the same draft as a tree, with the same outcome.
     """
 
     hidden: tuple[int, ...] = ()
-    prompt_hidden: bool = False
-    node_topk: int = 0
-    prompt_topk: int = 0
-    read_topk: bool = False
+    prompt_hidden: bool = False  # the same for all prompt rows of the prefill
+    node_topk: int = 0  # how many top tokens of each node's raw logits (before temperature), 0 = none
+    prompt_topk: int = 0  # the same for all prompt rows of the prefill
+    read_topk: bool = False  # the method reads those tokens on the host, where they come together with the step's picks
     rows: bool = False
-    concurrent: bool = False
+    concurrent: bool = False  # the drafter works while the target runs (``Drafter.launch`` and ``join``)
 
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """The best tokens of each row of raw logits, best first.
+    """The best tokens of each row of raw logits, best first."""
 
-    ids: (rows, k) int64, on the host with ``Needs.read_topk``.
-    logits: (rows, k).
-    """
-
-    ids: Tensor
-    logits: Tensor
+    ids: Tensor  # (rows, k) int64, on the host with ``Needs.read_topk``
+    logits: Tensor  # (rows, k)
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
     """The result of reading the prompt: the first emitted token, and the rows that ``Needs`` asks for.
 
-    hidden: layer -> (rows, D).
-    topk: (rows, k).
-    rows is 1 (the last prompt token), or T where ``prompt_hidden`` or ``prompt_topk`` asks for every prompt row.
+    topk: (rows, k). rows is 1 (the last prompt token), or T where ``prompt_hidden`` or ``prompt_topk`` asks for every
+    prompt row.
     given: the token is the prompt's last, which the prompt then lacks; it is the first root and not emitted.
     """
 
     token: int
-    hidden: Mapping[int, Tensor] = field(default_factory=dict)
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> (rows, D)
     topk: TopK | None = None
     given: bool = False
 
@@ -161,22 +150,15 @@ class Prefill:
 class Step:
     """The outcome of one target forward.
 
-    root: the token that the draft follows.
-    emitted: 1 + len(path) token ids, cut at EOS or at the limit, and path with it.
-    path: accepted node numbers of the method's own draft, root side first.
-    done: the request ends here.
     fed: (N+1,) int64 tokens of ALL rows, row 0 = root, row i + 1 = node i of the draft; only with topk or hidden.
-    topk: (N+1, k) of the same rows. hidden: layer -> (N+1, D) of the same rows.
-    late: 1 where the last emitted token is the first of the late chain, else 0.
-    parents: (N,) of the draft, where it had them on the device.
     """
 
-    root: int
-    emitted: tuple[int, ...]
-    path: tuple[int, ...]
-    done: bool
+    root: int  # the token that the draft follows
+    emitted: tuple[int, ...]  # 1 + len(path) token ids, cut at EOS or at the limit, and path with it
+    path: tuple[int, ...]  # accepted node numbers of the method's own draft, root side first
+    done: bool  # the request ends here
     fed: Tensor | None = None
-    topk: TopK | None = None
-    hidden: Mapping[int, Tensor] = field(default_factory=dict)
-    late: int = 0
-    parents: Sequence[int] | None = None
+    topk: TopK | None = None  # (N+1, k) of the same rows
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> (N+1, D) of the same rows
+    late: int = 0  # 1 where the last emitted token is the first of the late chain, else 0
+    parents: Sequence[int] | None = None  # (N,) of the draft, where it had them on the device

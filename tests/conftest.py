@@ -4,6 +4,7 @@ A process does once what every run would do again: Hydra composes a configuratio
 imported, a rank imports torch.
 """
 
+import copy
 import functools
 import gc
 import itertools
@@ -45,9 +46,10 @@ def _prepare() -> None:
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
 
-    # The same overrides give the same configuration, and nothing changes one that is composed.
+    # The same overrides give the same configuration. Each caller gets a copy, because a job deletes from its
+    # configuration the methods that it leaves out.
     compose = functools.cache(composition.compose_config)
-    composition.compose_config = lambda name, overrides: compose(name, tuple(overrides))
+    composition.compose_config = lambda name, overrides: copy.deepcopy(compose(name, tuple(overrides)))
 
     # The same weights give the library's forward the same logits; an engine's are compared with them in every run.
     check._plain = _once(check._plain, _plain_key)

@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaModel, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
+from builders.drafts import root_paths
 from builders.models import VOCAB
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
@@ -136,7 +137,7 @@ class Eagle1(Base):
 
 
 class Eagle3(Base):
-    """Attention over normed embedding beside normed state, written as the Llama layer with wider projections."""
+    """Attention over normed embedding next to normed state, written as the Llama layer with wider projections."""
 
     def __init__(self, seed=0, drafted=VOCAB, features=3 * 64, ids=None, **extra):
         super().__init__(SHAPE, {"draft_vocab_size": drafted, **extra}, seed)
@@ -363,10 +364,13 @@ class Hydra(nn.Module):
 
 def paths_of(draft) -> list[tuple[int, ...]]:
     """Every node of a draft as the tokens on the way to it."""
-    tokens, found = [int(token) for token in draft.tokens], []
-    for token, parent in zip(tokens, draft.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
+    return root_paths(draft.tokens, draft.parents)
+
+
+def features_of(model, method, ids):
+    """The hidden states of ``ids`` that a method reads, (T, D) of each layer."""
+    hidden = states(model, ids)
+    return [hidden[layer] for layer in method.needs.hidden]
 
 
 def begun(method, model, ids, seed=0):

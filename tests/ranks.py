@@ -6,7 +6,6 @@ import contextlib
 import os
 import random
 import time
-from dataclasses import replace
 
 import torch
 
@@ -22,9 +21,9 @@ NODES = 64
 class Dawdling(Follower):
     """Sleeps for a random while before everything it does."""
 
-    def obey(self, message):
+    def obey(self, op, lists):
         time.sleep(random.Random().uniform(0, 0.01))
-        super().obey(message)
+        super().obey(op, lists)
 
 
 class Forgetful(Follower):
@@ -33,9 +32,9 @@ class Forgetful(Follower):
     def keep(self, rows):
         """Nothing."""
 
-    def obey(self, message):
-        super().obey(message)
-        if message.op is Op.BATCH:
+    def obey(self, op, lists):
+        super().obey(op, lists)
+        if op is Op.BATCH:
             self.batched.move = lambda *_: None
 
 
@@ -48,10 +47,10 @@ class Twisted(Follower):
 
 
 class Narrow(Follower):
-    """Feeds a row less than it was told."""
+    """Feeds one row less than requested."""
 
-    def step(self, message):
-        super().step(replace(message, tokens=message.tokens[:-1], parents=message.parents[:-1]))
+    def step(self, numbers, taps, moves, tokens, parents):
+        super().step(numbers, taps, moves, tokens[:-1], parents[:-1])
 
 
 class Failing(Follower):
@@ -59,20 +58,20 @@ class Failing(Follower):
 
     steps = 0
 
-    def step(self, message):
+    def step(self, *lists):
         self.steps += 1
         if self.steps == 3:
             raise ValueError("told to fail")
-        super().step(message)
+        super().step(*lists)
 
 
 class Dying(Failing):
     """Is gone at its third step, without a word."""
 
-    def step(self, message):
+    def step(self, *lists):
         if self.steps == 2:
             os._exit(9)
-        super().step(message)
+        super().step(*lists)
 
 
 class Recorder(Graphs):

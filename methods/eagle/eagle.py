@@ -1,10 +1,10 @@
 """EAGLE (Li et al. 2024; 2025): a layer trained to continue the target's hidden features drafts a tree of tokens.
 
-A draft position takes a feature and the embedding of the token behind it, which settles what features alone leave open;
-drafted positions take the head's own output in place of the feature. EAGLE-1 fills a fixed tree, EAGLE-2 and -3 let the
+A draft position takes a feature and the embedding of the token after it, which settles what features alone leave open;
+drafted positions take the head's own output instead of the feature. EAGLE-1 fills a fixed tree, EAGLE-2 and -3 let the
 head's confidence shape it. EAGLE-1 and -2 continue the target's last feature and use its output head; EAGLE-3 and
 -3.1 fuse three of the target's layers and have an output head of their own, often over a part of the vocabulary.
-P-EAGLE (2026, arXiv 2602.01469) is an EAGLE-3 head that drafts all levels in one forward: in place of drafted tokens
+P-EAGLE (2026, arXiv 2602.01469) is an EAGLE-3 head that drafts all levels in one forward: instead of drafted tokens
 and its own states it reads a mask token and one learned state, one row a level.
 
 Names and shapes of tensors are those of the published checkpoints; flags of a configuration are those of the authors,
@@ -46,13 +46,11 @@ from methods.parts.tree_method import (
     LevelsRun,
     TreeHead,
     TreeMethod,
-    grow,
     require_width,
     target_ids,
 )
 from methods.parts.tree_shape import TreeShape
 from specbench.input import parse_json, read_file
-from specbench.method import Drafting, GoesOn
 from specbench.models.facade import ModelCard, Target
 from specbench.types import InputError, require_count
 
@@ -60,7 +58,7 @@ from specbench.types import InputError, require_count
 class FirstHead(TreeHead):
     """EAGLE-1 and -2: the feature is the last state after the final norm; no norm before attention or head."""
 
-    format = HeadFormat("EAGLE", ("model.safetensors",), ("pytorch_model.bin",))
+    format = HeadFormat("EAGLE")
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
         self.ends = ends
@@ -105,7 +103,7 @@ class FirstHead(TreeHead):
 NORM_BEFORE_RESIDUAL = "norm_before_residual"  # the residual is the normed state
 NORM_BEFORE_FC = "norm_before_fc"  # one norm over the layers that are fused, input_norm (gpt-oss)
 FC_NORM = "fc_norm"  # a norm for each of them, fc_norm.N (EAGLE-3.1)
-NORM_OUTPUT = "norm_output"  # the states that are continued are behind the last norm (EAGLE-3.1)
+NORM_OUTPUT = "norm_output"  # the states that are continued are after the last norm (EAGLE-3.1)
 OWN_EMBEDDING = "embed_requires_grad"  # the embedding was trained with the head
 FLAGS = (NORM_BEFORE_RESIDUAL, NORM_BEFORE_FC, FC_NORM, NORM_OUTPUT, OWN_EMBEDDING)
 # Of NVIDIA's eagle_config: what every EAGLE-3 head does.
@@ -113,33 +111,17 @@ ALWAYS = ("use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_las
 ONLY = {**dict.fromkeys(ALWAYS, (True,)), **dict.fromkeys(FLAGS, (True, False)), "parallel_draft_step": (0, 1)}
 AUX = "eagle_aux_hidden_state_layer_ids"  # the layers that are fused
 # Settled by the names and shapes of the tensors.
-SETTLED = (
-    "qkv_bias",
-    "bias",
-    "next_layer_regular",
-    "parallel_draft_heads_num_layers",
-    "num_aux_hidden_states",
-    AUX,
-    *MASK,
-)
-
-
-def read_flags(file: HeadFile, layout: str, also: Sequence[str] = ()) -> frozenset[str]:
-    """The flags that a configuration sets. Raises InputError for unknown settings, and for another kind of head.
-
-    layout: its ``speculators_model_type``, which may be left out. also: further settings, which say what every head of
-    the kind does.
-    """
-    named = require_known(file, (*SETTLED, *also), {**ONLY, "speculators_model_type": (layout,)}, EAGLE_CONFIG)
-    if {NORM_BEFORE_FC, FC_NORM} <= named:
-        raise InputError(f"{file.where}: config.json sets {NORM_BEFORE_FC} and {FC_NORM}; expected one of them")
-    return named & set(FLAGS)
+SETTLED = ("qkv_bias", "bias", "next_layer_regular", "parallel_draft_heads_num_layers", "num_aux_hidden_states", AUX,
+           *MASK)  # fmt: skip
 
 
 class ThirdHead(TreeHead):
-    """EAGLE-3: fused features enter once; norms before attention and before an output head of its own."""
+    """EAGLE-3: fused features enter once; norms before attention and before an output head of its own.
 
-    format = HeadFormat("EAGLE-3", ("model.safetensors",), ("pytorch_model.bin",))
+    layout: its ``speculators_model_type``, which may be left out. also: settings that say what every such head does.
+    """
+
+    format = HeadFormat("EAGLE-3")
     ignored = (EMBEDDING, "d2t", "t2d")
     layout = "eagle3"
     also: tuple[str, ...] = ()
@@ -157,8 +139,12 @@ class ThirdHead(TreeHead):
 
     @classmethod
     def flags(cls, file: HeadFile) -> frozenset[str]:
-        """See ``read_flags``."""
-        return read_flags(file, cls.layout, cls.also)
+        """The flags that a configuration sets. Raises InputError for unknown settings, and for another kind of head."""
+        only = {**ONLY, "speculators_model_type": (cls.layout,)}
+        named = require_known(file, (*SETTLED, *cls.also), only, EAGLE_CONFIG)
+        if {NORM_BEFORE_FC, FC_NORM} <= named:
+            raise InputError(f"{file.where}: config.json sets {NORM_BEFORE_FC} and {FC_NORM}; expected one of them")
+        return named & set(FLAGS)
 
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
@@ -261,7 +247,7 @@ def read_frequent(named: str, vocab: int, least: int) -> list[int]:
             raise InputError(f"{where}: not a torch file of numbers ({type(error).__name__}); {_FIX}") from error
     ids = found.tolist() if isinstance(found, torch.Tensor) else found
     if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < vocab for token in ids):
-        raise InputError(f"{where}: holds something that is no id below {vocab}; {_FIX}")
+        raise InputError(f"{where}: contains something that is not an id below {vocab}; {_FIX}")
     if len(set(ids)) < len(ids) or len(ids) < least:
         raise InputError(
             f"{where}: holds {len(set(ids))} different ids of {len(ids)}; {_FIX}, at least {least} of them"
@@ -303,13 +289,7 @@ class EagleRun(HeadRun):
 
 
 class Eagle(TreeMethod):
-    """EAGLE-1 and -2. head: folder, hub id, ``bundled:NAME`` or ``random``.
-
-    tree: ``dynamic`` (EAGLE-2): top_k nodes expanded depth times, the best total_tokens - 1 kept (total_tokens counts
-    the root). ``static`` (EAGLE-1): a fixed tree, filled with the best tokens or, at temperature > 0 with
-    sampling=drawn, drawn without replacement; choices: its child counts level by level, null = the published one.
-    safetensors: false reads torch files. vocabulary: a file of the ids that are drafted (FR-Spec), null = all.
-    """
+    """EAGLE-1, a fixed tree, and EAGLE-2, a dynamic one; conf/method/eagle.yaml describes the parameters."""
 
     kind: type[TreeHead] = FirstHead
 
@@ -332,8 +312,8 @@ class Eagle(TreeMethod):
             raise InputError("sampling=drawn: a dynamic tree takes the best tokens; expected top, or tree=static")
         shape = TreeShape.from_counts(EAGLE_TREE if choices is None else choices, WIDEST, "choices")
         super().__init__(head, shape, sampling == "drawn", safetensors)
-        self.grows = tree == "dynamic"
-        self.top_k, self.depth, self.total_tokens = top_k, depth, total_tokens
+        if tree == "dynamic":
+            self.grown, self.widest = (top_k, depth, total_tokens - 1), top_k
         if vocabulary is not None and not issubclass(self.kind, FirstHead):
             raise InputError(f"vocabulary={vocabulary}: this head has an output matrix of its own; expected null")
         self._frequent, self._ids = vocabulary, list[int]()
@@ -349,11 +329,6 @@ class Eagle(TreeMethod):
         if self._frequent:
             self._ids = read_frequent(self._frequent, model.config.get_text_config().vocab_size, self.widest)
 
-    @property
-    def widest(self) -> int:
-        """See ``TreeMethod.widest``."""
-        return self.top_k if self.grows else super().widest
-
     def bind(self, target: Target) -> None:
         """As ``TreeMethod``, over these ids."""
         super().bind(target)
@@ -361,18 +336,15 @@ class Eagle(TreeMethod):
             self.bound.confine(self._ids)
             self.vocabulary = self.bound.vocabulary
 
-    def grown(self, run: Any, budget: int, goes_on: GoesOn | None) -> Drafting:
-        """EAGLE-2's tree."""
-        return grow(run, self.top_k, self.depth, min(budget, self.total_tokens - 1), goes_on)
-
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
         """A request's place in the head."""
         return EagleRun(head, memory)
 
     def new_memory(self) -> LayerMemory:
         """A request's keys and values."""
-        if self.grows:
-            return LayerMemory(self.bound.layers, self.depth * self.top_k, self.top_k)
+        if self.grown:
+            top_k, depth, _ = self.grown
+            return LayerMemory(self.bound.layers, depth * top_k, top_k)
         inner = [len(level.inner) for level in self.shape.levels]
         return LayerMemory(self.bound.layers, sum(inner), max(inner))
 
@@ -389,7 +361,7 @@ STATE = "mask_hidden"
 class ParallelHead(ThirdHead):
     """EAGLE-3's head with the learned state, and an embedding of its own unless the configuration denies it."""
 
-    format = HeadFormat("P-EAGLE", ("model.safetensors",), ("pytorch_model.bin",))
+    format = HeadFormat("P-EAGLE")
     layout = "peagle"
     also = ("parallel_drafting",)
 
@@ -442,5 +414,5 @@ class PEagle(LevelsMethod):
     kind, runs = ParallelHead, _Run
 
     def new_memory(self) -> LayerMemory:
-        """Committed tokens only: mask rows stand behind them and are written over."""
+        """Committed tokens only: mask rows stand after them and are written over."""
         return LayerMemory(self.bound.layers, 0, 1)

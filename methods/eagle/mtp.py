@@ -5,7 +5,7 @@ output head are the target's. Drafted tokens continue its own states, so one mod
 several modules each drafts one token: at row i module k reads what module k - 1 wrote at row i (the first one: the
 target's state) and token i + k. So the last k - 1 rows of a module wait for tokens that are only drafted: they are fed
 with these, and nothing of them is stored. The layouts of checkpoints differ in names, in the order of what is
-projected, and in whether the state that goes on is normed.
+projected, and in whether the state that continues is normed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from specbench.types import InputError, require_count
 
 
 class ModulesMemory(LayerMemory):
-    """A request's keys and values: the first module's, and in ``later`` those of the modules behind it."""
+    """A request's keys and values: the first module's, and in ``later`` those of the modules after it."""
 
     def __init__(self, heads: Sequence[TreeHead]) -> None:
         super().__init__(heads[0].layers, 0, 1)
@@ -43,7 +43,7 @@ class ModulesMemory(LayerMemory):
 
 
 class ModulesRun(HeadRun):
-    """One request's place in the modules; behind the last one the chain goes on from its own states."""
+    """One request's place in the modules; after the last one the chain continues from its own states."""
 
     def __init__(self, heads: Sequence[TreeHead], memory: ModulesMemory) -> None:
         super().__init__(heads[0], memory)
@@ -95,7 +95,7 @@ class ModulesRun(HeadRun):
         return written[new:]
 
     def _feed(self, place: int, ids: Tensor, states: Tensor, passing: int) -> Forwards:
-        """What goes on behind the module at ``place``, (rows, H); behind the last one of the passing rows alone.
+        """(rows, H) states that continue after the module at ``place``; after the last one, of the passing rows alone.
 
         passing: the last rows, of which nothing is kept.
         """
@@ -106,9 +106,9 @@ class ModulesRun(HeadRun):
 
 @dataclass(frozen=True, slots=True)
 class ModuleLayout:
-    """How a kind of checkpoint lays out a module.
+    """The layout of a module in a kind of checkpoint.
 
-    prefix: of a module's names. states_first: before the embedding. normed: the state that goes on is normed. bare:
+    prefix: of a module's names. states_first: before the embedding. normed: the state that continues is normed. bare:
     the target's state is read without its final norm.
     """
 
@@ -120,7 +120,7 @@ class ModuleLayout:
 
 SPECULATORS = ModuleLayout("mtp_layers.{place}.")
 MIMO = ModuleLayout("model.mtp_layers.{place}.", states_first=True, bare=True)
-FAST_MTP = replace(MIMO, bare=False)  # MiMo's, trained on behind the final norm
+FAST_MTP = replace(MIMO, bare=False)  # MiMo's, trained on states after the final norm
 DEEPSEEK = ModuleLayout("model.layers.{behind}.", normed=False)
 MOST_MODULES = 16
 NATIVE, RECURSIVE = "num_nextn_predict_layers", "num_speculative_steps"  # settings: modules, FastMTP's steps
@@ -236,11 +236,7 @@ def _biased(file: HeadFile) -> bool:
 
 
 class Mtp(Eagle):
-    """MTP. head: None = the target's own checkpoint; or folder, hub id, ``random``. length: tokens of the chain.
-
-    choices: in its place a tree by child counts, level by level. sampling at temperature > 0: drawn (from the module's
-    distribution, for the ratio test) | top. modules: of several those that draft, None = all, 1 = the first alone.
-    """
+    """Native multi-token prediction; conf/method/mtp.yaml describes the parameters."""
 
     kind = MtpHead
 

@@ -13,6 +13,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,9 @@ def drop_overlapping(documents: Iterable[str], excluded: Iterable[str], words: i
     corpus so: a drafter that has read them would copy what it should guess.
     """
     known = {gram for text in excluded for gram in _grams(text, words)}
-    kept: list[str] = []
-    dropped = 0
-    for document in documents:
-        if any(gram in known for gram in _grams(document, words)):
-            dropped += 1
-        else:
-            kept.append(document)
-    return kept, dropped
+    every = list(documents)
+    kept = [document for document in every if known.isdisjoint(_grams(document, words))]
+    return kept, len(every) - len(kept)
 
 
 def _grams(text: str, words: int) -> Iterator[tuple[str, ...]]:
@@ -60,40 +56,39 @@ def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterato
     for path in paths:
         if not path.is_file():
             raise InputError(f"corpus {path}: no such file; expected text, .jsonl or .json (or these with .gz)")
-        if path.suffix == ".zip":
-            for text in _unpacked(path):
-                yield from (part for part in text.split("\n\n") if part.strip())
-            continue
-        text = _text(path)
         kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+        texts = list(_read_texts(path))
         if kind == ".jsonl":
-            lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-            yield from (_document(_parse(line, path, number), fields) for number, line in lines)
+            lines = [(number, line) for number, line in enumerate(texts[0].split("\n"), 1) if line.strip()]
+            items = [_parse(line, path, number) for number, line in lines]
         elif kind == ".json":
-            loaded = _parse(text, path, 1)
-            yield from (_document(item, fields) for item in (loaded if isinstance(loaded, list) else [loaded]))
+            loaded = _parse(texts[0], path, 1)
+            items = loaded if isinstance(loaded, list) else [loaded]
         else:
-            yield from (part for part in text.split("\n\n") if part.strip())
+            yield from (part for text in texts for part in text.split("\n\n") if part.strip())
+            continue
+        for item in items:
+            chosen = [_below(item, field.split(".")) for field in fields] if fields else [item]
+            yield "\n".join(text for part in chosen for text in _strings(part))
 
 
-def _text(path: Path) -> str:
+def _read_texts(path: Path) -> Iterator[str]:
+    """The text of a file, unpacked, or the texts of an archive, by name."""
+    if path.suffix == ".zip":
+        if not zipfile.is_zipfile(path):
+            raise InputError(f"corpus {path}: not a zip archive; unpack it, or fetch it again")
+        with zipfile.ZipFile(path) as archive:
+            for name in sorted(archive.namelist()):
+                if Path(name).suffix == ".txt":
+                    yield archive.read(name).decode("utf-8", errors="replace").replace("\r\n", "\n")
+        return
     try:
         raw = path.read_bytes()
-        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8", errors="replace")
+        yield (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8", errors="replace")
     except (gzip.BadGzipFile, EOFError) as error:
         raise InputError(
             f"corpus {path}: not packed with gzip, or cut off ({error}); unpack it, or fetch it again"
         ) from error
-
-
-def _unpacked(path: Path) -> Iterator[str]:
-    """The texts of an archive, by name."""
-    if not zipfile.is_zipfile(path):
-        raise InputError(f"corpus {path}: not a zip archive; unpack it, or fetch it again")
-    with zipfile.ZipFile(path) as archive:
-        for name in sorted(archive.namelist()):
-            if Path(name).suffix == ".txt":
-                yield archive.read(name).decode("utf-8", errors="replace").replace("\r\n", "\n")
 
 
 def _parse(text: str, path: Path, line: int) -> Any:
@@ -103,13 +98,8 @@ def _parse(text: str, path: Path, line: int) -> Any:
         raise InputError(f"corpus {path}, line {line}: not JSON ({error})") from error
 
 
-def _document(item: Any, fields: Sequence[str]) -> str:
-    chosen = [_below(item, field.split(".")) for field in fields] if fields else [item]
-    return "\n".join(text for part in chosen for text in _strings(part))
-
-
 def _below(item: Any, names: Sequence[str]) -> Any:
-    """What lies at a dotted name; a list on the way is entered element by element (``messages.content``)."""
+    """Yields the values at a dotted name; a list on the way is entered element by element (``messages.content``)."""
     if not names:
         return item
     if isinstance(item, list):
@@ -130,17 +120,7 @@ def _strings(item: Any) -> Iterator[str]:
 
 def tokenize(documents: Iterator[str], tokenizer: Any, batch: int = 1000) -> Iterator[np.ndarray]:
     """(T,) int32 ids of each document, with the special tokens that the tokenizer adds."""
-    pending: list[str] = []
-    for document in documents:
-        pending.append(document)
-        if len(pending) == batch:
-            yield from _encode(pending, tokenizer)
-            pending = []
-    yield from _encode(pending, tokenizer)
-
-
-def _encode(texts: list[str], tokenizer: Any) -> Iterator[np.ndarray]:
-    if texts:
+    while texts := list(islice(documents, batch)):
         yield from (np.array(ids, dtype=np.int32) for ids in tokenizer(texts, verbose=False)["input_ids"])
 
 

@@ -66,13 +66,7 @@ class RopeTable:
             raise InputError(f"head: rotary positions of type {kind}; expected one of {', '.join(STEADY)}")
         try:
             self._embedding = LlamaRotaryEmbedding(config).to(device)
-        except (
-            ArithmeticError,
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ) as error:  # raised by values of the configuration
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:  # by the configured values
             raise InputError(f"head: rotary positions of {config.rope_parameters}: {error!r}") from error
         if not self._embedding.inv_freq.isfinite().all():
             raise InputError(f"head: rotary positions of {config.rope_parameters}; expected a base above 0")
@@ -178,10 +172,6 @@ class DraftLayers:
         self._norms = [state[f"{prefix}input_layernorm.weight"] for prefix in prefixes[1:]]
         self.first, self.count, self._eps = self._layers[0], len(prefixes), float(config.rms_norm_eps)
 
-    def _inputs(self, place: int, given: Tensor, hidden: Tensor) -> Tensor:
-        """What attention of the layer at ``place`` reads."""
-        return given if not place else functional.rms_norm(hidden, hidden.shape[-1:], self._norms[place - 1], self._eps)
-
     def read(
         self, inputs: Tensor, residual: Tensor, memory: LayerMemory, outputs: int = 1, passing: int = 0
     ) -> Forwards:
@@ -203,7 +193,7 @@ class DraftLayers:
         return written
 
     def keep(self, inputs: Tensor, memory: LayerMemory) -> None:
-        """Remember committed tokens that every layer reads as they are: inputs (T, width), without outputs."""
+        """Remember committed tokens that every layer reads unchanged: inputs (T, width), without outputs."""
         start, end = memory.length, memory.length + len(inputs)
         memory.reserve(end)
         cos, sin = self.rope.cos[start:end], self.rope.sin[start:end]
@@ -218,7 +208,7 @@ class DraftLayers:
 
         inputs: (w, width), what attention of the first layer reads.
         residual: (w, D), the nodes' own.
-        depths: of the nodes, one for all or one each; 0 is the place behind the last committed token.
+        depths: of the nodes, one for all or one each; 0 is the place after the last committed token.
         seen: (w, nodes), 0 at the slots of nodes that a node sees, -inf at the others.
         """
         at = slice(memory.length + depths.start, memory.length + depths.stop)
@@ -230,12 +220,18 @@ class DraftLayers:
     def run_together(self, calls: Sequence[LayersCall]) -> list[Tensor]:
         """The outputs of each: products are of the rows of all, attention of each request's own."""
         inputs, residual = join([call.inputs for call in calls]), join([call.residual for call in calls])
-        cos, sin = (join([_each_row(table[call.at], len(call.inputs)) for call in calls]) if len(calls) > 1
-                    else table[calls[0].at] for table in (self.rope.cos, self.rope.sin))  # fmt: skip
         counts = [len(call.inputs) for call in calls]
+        cos, sin = (
+            table[calls[0].at]
+            if len(calls) == 1
+            else join([table[call.at].expand(len(call.inputs), -1, -1) for call in calls])
+            for table in (self.rope.cos, self.rope.sin)
+        )
         for place, layer in enumerate(self._layers):
             wanted = [call.outputs for call in calls] if place == self.count - 1 else counts
-            query, made = layer.project(self._inputs(place, inputs, residual), cos, sin)
+            if place:
+                inputs = functional.rms_norm(residual, residual.shape[-1:], self._norms[place - 1], self._eps)
+            query, made = layer.project(inputs, cos, sin)
             parts = zip(calls, query.split(counts), made.split(counts, dim=2), wanted, strict=True)
             mixed = join([layer.attend(call, call.memory.pairs[place], *part) for call, *part in parts])
             if wanted is not counts:
@@ -271,10 +267,6 @@ class LayersCall:
         return self.owner.run_together([self])[0]
 
 
-def _each_row(angles: Tensor, rows: int) -> Tensor:
-    return angles.expand(rows, -1, -1)
-
-
 class _Layer:
     """Weights of one layer, with q, k, v in one matrix and gate and up in another: fewer launches."""
 
@@ -303,7 +295,8 @@ class _Layer:
             seen = call.keys.stop - call.keys.start
             mask = torch.ones(wanted, seen, dtype=torch.bool, device=query.device).tril(seen - wanted)
             mask = mask.repeat(self.groups, 1)
-        grouped = self._grouped(query[len(query) - wanted :])
+        heads = query[len(query) - wanted :].view(wanted, self.shared, self.groups, self.size)
+        grouped = heads.permute(1, 2, 0, 3).reshape(1, self.shared, self.groups * wanted, self.size)
         mixed = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
         return mixed.view(self.shared, self.groups, wanted, self.size).permute(2, 0, 1, 3).reshape(wanted, -1)
 
@@ -317,13 +310,6 @@ class _Layer:
             raw = torch.cat([functional.rms_norm(part, (self.size,), norm, self._eps) for part, norm in parts], dim=1)
         turned = turn(raw, cos, sin)
         return turned[:, :cut], torch.stack([turned[:, cut:], values]).transpose(1, 2)
-
-    def _grouped(self, query: Tensor) -> Tensor:
-        """(1, shared, groups * rows, size): queries that share keys are adjacent."""
-        rows = len(query)
-        return query.view(rows, self.shared, self.groups, self.size).permute(1, 2, 0, 3).reshape(
-            1, self.shared, self.groups * rows, self.size
-        )  # fmt: skip
 
     def finish(self, mixed: Tensor, residual: Tensor) -> Tensor:
         """Output projection and MLP: (rows, D)."""

@@ -22,8 +22,8 @@ from specbench.models.runner import DraftCache, Run, Shape, make_runner
 from specbench.models.tree import TreeRows
 from specbench.types import ROOT, InputError
 
-CHAIN = ((1, 1, 1), (2, 2, 1))  # a chain's forwards: a step; what was accepted last, and the token behind it
-UNREAD = -1  # in place of a token that stays on the device
+CHAIN = ((1, 1, 1), (2, 2, 1))  # a chain's forwards: a step; what was accepted last, and the token after it
+UNREAD = -1  # instead of a token that stays on the device
 Sampler = Callable[[Tensor], Tensor]  # (m, v) logits -> (m, v) probabilities, or wider
 
 
@@ -127,7 +127,7 @@ class DraftLM:
 
 
 class DraftRequest:
-    """One request's walk of a draft model behind the committed context. Logits are valid until the model runs again."""
+    """One request's walk of a draft model after the committed context. Logits are valid until the model runs again."""
 
     def __init__(self, lm: DraftLM, vocab: int) -> None:
         """vocab: [tokens] of the target's logits; rows are cut to it, since models of a family differ in padding."""
@@ -145,7 +145,7 @@ class DraftRequest:
     def feeding(self, context: Sequence[int], settled: int, masks: Sequence[int] = ()) -> DraftCall:
         """The forward of ``feed``; it is the request's next.
 
-        masks: tokens read behind the context and forgotten with the next draft; they have a row of logits each.
+        masks: tokens read after the context and forgotten with the next draft; they have a row of logits each.
         """
         common = self.rewind(context, settled)
         fed = [*context[common:], *masks]
@@ -190,7 +190,7 @@ START = 64  # nodes that the bookkeeping has room for at first; it doubles
 
 
 class TreeRequest(DraftRequest):
-    """One request's tree behind the committed context. Nodes are numbered in the order in which they were fed.
+    """One request's tree after the committed context. Nodes are numbered in the order in which they were fed.
 
     ``ROOT`` is the context's last token: what ``feed`` returned are the root's logits.
     """

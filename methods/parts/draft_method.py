@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import torch
@@ -16,14 +16,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from methods.parts.draft_lm import DraftLM, DraftRequest, Sampler, TreeRequest, choose_token, read_draft_card
+from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Drafting, DraftLevel, Method, SharedDrafter
 from specbench.models.facade import ModelCard, Target
-from specbench.types import EMPTY, Draft, InputError, Prefill, Step, require_count
+from specbench.types import EMPTY, Draft, InputError, Prefill, Step
 
 
 @dataclass(frozen=True, slots=True)
 class TargetTraits:
-    """What drafting needs of the target. vocab: width of its logits. sampling: None is greedy. device: its own."""
+    """The target's properties for drafting. vocab: width of its logits. sampling: None is greedy. device: its own."""
 
     vocab: int
     eos: frozenset[int]
@@ -36,22 +37,24 @@ class TargetTraits:
         return cls(target.vocab_size, target.eos, target.sampling, target.device)
 
 
-class DraftModelMethod(Method):
+@dataclass(eq=False)
+class DraftModelMethod(Parameters, Method):
     """A method with a draft language model.
 
-    draft: hub id or folder. dtype, device: of the draft; None = the target's. temperature: at which nodes are
-    drawn; None = as the request samples, top-k and top-p included.
+    draft: hub id or folder. dtype, device: of the draft; None = the target's.
     """
 
-    sources: tuple[str, ...] = ("draft model",)
-    sampling: Sampler | None = None
+    sources = ("draft model",)
 
-    def __init__(self, draft: str | None, dtype: str | None, device: str | None, temperature: float | None) -> None:
-        if temperature is not None and not 1e-3 <= temperature <= 1e3:
-            raise InputError(f"draft_temperature={temperature}: expected 0.001 to 1000, or null for the request's")
-        self.draft, self.temperature = draft, temperature
-        self._dtype, self._device = dtype, device
+    draft: str | None
+    _: KW_ONLY
+    dtype: str | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._card: ModelCard | None = None
+        self.sampling: Sampler | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -60,7 +63,7 @@ class DraftModelMethod(Method):
 
     def check(self, model: ModelCard) -> None:
         """The draft must have the target's vocabulary."""
-        self._card = read_draft_card(self.draft, model, self._dtype, self._device)
+        self._card = read_draft_card(self.draft, model, self.dtype, self.device)
 
     def bind(self, target: Target) -> None:
         """Load the draft's weights."""
@@ -86,10 +89,27 @@ class DraftModelMethod(Method):
         """A request that drafts trees."""
         return TreeRequest(self.lm, self.vocab)
 
+
+@dataclass(eq=False)
+class DrawingMethod(DraftModelMethod):
+    """A method whose nodes are drawn from the draft's distribution at temperature > 0.
+
+    draft_temperature: at which they are drawn; None = as the request samples, top-k and top-p included.
+    """
+
+    _: KW_ONLY
+    draft_temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.draft_temperature
+        if given is not None and not 1e-3 <= given <= 1e3:
+            raise InputError(f"draft_temperature={given}: expected 0.001 to 1000, or null for the request's")
+
     def drawn_from(self, logits: Tensor) -> Tensor:
         """(m, v) logits of the draft -> (m, v) float32, the distribution that its nodes are drawn from."""
-        if self.temperature is not None:
-            return (logits.float() / self.temperature).softmax(-1)
+        if self.draft_temperature is not None:
+            return (logits.float() / self.draft_temperature).softmax(-1)
         assert self.sampling is not None
         return self.sampling(logits)
 
@@ -100,9 +120,6 @@ class DraftModelMethod(Method):
     def generator(self, seed: int) -> torch.Generator:
         """The drafter's own stream of random numbers, on the draft's device."""
         return torch.Generator(self.lm.device).manual_seed(seed)
-
-
-Schedule = Literal["fixed", "heuristic", "confidence"]
 
 
 class DraftChain(SharedDrafter):
@@ -160,33 +177,20 @@ class DraftChain(SharedDrafter):
         return {"mean_draft_length": sum(self._lengths) / len(self._lengths)} if self._lengths else {}
 
 
-class ChainMethod(DraftModelMethod):
-    """A method whose draft model writes chains.
+@dataclass(eq=False)
+class ChainMethod(DrawingMethod):
+    """A method whose draft model writes chains; conf/method/speculative_sampling.yaml describes the parameters."""
 
-    draft: hub id or folder of the draft model. length: tokens drafted at first, with ``confidence`` at most.
-    schedule: fixed | heuristic | confidence. threshold: with ``confidence``, the chain ends behind the first token
-    that the draft gives less than this probability. choice at temperature > 0: drawn (from the draft's
-    distribution, for the ratio test) | argmax (sample-and-match). dtype, device: of the draft; default the
-    target's. draft_temperature: at which the draft samples; None = as the request does.
-    """
+    length: int = count(5)
+    schedule: Literal["fixed", "heuristic", "confidence"] = "heuristic"
+    threshold: float = 0.4
+    choice: Literal["drawn", "argmax"] = "drawn"
 
-    def __init__(
-        self,
-        draft: str | None,
-        length: int = 5,
-        schedule: Schedule = "heuristic",
-        threshold: float = 0.4,
-        choice: Literal["drawn", "argmax"] = "drawn",
-        draft_temperature: float | None = None,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, dtype, device, draft_temperature)
-        require_count("length", length)
-        if not 0 < threshold <= 1:
-            raise InputError(f"threshold={threshold}: expected a probability above 0 and up to 1")
-        self.length, self.schedule, self.threshold = length, schedule, threshold
-        self.draws = choice == "drawn"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.threshold <= 1:
+            raise InputError(f"threshold={self.threshold}: expected a probability above 0 and up to 1")
+        self.draws = self.choice == "drawn"
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Start from an empty cache. seed: of the tokens drawn."""

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from methods.parts.draft_lm import DraftLM, draw_one
-from methods.parts.draft_method import DraftModelMethod, TargetTraits
+from methods.parts.draft_method import DrawingMethod, TargetTraits
 from methods.parts.tree_shape import Level, ShapePlan, TreeShape, draw_children
 from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.models.facade import Target
 from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step, require_nodes
 
 
-class FixedTreeMethod(DraftModelMethod):
-    """A draft-model method whose tree has the same shape at every step. Its constructor calls ``plant``.
+class FixedTreeMethod(DrawingMethod):
+    """A draft-model method whose tree has the same shape at every step. Subclasses call ``plant``.
 
     replace: siblings are drawn with replacement, and may repeat.
     """
@@ -30,14 +30,11 @@ class FixedTreeMethod(DraftModelMethod):
     draws = True
     replace = False
 
-    def plant(self, parents: Sequence[int], setting: str) -> None:
-        """parents: of the nodes, level by level. setting: what the user would change to have fewer of them.
-
-        Raises InputError where there are none.
-        """
-        if not parents:
+    def plant(self, shape: TreeShape, setting: str) -> None:
+        """Take the tree's shape. setting: what the user would change to have fewer nodes. Raises InputError."""
+        if not len(shape):
             raise InputError(f"{setting}: makes a tree without a node, which never drafts; expected at least one")
-        self._setting, self.shape = setting, TreeShape.of(parents)
+        self._setting, self.shape = setting, shape
 
     def bind(self, target: Target) -> None:
         """Refuse a tree larger than a draft; load the draft's weights."""
@@ -133,12 +130,9 @@ class _FixedTree(SharedDrafter):
         path = [self._kept[node] for node in step.path]
         fed = [shape.inner[node] for node in path if node in shape.inner]
         self._request.commit(fed, step.emitted[: len(fed)])
-        if not step.done:  # the last path may have been cut
-            self._count(path)
-
-    def _count(self, path: Sequence[int]) -> None:
-        """Which child was accepted, at every node that was reached."""
-        parents, ranks = self._shape.parents, self._shape.ranks
+        if step.done:  # the last path may have been cut
+            return
+        parents, ranks = shape.parents, shape.ranks  # which child was accepted, at every node that was reached
         widths = Counter(parents[node] for node in self._kept)
         for node, child in zip_longest((ROOT, *path), path):
             for rank in range(widths[node]):

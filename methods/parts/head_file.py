@@ -41,14 +41,14 @@ WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 @dataclass(frozen=True, slots=True)
 class HeadFormat:
-    """What the files of one kind of head are called: weights as safetensors, and as torch files.
+    """The file names of one kind of head: weights as safetensors, and as torch files.
 
     config: whether ``config.json`` is needed, read where it is there, or unused.
     """
 
     kind: str
-    safe: tuple[str, ...]
-    torch: tuple[str, ...]
+    safe: tuple[str, ...] = ("model.safetensors",)
+    torch: tuple[str, ...] = ("pytorch_model.bin",)
     config: Literal["needed", "read", "unused"] = "needed"
 
     def names(self, safetensors: bool) -> tuple[str, ...]:
@@ -100,7 +100,10 @@ class HeadFile:
 
     def load(self) -> dict[str, Tensor]:
         """Every tensor, on the host. Raises InputError."""
-        file = self.weights or self._fetch()
+        names = self.format.names(self.safetensors)
+        file = self.weights or next(filter(None, (_from_hub(self.path, name) for name in names)), None)
+        if file is None:
+            raise InputError(f"{self.where}: holds none of {', '.join(names)}; {_other_kind(self.safetensors)}")
         if file.suffix in (SAFE, INDEX):
             return self._read(file, lambda file, name: file.get_tensor(name))
         try:
@@ -128,18 +131,10 @@ class HeadFile:
             placed = json.loads(file.read_text(encoding="utf-8"))["weight_map"].items()
             names = sorted({part for name, part in placed if name.startswith(self.prefix) and Path(part).name == part})
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise InputError(f"{self.where}: {file.name} is no index of weights ({error!r})") from error
+            raise InputError(f"{self.where}: {file.name} is not an index of weights ({error!r})") from error
         if self.weights is not None:
             return [file.parent / name for name in names]
         return [part for name in names if (part := _from_hub(self.path, name)) is not None]
-
-    def _fetch(self) -> Path:
-        names = self.format.names(self.safetensors)
-        for name in names:
-            file = _from_hub(self.path, name)
-            if file is not None:
-                return file
-        raise InputError(f"{self.where}: holds none of {', '.join(names)}; {_other_kind(self.safetensors)}")
 
 
 def find_head(path: str | None, format: HeadFormat, safetensors: bool, target: str) -> HeadFile:
@@ -180,8 +175,9 @@ def _from_hub(path: str, name: str) -> Path | None:
     except (OSError, ValueError, HfHubHTTPError) as error:
         if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
             return None
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"head={path}: {name} cannot be fetched ({_first_line(error)}); expected a folder, or a hub id that this"
+            f"head={path}: {name} cannot be fetched ({line}); expected a folder, or a hub id that this"
             " machine can reach or has in its cache"
         ) from error
 
@@ -198,10 +194,6 @@ def _read_config(file: Path | None, format: HeadFormat, where: str) -> dict[str,
     if not isinstance(config, dict):
         raise InputError(f"{where}: config.json holds a {type(config).__name__}; expected a mapping")
     return config
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def require_shapes(
@@ -225,14 +217,13 @@ def require_shapes(
             if name in shapes and tuple(shapes[name]) != shape
         ],
     }
-    found = [f"{what} {_listed(names)}" for what, names in complaints.items() if names]
+    found = []
+    for what, names in complaints.items():
+        rest = len(names) - NAMED_AT_MOST
+        more = f" and {rest} more" if rest > 0 else ""
+        found += [f"{what} {', '.join(sorted(names)[:NAMED_AT_MOST])}{more}"] if names else []
     if found:
         raise InputError(f"{file.where}: no {file.format.kind} head for this target: {'; '.join(found)}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - NAMED_AT_MOST
-    return ", ".join(sorted(names)[:NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def require_numbers(state: Mapping[str, Tensor], where: str) -> None:
@@ -320,7 +311,8 @@ def require_known(
     parts = [file.config, file.layer, *(file.nested(name) for name in nested)]
     given = [(name, value) for part in parts for name, value in part.items() if value is not None]
     for name, value in given:
-        if name in only and not any(_same(value, each) for each in only[name]):
+        expected = [each for each in only.get(name, ()) if isinstance(each, bool) == isinstance(value, bool)]
+        if name in only and value not in expected:  # True is not 1 here
             either = " or ".join(map(str, only[name])) or "none"
             raise InputError(f"{file.where}: config.json has {name}={value}; expected {either}")
     known = {*vars(LlamaConfig()), *vars(Qwen3Config()), *IDLE, *known, *only, *nested}
@@ -328,13 +320,9 @@ def require_known(
         raise InputError(
             f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected none"
         )
-    refuse_window(file)
+    if file.layer.get("use_sliding_window") or "sliding_attention" in str(file.layer.get("layer_types")):
+        raise InputError(f"{file.where}: its layer has a sliding window; expected full attention")
     return frozenset(name for name, value in given if value is True)
-
-
-def _same(value: Any, expected: Any) -> bool:
-    """True is not 1 here."""
-    return bool(value == expected) and isinstance(value, bool) == isinstance(expected, bool)
 
 
 def drafted_tokens(file: HeadFile, vocab: int) -> int:
@@ -356,19 +344,13 @@ def layer_numbers(file: HeadFile, name: str, found: Any) -> list[int] | None:
 
 
 def biased(file: HeadFile) -> bool:
-    """Whether queries, keys and values have a bias."""
+    """Returns whether queries, keys and values have a bias."""
     return bool(file.layer.get("qkv_bias") or file.layer.get("attention_bias"))
 
 
 def head_norms(file: HeadFile) -> bool:
-    """Whether each attention head's query and key are normed."""
+    """Returns whether each attention head's query and key are normed."""
     return file.layer.get("model_type") == "qwen3"
-
-
-def refuse_window(file: HeadFile) -> None:
-    """Raise InputError where a layer has a sliding window."""
-    if file.layer.get("use_sliding_window") or "sliding_attention" in str(file.layer.get("layer_types")):
-        raise InputError(f"{file.where}: its layer has a sliding window; expected full attention")
 
 
 def mask_token(file: HeadFile, vocab: int, *places: str) -> int:

@@ -76,7 +76,7 @@ class TargetEnds:
             )
 
     def final_norm(self) -> Tensor:
-        """(D,) weights of the target's norm before its output head, 1 in place of 0. Raises InputError."""
+        """(D,) weights of the target's norm before its output head, 1 instead of 0. Raises InputError."""
         norm = getattr(getattr(self._target.model, "model", None), "norm", None)
         if norm is None:
             raise InputError("head: reads states before the target's final norm; expected a target built as Llama is")
@@ -113,11 +113,6 @@ class HeadMethod(Method):
         self._layers: tuple[int, ...] = ()
         self._file: HeadFile | None = None
         self._device = torch.device("cpu")
-
-    @property
-    def layer(self) -> int:
-        """The hidden state that is read, where it is one."""
-        return self._layers[0]
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -13,8 +13,6 @@ from methods.parts.branches import Branches
 from methods.parts.ngrams import Gram
 from specbench.types import ROOT
 
-Branch = tuple[list[int], list[int]]  # tokens and parents of the nodes to verify
-
 
 class Window:
     """The window of one request.
@@ -82,8 +80,8 @@ def window_parents(widths: Sequence[int]) -> list[int]:
     return parents
 
 
-def branch_of(grams: Iterable[Gram], merge: bool, room: int) -> Branch:
-    """The n-grams below the root with at most ``room`` nodes.
+def branch_of(grams: Iterable[Gram], merge: bool, room: int) -> tuple[list[int], list[int]]:
+    """Tokens and parents of the n-grams below the root, at most ``room`` nodes.
 
     merge: a trie, whose last n-gram may be cut; False: a chain each, and none that does not fit as a whole.
     """

@@ -18,7 +18,7 @@ class NgramIndex:
     """End positions of the n-grams (min_ngram <= n <= max_ngram) of a sequence, without those that end it.
 
     keep_first: remember each n-gram's earliest occurrence, else its latest. tail: of the latter only those that at
-    least ``tail`` tokens follow; while there is none, the earliest.
+    least ``tail`` tokens follow; if none has, the earliest.
     """
 
     def __init__(self, max_ngram: int, keep_first: bool, tail: int = 1, min_ngram: int = 1) -> None:
@@ -96,10 +96,6 @@ class LruTable:
             return ()
         self._table.move_to_end(leader)
         return reversed(followers)
-
-    def get(self, leader: Gram) -> list[Gram]:
-        """Followers, most recent first; the leader becomes most recent, its followers' order stays."""
-        return list(self.recent(leader))
 
     def clear(self) -> None:
         """Forget everything."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import multiprocessing
 import statistics
 import time
@@ -110,11 +109,6 @@ class RoundTimes:
         return found
 
 
-def forwards_per_target(target_s: float, draft_s: float) -> int:
-    """ceil(target forward / draft forward): the draft forwards that one target forward leaves time for, at least 1."""
-    return max(1, math.ceil(target_s / draft_s))
-
-
 log = logging.getLogger(__name__)
 
 ONE_DEVICE = (
@@ -140,10 +134,10 @@ class DraftActor(ABC):
 
     @abstractmethod
     def session(self, context: list[int], seed: int) -> Any:
-        """A new session behind ``context``."""
+        """A new session after ``context``."""
 
     def first_answer(self, session: Any) -> Any:
-        """What ``open`` answers."""
+        """Returns the answer to ``open``."""
         return None
 
     def close(self, number: int) -> None:
@@ -168,8 +162,11 @@ def load_actor(kind: Callable[..., DraftActor], card: ModelCard, attention: str,
 class ParallelDrafter(Drafter):
     """One request's end of the port."""
 
-    def __init__(self, method: ParallelDraft, number: int, seed: int) -> None:
-        self.number, self.port, self.times = number, method.port, RoundTimes(method.device)
+    def __init__(self, method: ParallelDraft, seed: int) -> None:
+        method.port.open()  # a partner that was lost is replaced
+        method.begun += 1
+        self.number, self.port, self.times = method.begun, method.port, RoundTimes(method.target_device)
+        method.alive[self.number] = self
         self._method, self._seed = method, seed
         self._opened = False
         self._rounds = 0
@@ -180,7 +177,7 @@ class ParallelDrafter(Drafter):
         if self._opened:
             return None
         self._opened = True
-        return self.port.ask("open", self.number, self._method.alive(), list(context), self._seed)
+        return self.port.ask("open", self.number, list(self._method.alive), list(context), self._seed)
 
     def end_round(self, emitted: int, drafts: list[float]) -> None:
         """A round is over: so many tokens, and the draft forwards during it [s]."""
@@ -209,17 +206,17 @@ class ParallelDraft(DraftModelMethod):
 
     kind: type[DraftActor]
     port: Port
-    one_device = True  # draft model and target share a device, so nothing is gained by working at once
+    one_device = True  # draft model and target share a device, so nothing is gained by working concurrently
 
     def __init__(
         self, draft: str | None, port: Backend, patience_s: float, dtype: str | None, device: str | None
     ) -> None:
-        super().__init__(draft, dtype, device, None)
+        super().__init__(draft, dtype=dtype, device=device)
         if not 1e-3 <= patience_s <= 86_400:
             raise InputError(f"patience_s={patience_s}: expected seconds, from 0.001 to 86400")
         self.backend, self.patience_s = port, patience_s
-        self._requests = 0
-        self._drafters: weakref.WeakValueDictionary[int, ParallelDrafter] = weakref.WeakValueDictionary()
+        self.begun = 0  # requests, which are numbered
+        self.alive: weakref.WeakValueDictionary[int, ParallelDrafter] = weakref.WeakValueDictionary()
 
     @property
     def needs(self) -> Needs:
@@ -245,7 +242,12 @@ class ParallelDraft(DraftModelMethod):
 
     def connect(self, build: Callable[..., DraftActor], first: tuple[Any, ...], traits: TargetTraits) -> None:
         """Open the port to an actor; ``first``: what ``build`` takes before the target's traits."""
-        self.device, self.sampling, self.vocab, self.eos = traits.device, traits.sampling, traits.vocab, traits.eos
+        self.target_device, self.sampling, self.vocab, self.eos = (
+            traits.device,
+            traits.sampling,
+            traits.vocab,
+            traits.eos,
+        )
         arguments = (*first, traits, self.options())
         try:
             self.port = Port(self.backend, build, arguments, self.patience_s)
@@ -262,21 +264,6 @@ class ParallelDraft(DraftModelMethod):
     def private(self) -> ParallelDraft:
         """Itself: requests have numbers, and nothing is learned."""
         return self
-
-    def number(self) -> int:
-        """A new request's number; a partner that was lost is replaced."""
-        self.port.open()
-        self._requests += 1
-        return self._requests
-
-    def enter(self, drafter: ParallelDrafter) -> Drafter:
-        """Track that a request is alive, by a weak reference."""
-        self._drafters[drafter.number] = drafter
-        return drafter
-
-    def alive(self) -> list[int]:
-        """Numbers of the requests that are still referenced."""
-        return list(self._drafters)
 
     def close(self) -> None:
         """End the partner."""

@@ -1,9 +1,9 @@
-"""An actor behind a port: called in place, in a thread, or in a process of its own, always with the same outcome.
+"""A port to an actor that is called in place, in a thread or in its own process, always with the same outcome.
 
 The actor is an object whose public methods answer messages, one after the other, in the order in which they were sent:
-so its work cannot depend on where or when it runs. ``post`` sends and returns at once, ``take`` waits for the answer,
-``close`` ends the actor. A partner that is lost or stuck is a CaseError within ``patience_s``, never a hang, and
-``open`` starts another one (CARD and PEARL run their draft models so; the papers use one process a model).
+so its work cannot depend on where or when it runs. ``post`` sends and returns immediately, ``take`` waits for the
+answer, ``close`` ends the actor. A partner that is lost or stuck is a CaseError within ``patience_s``, never a hang,
+and ``open`` starts another one (CARD and PEARL run their draft models so; the papers use one process a model).
 
 A channel carries the messages. A thread gets the objects themselves, a process copies of them, pickled. Both are
 daemons, so they do not outlive the run; a process is started afresh (spawn: a CUDA context cannot be inherited), and
@@ -27,8 +27,8 @@ from typing import Any, Literal
 
 import torch
 import torch.multiprocessing
+from torch.backends.cuda import cudnn_sdp_enabled, enable_cudnn_sdp
 
-from specbench.models.fast.attention import allow_cudnn_attention, is_cudnn_attention_allowed
 from specbench.types import CaseError, InputError
 
 CLOSE_S = 2.0  # [s] that a partner has to end by itself
@@ -43,7 +43,7 @@ class Lost(Exception):
 def run_actor(build: Build, arguments: tuple[Any, ...]) -> Generator[list[Any], list[Any], None]:
     """Build the actor and yield ``["ready", ""]``, then [ticket, "ok", value] for each message sent in.
 
-    Where something fails, the error's type and text stand in place of ``ready`` or ``ok`` and what follows it.
+    Where something fails, the error's type and text replace ``ready`` or ``ok`` and what follows it.
     """
     try:
         actor = build(*arguments)
@@ -55,7 +55,7 @@ def run_actor(build: Build, arguments: tuple[Any, ...]) -> Generator[list[Any], 
         ticket, verb, given = message
         try:
             answer = ["ok", getattr(actor, verb)(*given)]
-        except Exception as error:  # the boundary of the actor: the case fails, the actor goes on
+        except Exception as error:  # the boundary of the actor: the case fails, the actor continues
             answer = [type(error).__name__, str(error)]
         message = yield [ticket, *answer]
 
@@ -134,7 +134,7 @@ def _serve(end: _Queues | _Wire, build: Build, arguments: tuple[Any, ...]) -> No
 
 
 class ThreadChannel:
-    """A daemon thread. One that is stuck cannot be ended: it is left behind, and ends when its call returns."""
+    """A daemon thread. One that is stuck cannot be ended: it is abandoned, and ends when its call returns."""
 
     def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
         """build: makes the actor of ``arguments``. patience_s: [s] that a single message may take on its way."""
@@ -146,7 +146,7 @@ class ThreadChannel:
 
     @property
     def alive(self) -> bool:
-        """Whether the other side runs."""
+        """True if the other side runs."""
         return self.worker.is_alive()
 
     def send(self, message: Any) -> None:
@@ -180,8 +180,13 @@ class ProcessChannel(ThreadChannel):
         context = torch.multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._end = _Wire(self._connection)
-        _limit(self._connection, patience_s)
-        given = (theirs, torch.get_num_threads(), is_cudnn_attention_allowed(), build, arguments)
+        whole = int(patience_s)  # no single read or write takes longer: then it raises BlockingIOError
+        limit = struct.pack("@ll", whole, int((patience_s - whole) * 1e6))
+        with socket.socket(fileno=self._connection.fileno()) as end:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            end.detach()  # the connection's own, not to be closed here
+        given = (theirs, torch.get_num_threads(), cudnn_sdp_enabled(), build, arguments)
         self.worker = context.Process(target=_run, args=given, daemon=True, name="drafting")
         with _interrupts_ignored():
             self.worker.start()
@@ -199,10 +204,10 @@ class ProcessChannel(ThreadChannel):
 
 
 def _run(connection: Connection, threads: int, cudnn: bool, build: Build, arguments: tuple[Any, ...]) -> None:
-    """What the process does. threads: torch's, as many as here, since sums depend on it. cudnn: its attention too."""
+    """Runs the other process. threads: torch's, as many as here, since sums depend on it. cudnn: its attention too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C, and ends this process
     torch.set_num_threads(threads)
-    allow_cudnn_attention(cudnn)
+    enable_cudnn_sdp(cudnn)
     _serve(_Wire(connection), build, arguments)
 
 
@@ -217,16 +222,6 @@ def _interrupts_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _limit(connection: Connection, seconds: float) -> None:
-    """No single read or write of this end takes longer: then it raises BlockingIOError."""
-    whole = int(seconds)
-    limit = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
-    with socket.socket(fileno=connection.fileno()) as end:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        end.detach()  # the connection's own, not to be closed here
 
 
 Backend = Literal["inline", "thread", "process"]
@@ -278,11 +273,11 @@ class Port:
 
     @property
     def alive(self) -> bool:
-        """Whether the partner runs."""
+        """True if the partner runs."""
         return self._channel is not None and self._channel.alive
 
     def post(self, verb: str, *arguments: Any) -> Ticket:
-        """Send a message and return at once. The ticket stands for its answer, which is dropped without it."""
+        """Send a message and return immediately. Without the ticket, its answer is dropped."""
         self._number += 1
         ticket = self._asked[self._number] = Ticket(self._number)
         try:
@@ -309,7 +304,7 @@ class Port:
         return self.take(self.post(verb, *arguments))
 
     def close(self, grace_s: float = CLOSE_S) -> None:
-        """Ask the partner to end; one that does not within ``grace_s`` is ended. Leaves no process behind."""
+        """Ask the partner to end; one that does not within ``grace_s`` is ended. No process remains."""
         if self._channel is not None:
             self._channel.close(grace_s)
             self._channel = None

@@ -47,7 +47,6 @@ class RecyclingMatrix:
             on_device = (torch.from_numpy(parents).to(device), torch.from_numpy(ranks).to(device))
             self._levels.append((parents, ranks) if on_host else on_device)
             above = level.start + 1
-        self._ranks = torch.arange(k, device=device)
 
     def clear(self) -> None:
         """A cold matrix: every token's candidates are token 0, as in the reference."""
@@ -80,16 +79,15 @@ class RecyclingMatrix:
             self.rows.numpy()[tokens.numpy()[order]] = learned.numpy()[order]  # of equal indices the last one stays
             return
         learned = learned.to(self.rows.device)
-        self.rows[tokens] = learned.gather(0, self._winners(tokens))  # all occurrences write the same row, in any order
-
-    def _winners(self, tokens: Tensor) -> Tensor:
-        """(rows, k) the row that each rank is taken from, the same for all rows of a token."""
         ordered, place = torch.sort(tokens, stable=True)
         first = torch.searchsorted(ordered, tokens)[:, None]  # a token's occurrences: place[first:end], in order
         end = torch.searchsorted(ordered, tokens, right=True)[:, None]
         if self._update == "merge":
-            return place[first + self._ranks % (end - first)]
-        return place[first if self._update == "first" else end - 1].expand(-1, self._k)
+            chosen = first + torch.arange(self._k, device=self.rows.device) % (end - first)
+        else:
+            chosen = (first if self._update == "first" else end - 1).expand(-1, self._k)
+        # All occurrences of a token write the same row, in any order.
+        self.rows[tokens] = learned.gather(0, place[chosen])
 
     def nbytes(self) -> int:
         """Bytes of the matrix."""

@@ -48,7 +48,12 @@ def convert(card: ModelCard, model: Any, runtime: str, write: Write) -> Path:
 
     runtime: name and version, the beginning of the folder's name. write: fills an empty folder.
     """
-    folder = find_cache() / f"{runtime}-{card.dtype}-{take_fingerprint(card, model)[:16]}"
+    settings = {name: value for name, value in model.config.to_dict().items() if name not in _UNRELATED}
+    digest = hashlib.sha256(json.dumps([card.context, settings], sort_keys=True, default=str).encode())
+    for name, weight in model.named_parameters():
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
+    folder = find_cache() / f"{runtime}-{card.dtype}-{digest.hexdigest()[:16]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     printed = io.StringIO()  # converters print what they do
     with FileLock(f"{folder}.lock"), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
@@ -60,16 +65,6 @@ def convert(card: ModelCard, model: Any, runtime: str, write: Write) -> Path:
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     return folder
-
-
-def take_fingerprint(card: ModelCard, model: Any) -> str:
-    """sha256 of the configuration, the context and every weight."""
-    settings = {name: value for name, value in model.config.to_dict().items() if name not in _UNRELATED}
-    digest = hashlib.sha256(json.dumps([card.context, settings], sort_keys=True, default=str).encode())
-    for name, weight in model.named_parameters():
-        digest.update(f"{name} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 @contextlib.contextmanager
@@ -112,10 +107,6 @@ class RuntimePeer(Peer):
     def __init__(
         self, speculation: str = NONE, draft: str | None = None, num_draft: int = 8, max_ngram: int = 3
     ) -> None:
-        """speculation: none | lookup (n-grams of the context) | draft (a draft model, of hub id or folder ``draft``).
-
-        num_draft: [tokens] a draft. max_ngram: longest suffix looked up.
-        """
         require_count("num_draft", num_draft)
         require_count("max_ngram", max_ngram)
         if speculation not in self.speculations:
@@ -124,6 +115,7 @@ class RuntimePeer(Peer):
         self.num_draft, self.max_ngram = num_draft, max_ngram
         self._card: ModelCard | None = None
         self._stats: dict[str, float] = {}
+        self._model: Any = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -194,3 +186,7 @@ class RuntimePeer(Peer):
     def stats(self) -> dict[str, float]:
         """The runtime's figures for the last request's drafts."""
         return self._stats
+
+    def close(self) -> None:
+        """Drop the runtime's model."""
+        self._model = None

@@ -94,7 +94,7 @@ def take(order, start, end, skip, most, first, draw):
 
 @njit()
 def look(tokens, borders, places, depth):
-    """The window: ``depth`` tokens from each place on, none behind the end of the text that was matched.
+    """The window: ``depth`` tokens from each place on, none after the end of the text that was matched.
 
     borders: where texts begin, and the end of the last; empty lets continuations run from one text into the next.
     """
@@ -155,7 +155,7 @@ def grow_tree(tokens, order, borders, tail, shortest, most, first, draw, depth, 
 
 @njit()
 def _within_choices(tokens, parents, choices):
-    """Which nodes stay when a node costs as many as its path has distinct tokens, and all together ``choices``.
+    """Returns the nodes that stay if a node costs its path's number of distinct tokens, and all together ``choices``.
 
     The costliest goes first, of equals the last: a child costs no less than its parent, so the rest is a tree. (N,)
     bool.
@@ -185,7 +185,7 @@ def _within_choices(tokens, parents, choices):
 
 @njit()
 def shared(window, one, other, most):
-    """How many of the first ``most`` tokens two hits share; all of them if both end before."""
+    """Returns how many of the first ``most`` tokens two hits share; all of them if both end before."""
     for depth in range(most):
         if window[one, depth] != window[other, depth]:
             return depth
@@ -344,7 +344,7 @@ class SuffixArray:
         return longest(self.tokens, self.order, np.array(tail, np.int64), shortest)
 
     def continuations(self, pattern: Sequence[int], length: int) -> list[list[int]]:
-        """At most ``length`` tokens behind each occurrence of ``pattern``, in sorted order."""
+        """At most ``length`` tokens after each occurrence of ``pattern``, in sorted order."""
         rows = self.order[slice(*self.find(pattern))]
         return [self.tokens[place + len(pattern) :][:length].tolist() for place in rows]
 

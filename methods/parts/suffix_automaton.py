@@ -2,9 +2,9 @@
 
 It matches as it grows: for each token it has the longest suffix of the text that also ended earlier, at amortised
 constant cost. A state stands for the strings that end at the same places; ``length`` is the longest one's, ``link``
-leads to the state of that string's longest suffix that also ends elsewhere. State 0 is the empty string. There are at
-most 2 states and 3 edges a token; edges are found by hash and listed per state. The core is compiled; functions that
-call each other share a file, since numba's cache watches no other.
+leads to the state of that string's longest suffix that also ends at other places. State 0 is the empty string. There
+are at most 2 states and 3 edges a token; edges are found by hash and listed per state. The core is compiled; functions
+that call each other share a file, since numba's cache watches no other.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _remove(a, edge):
 def _settle(a, edge, by):
     """Move an edge whose count went up or down by one, or was 0 until now, to the front of the edges of that count.
 
-    With QUEUED it goes behind them if its count went up and it was not the first of the edges that it leaves.
+    With QUEUED it moves behind them if its count went up and it was not the first of the edges that it leaves.
     """
     edges, group, owner = a.edges, a.edges[edge].group, a.edges[edge].owner
     count = a.states[edges[edge].target].count
@@ -280,7 +280,7 @@ def grow(a, tokens, text, depth, by):
 
 @njit()
 def match(a, text, tokens, matches):
-    """Where the ends of ``tokens`` occur, the longest first, up to one token less than all; returns the rows filled.
+    """Finds the suffixes of ``tokens``, the longest first, up to one token less than all; returns the rows filled.
 
     text: as in ``grow``, of a text that ends as ``tokens`` do. matches (rows, 3): a state, and its shortest and longest
     such end. Lengths beyond the text's own are tried upwards until one does not occur.

@@ -41,7 +41,7 @@ EMBEDDING = r"embed_tokens\.weight"  # the target's is used: it is the same, and
 
 
 class DraftVocabulary:
-    """What a head drafts. known: (Vd,) the target's ids of its vocabulary, None = all."""
+    """The vocabulary of a head. known: (Vd,) the target's ids of its vocabulary, None = all."""
 
     ends: TargetEnds
     known: Tensor | None = None
@@ -63,7 +63,7 @@ class DraftVocabulary:
 
 
 class TreeHead(DraftVocabulary, ABC):
-    """What a method and a request need of a head.
+    """The interface of a head for methods and requests.
 
     format: of its files. ignored: patterns of tensors that are not used. layers: its decoder layers. eps: of its norms.
     """
@@ -106,7 +106,7 @@ class TreeHead(DraftVocabulary, ABC):
         return names
 
     def normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """(rows, D) behind a norm of this weight."""
+        """(rows, D) after a norm with this weight."""
         return functional.rms_norm(hidden, weight.shape, weight, self.eps)
 
     @abstractmethod
@@ -115,10 +115,10 @@ class TreeHead(DraftVocabulary, ABC):
 
     @abstractmethod
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """What attention reads of (T,) tokens and the states before them (T, H), and the residual (T, H)."""
+        """Returns the input of attention for (T,) tokens and the states before them (T, H), and the residual (T, H)."""
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """What the layer wrote (rows, H) -> the states that the next tokens and ``logits`` continue (rows, H)."""
+        """Turns a layer's output (rows, H) into the states that the next tokens and ``logits`` continue (rows, H)."""
         return hidden
 
     @abstractmethod
@@ -127,7 +127,7 @@ class TreeHead(DraftVocabulary, ABC):
 
     @cached_property
     def output(self) -> RowFunction:
-        """``logits`` of several requests at once."""
+        """``logits`` of several requests in one call."""
         return RowFunction(self.logits)
 
 
@@ -165,7 +165,7 @@ def grow(run: HeadRun, top_k: int, depth: int, nodes: int, goes_on: GoesOn | Non
     depth = min(depth, nodes - 1)  # deeper ones cannot all be kept
     laws = log_probs((yield from run.root()))
     law, (logs, choice) = laws[0], laws.topk(min(top_k, nodes))
-    ids, scores, steps = run.ids(choice)[0], logs[0], logs[0]
+    ids, scores, steps = run.head.ids(choice)[0], logs[0], logs[0]
     rows = torch.zeros_like(ids)
     parents = torch.full_like(ids, -1)  # of candidates, numbered level by level
     kept = [(ids, scores, steps, parents)]
@@ -176,7 +176,7 @@ def grow(run: HeadRun, top_k: int, depth: int, nodes: int, goes_on: GoesOn | Non
         laws = log_probs((yield from run.expand(ids, rows)))
         logs, choice = laws.topk(top_k)
         below = (scores[:, None] + logs).view(-1)
-        kept.append((run.ids(choice).view(-1), below, logs.view(-1), numbers.repeat_interleave(top_k)))
+        kept.append((run.head.ids(choice).view(-1), below, logs.view(-1), numbers.repeat_interleave(top_k)))
         if level < depth - 1:
             scores, place = below.topk(min(top_k, len(below)))
             ids, rows, numbers = kept[-1][0][place], place // top_k, place + start
@@ -223,21 +223,16 @@ def fill(run: HeadRun, plan: ShapePlan, choose: BestChoice | DrawnChoice, goes_o
         if goes_on:
             law = choose.law(logits, rows)
             reach = reach[rows] * (stated[-1] if stated else law.gather(1, filled[-1][:, None])[:, 0])
-            best, following = _likeliest(reach, inner, chances)
+            best, following = reach.argmax(), None  # the path that is likeliest to continue
+            if chances is not None:  # and the probability that it does, if the head states one
+                place = (reach[inner] * chances).argmax()
+                best, following = inner[place], chances[place]
             if not goes_on(DraftLevel(len(filled), reach[best], law[best], run.ready, following)):
                 break
             reach = reach[inner]
         if len(inner):
             logits = yield from run.expand(filled[-1][inner], rows[inner])
     return torch.cat(filled), torch.cat(stated) if stated else None
-
-
-def _likeliest(reach: Tensor, inner: Tensor, chances: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The node of a level whose path goes on likeliest, and the chance that it does where a head states that."""
-    if chances is None:
-        return reach.argmax(), None
-    place = (reach[inner] * chances).argmax()
-    return inner[place], chances[place]
 
 
 class BestChoice:
@@ -248,11 +243,11 @@ class BestChoice:
 
     def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
         """(n,) ids of nodes of these ranks below rows of ``logits`` (w, Vd); most: children of a node."""
-        return self._run.ids(logits.topk(most).indices)[rows, ranks]
+        return self._run.head.ids(logits.topk(most).indices)[rows, ranks]
 
     def law(self, logits: Tensor, rows: Tensor) -> Tensor:
         """(n, V) the distributions of the nodes chosen last."""
-        return log_probs(self._run.spread(logits)).exp()[rows]
+        return log_probs(self._run.head.spread(logits)).exp()[rows]
 
 
 class DrawnChoice:
@@ -268,7 +263,9 @@ class DrawnChoice:
 
     def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
         """See ``BestChoice``."""
-        tokens, given, alive = draw_children(self._sampling(self._run.spread(logits)), rows, ranks, most, self._random)
+        tokens, given, alive = draw_children(
+            self._sampling(self._run.head.spread(logits)), rows, ranks, most, self._random
+        )
         certain = torch.zeros_like(given).scatter_(1, tokens[:, None], 1.0)
         self.probs.append(torch.where(alive[:, None], given, certain))
         return tokens
@@ -276,9 +273,6 @@ class DrawnChoice:
     def law(self, logits: Tensor, rows: Tensor) -> Tensor:
         """See ``BestChoice``."""
         return self.probs[-1]
-
-
-EVERY = torch.zeros(1)  # offsets of a vocabulary that is the target's
 
 
 class HeadRun(ABC):
@@ -327,14 +321,6 @@ class HeadRun(ABC):
         """
         return None
 
-    def ids(self, choice: Tensor) -> Tensor:
-        """The head's ids -> the target's."""
-        return self.head.ids(choice)
-
-    def spread(self, logits: Tensor) -> Tensor:
-        """See ``TreeHead.spread``."""
-        return self.head.spread(logits)
-
 
 class LevelsRun(HeadRun):
     """One request's place in a head whose levels come with the root's, whatever is drafted."""
@@ -376,8 +362,9 @@ class TreeDrafter(SharedDrafter):
         method, run = self._method, self._run
         if budget < 1:
             return EMPTY
-        if method.grows:
-            return (yield from method.grown(run, budget, self.goes_on))
+        if method.grown:
+            top_k, depth, nodes = method.grown
+            return (yield from grow(run, top_k, depth, min(budget, nodes), self.goes_on))
         plan = method.plan.cut(budget)
         parents = plan.shape.parents
         drawn = DrawnChoice(run, method.sampling, self._random) if method.draws and method.sampling else None
@@ -398,20 +385,16 @@ class TreeDrafter(SharedDrafter):
 
 
 class TreeMethod(HeadMethod):
-    """A head of one kind, and a fixed tree; or one that it grows itself (``grows``)."""
+    """A head of one kind, and a fixed tree; or one that it grows itself: ``grown``, the last arguments of ``grow``."""
 
     kind: type[TreeHead]
-    grows = False
+    grown: tuple[int, int, int] | None = None
 
     def __init__(self, head: str | None, shape: TreeShape, drawn: bool, safetensors: bool) -> None:
         """drawn: at temperature > 0 nodes are drawn, siblings without replacement; else the best tokens are taken."""
         super().__init__(head, safetensors)
         self.shape, self.draws = shape, drawn
-
-    @property
-    def widest(self) -> int:
-        """Most children of a node."""
-        return max(self.shape.ranks) + 1
+        self.widest = max(shape.ranks) + 1  # children of a node
 
     @abstractmethod
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
@@ -420,10 +403,6 @@ class TreeMethod(HeadMethod):
     @abstractmethod
     def new_memory(self) -> LayerMemory:
         """A request's keys and values."""
-
-    def grown(self, run: Any, budget: int, goes_on: GoesOn | None) -> Drafting:
-        """The tree of a head that grows it."""
-        raise NotImplementedError
 
     @property
     def needs(self) -> Needs:
@@ -467,7 +446,7 @@ class TreeMethod(HeadMethod):
             own = [name for name in self.kind.own(file) if name in state]
             expected = dict.fromkeys(own, (ends.vocab, ends.width)) | expected
             require_shapes(shapes_of(state), expected, self.kind.ignored, file)
-            if OFFSETS not in self._expected and state.get(OFFSETS, EVERY).count_nonzero():
+            if OFFSETS not in self._expected and OFFSETS in state and state[OFFSETS].count_nonzero():
                 raise InputError(f"{file.where}: {OFFSETS} moves ids of the whole vocabulary; expected zeros")
             if HEAD in state and HEAD not in expected:
                 ends.require_copy(state[HEAD], file.where)
@@ -482,12 +461,7 @@ class TreeMethod(HeadMethod):
 
 
 class LevelsMethod(TreeMethod):
-    """A head that drafts all levels in one forward: folder, hub id, ``bundled:NAME`` or ``random``.
-
-    length: tokens of the chain, null = ``usual``. choices: in its place a tree by child counts, level by level.
-    sampling at temperature > 0: drawn (from each level's distribution, for the ratio test) | top. safetensors: false
-    reads torch files.
-    """
+    """A head that drafts all levels in one forward; conf/method/p_eagle.yaml describes the parameters."""
 
     runs: type[LevelsRun]
     usual = 7

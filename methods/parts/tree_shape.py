@@ -2,7 +2,7 @@
 
 Nodes are listed level by level, siblings side by side, so any first part of a shape is a tree again. A shape is given
 by its parents or by child counts. Children of a level's nodes are drawn without replacement from the distribution
-behind each node.
+after each node.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ def race(probs: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor,
 
 
 def without_earlier(probs: Tensor, siblings: Tensor, ranks: Tensor) -> Tensor:
-    """What each of n nodes is drawn from when its earlier siblings are taken already.
+    """Returns the distributions from which n nodes are drawn when their earlier siblings are taken already.
 
-    probs: (n, V) probabilities behind its parent.
+    probs: (n, V) probabilities after its parent.
     siblings: (n, c) tokens drawn from them, itself and its siblings in order; ranks: (n,) its own place among them.
     Returns (n, V) probabilities.
     """
@@ -164,7 +164,7 @@ def draw_children(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The n nodes of a level, each the ``ranks``-th token drawn from its parent's row.
 
-    probs: (m, V) probabilities behind each parent.
+    probs: (m, V) probabilities after each parent.
     rows, ranks: (n,) int64, of each node its parent's row and its place among its siblings.
     count: the most children of a parent.
     Returns tokens (n,) int64; given (n, V), what each was drawn from given its earlier siblings; and alive (n,) bool,

@@ -91,10 +91,10 @@ def report_from_counters(before: Mapping[str, float], after: Mapping[str, float]
 
 
 def reconcile(count: int, sizes: Sequence[int] | None, reports: Sequence[DraftReport]) -> Account:
-    """The steps behind the first chunk, from the account that the emitted tokens bear out.
+    """The steps after the first chunk, from the account that the emitted tokens bear out.
 
-    count: tokens behind the first chunk. sizes: of these chunks, None where a chunk is not a step. reports: the
-    request's own first. An account may count tokens behind the answer's end, of its last step: fewer than one draft.
+    count: tokens after the first chunk. sizes: of these chunks, None where a chunk is not a step. reports: the
+    request's own first. An account may count tokens after the answer's end, of its last step: fewer than one draft.
     """
     complaints = list(_differences(reports))
     if sizes is None:
@@ -109,13 +109,16 @@ def reconcile(count: int, sizes: Sequence[int] | None, reports: Sequence[DraftRe
     extra = count - len(sizes)
     for each in reports:
         beyond = max(each.longest, *sizes, 1) if sizes else each.longest
-        behind = each.accepted + (each.drafts or 0) - count  # tokens behind the answer's end
+        behind = each.accepted + (each.drafts or 0) - count  # tokens after the answer's end
         joined = (each.drafts or 0) > len(sizes) + 1 and 0 <= behind <= each.longest
         if each.accepted < extra or joined:
             complaints.append(f"{_name(each)}, by chunks {extra}: a chunk holds several steps")
             return Account(_steps_of(count, each), each.source, tuple(complaints))
         if each.accepted <= extra + beyond and (each.drafts or 0) <= len(sizes) + 1:
-            return Account(_by_chunks(sizes, each), each.source, tuple(complaints))
+            drafted = [drafted for _, drafted in each.by_step]
+            if len(drafted) != len(sizes):
+                drafted = _spread(each.drafted or 0, len(sizes))
+            return Account(tuple(zip(sizes, drafted, strict=True)), each.source, tuple(complaints))
         complaints.append(f"{_name(each)}, by chunks {extra} in {len(sizes)}: the figure counts something else")
     return Account(tuple((size, 0) for size in sizes), CHUNKS, tuple(complaints))
 
@@ -129,21 +132,15 @@ def _differences(reports: Sequence[DraftReport]) -> Sequence[str]:
     """Of the first account from the others, in what both say; and of an account from itself."""
     found = []
     for each in reports:
-        parts = {"histogram": sum(j * n for j, n in enumerate(each.histogram)), "positions": sum(each.per_position)}
-        for what, total in parts.items():
-            if (each.histogram if what == "histogram" else each.per_position) and total != each.accepted:
-                found.append(f"{_name(each)}, by its {what} {total}")
+        if each.histogram and (total := sum(j * n for j, n in enumerate(each.histogram))) != each.accepted:
+            found.append(f"{_name(each)}, by its histogram {total}")
+        if each.per_position and (total := sum(each.per_position)) != each.accepted:
+            found.append(f"{_name(each)}, by its positions {total}")
     for other in reports[1:]:
         mine, theirs = ((each.accepted, each.drafted) for each in (reports[0], other))
         if mine != theirs and None not in (mine[1], theirs[1]):
             found.append(f"accepted, drafted by {reports[0].source} {mine}, by {other.source} {theirs}")
     return found
-
-
-def _by_chunks(sizes: Sequence[int], report: DraftReport) -> tuple[tuple[int, int], ...]:
-    if len(report.by_step) == len(sizes):
-        return tuple((size, drafted) for size, (_, drafted) in zip(sizes, report.by_step, strict=True))
-    return tuple(zip(sizes, _spread(report.drafted or 0, len(sizes)), strict=True))
 
 
 def _steps_of(count: int, report: DraftReport) -> tuple[tuple[int, int], ...]:

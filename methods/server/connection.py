@@ -1,6 +1,6 @@
 """HTTP to one server: JSON, text, and streams of events, each failure a ``CaseError`` with the server's own message.
 
-Nothing is tried twice. The key is read from the environment and stands in no message.
+Nothing is tried twice. The key is read from the environment and is in no message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,20 @@ class Connection:
     """One server. timeout_s: between two reads. longest_s: of a whole request."""
 
     def __init__(self, url: str, timeout_s: float, longest_s: float) -> None:
-        self.url = _base(url)
+        """url: may end with ``/v1``. Raises InputError for one that is not an address, or that has a password."""
+        try:
+            parts = urlsplit(url)
+            known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port that is not a number, half an address of IPv6
+            known = False
+        if not known:
+            raise InputError(f"url={url}: expected http://HOST:PORT or https://HOST")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise InputError(
+                f"url: {parts.scheme}://{parts.hostname} with a user, a password or a query, which the manifest would"
+                f" keep; expected the address alone, and a key in the environment ({KEY})"
+            )
+        self.url = url.rstrip("/").removesuffix("/v1")
         self._longest_s = longest_s
         self._timeout = aiohttp.ClientTimeout(None, sock_connect=min(CONNECT_S, timeout_s), sock_read=timeout_s)
         self._runner = asyncio.Runner()
@@ -54,7 +67,7 @@ class Connection:
         return text if status == OK else None
 
     def post(self, path: str) -> bool:
-        """Whether the server takes a request without a body. Raises CaseError as ``find``."""
+        """Returns whether the server takes a request without a body. Raises CaseError as ``find``."""
         return self._once("POST", path)[0] // 100 == 2
 
     def tokenize(self, body: Mapping[str, Any]) -> list[int] | None:
@@ -104,13 +117,19 @@ class Connection:
                 self._kept.post(where, **_json_options(dict(body))) as answer,
                 aclosing(self._lines(where, answer, end)) as lines,
             ):
-                await _require_stream(where, answer)
+                kind = answer.headers.get("content-type", "")
+                if answer.status != OK or not kind.startswith("text/event-stream"):
+                    text = " ".join((await answer.text("utf-8", "replace")).split())[:SHOWN]
+                    if answer.status != OK:
+                        raise CaseError(f"{where}: status {answer.status}: {text}")
+                    kind = kind or "no content type"
+                    raise CaseError(f"{where}: answers with {kind}: {text}; expected a stream of events")
                 done = False
                 async for line in lines:  # to the end of the body: a connection that is left before is not used again
-                    text = line[len(DATA) :].strip()
-                    done = done or text == DONE
+                    data = line[len(DATA) :].strip()
+                    done = done or data == DONE
                     if line.startswith(DATA) and not done:
-                        yield _event(where, text)
+                        yield _event(where, data)
         except FAULTS as error:
             raise CaseError(f"{where}: {_describe(error)}; the answer is incomplete") from error
 
@@ -135,7 +154,7 @@ class Connection:
 
 
 def _run_apart(call: Callable[..., Any], *given: Any) -> Any:
-    """What ``call`` gives; on a thread of its own where an event loop runs on this one, as in a notebook."""
+    """Returns the result of ``call``; on a separate thread if an event loop runs on this one, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -144,36 +163,9 @@ def _run_apart(call: Callable[..., Any], *given: Any) -> Any:
         return thread.submit(call, *given).result()
 
 
-def _base(url: str) -> str:
-    """The address without ``/v1``. Raises InputError for one that is none, or that holds a password."""
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is none, half an address of IPv6
-        known = False
-    if not known:
-        raise InputError(f"url={url}: expected http://HOST:PORT or https://HOST")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise InputError(
-            f"url: {parts.scheme}://{parts.hostname} with a user, a password or a query, which the manifest would"
-            f" keep; expected the address alone, and a key in the environment ({KEY})"
-        )
-    return url.rstrip("/").removesuffix("/v1")
-
-
 def _json_options(body: Any) -> dict[str, Any]:
     """Options of a request with this JSON, which are not redirected."""
     return {"json": body, "allow_redirects": False}
-
-
-async def _require_stream(where: str, answer: aiohttp.ClientResponse) -> None:
-    kind = answer.headers.get("content-type", "")
-    if answer.status == OK and kind.startswith("text/event-stream"):
-        return
-    text = " ".join((await answer.text("utf-8", "replace")).split())[:SHOWN]
-    if answer.status != OK:
-        raise CaseError(f"{where}: status {answer.status}: {text}")
-    raise CaseError(f"{where}: answers with {kind or 'no content type'}: {text}; expected a stream of events")
 
 
 def _event(where: str, text: bytes) -> dict[str, Any]:
@@ -181,7 +173,7 @@ def _event(where: str, text: bytes) -> dict[str, Any]:
         found = from_json(text)
     except ValueError as error:
         shown = text[:SHOWN].decode(errors="replace")
-        raise CaseError(f"{where}: an event is no JSON: {shown}; expected one") from error
+        raise CaseError(f"{where}: an event is not JSON: {shown}; expected one") from error
     if not isinstance(found, dict) or found.get("error"):
         message = found.get("error") if isinstance(found, dict) else found
         raise CaseError(f"{where}: the server's error: {str(message)[:SHOWN]}")

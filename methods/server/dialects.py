@@ -1,4 +1,4 @@
-"""How each serving engine is asked and how its events read; docs/servers.md cites every field.
+"""The requests and the events of each serving engine; docs/servers.md cites every field.
 
 A dialect is a class with no state: ``body`` of a request, ``read`` of an event, and what is done before one.
 """
@@ -14,7 +14,7 @@ from methods.server.acceptance import REQUEST, DraftReport, whole
 from methods.server.connection import Connection
 from specbench.types import CaseError, InputError
 
-SCORED = 5  # tokens whose log-probabilities are asked for, vLLM's default limit is 20
+SCORED = 5  # tokens whose log-probabilities are requested, vLLM's default limit is 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class OpenAI:
 
     @classmethod
     def speaks(cls, connection: Connection, models: Mapping[str, Any]) -> bool:
-        """Whether the server is of this kind. models: its first of ``/v1/models``."""
+        """Returns whether the server is of this kind. models: its first of ``/v1/models``."""
         known = not cls.owner or models.get("owned_by") == cls.owner
         return known or bool(cls.probe and connection.find(cls.probe))
 
@@ -82,7 +82,7 @@ class OpenAI:
         )
 
     async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
-        """Token -> log-probability behind ``context``, of the best few; nothing where the server sends no ids."""
+        """Token -> log-probability after ``context``, of the best few; nothing where the server sends no ids."""
         return {}
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:

@@ -1,7 +1,7 @@
 """Checks that a server is still the same process, and that two servers have the same model.
 
 Greedy first tokens show other weights. At a temperature above 0 a permutation test compares the tokens drawn: if both
-servers draw from one distribution, every split of the pooled answers behind a text into two halves is as likely as the
+servers draw from one distribution, every split of the pooled answers after a text into two halves is as likely as the
 one seen. So of equal servers at most a share of ``LEVEL`` is called different, whatever the distribution is.
 """
 
@@ -110,7 +110,7 @@ def require_tokenizer(connection: Connection, read_ids: Callable[[str], list[int
 def require_same_first_tokens(names: Sequence[str], first: Sequence[Callable[[str], Beginning]]) -> None:
     """Raise InputError where two servers begin their greedy answers differently.
 
-    names: their URLs. first: text -> the token behind it.
+    names: their URLs. first: text -> the token after it.
     """
     different = []
     for text in TEXTS:
@@ -125,7 +125,7 @@ def require_same_first_tokens(names: Sequence[str], first: Sequence[Callable[[st
         )
 
 
-DRAWS = 64  # answers of each server behind each text
+DRAWS = 64  # answers of each server after each text
 TOKENS = 3  # of an answer; drafts begin with the second
 LEVEL = 1e-3  # a smaller p is a difference
 SPLITS = 1999

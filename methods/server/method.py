@@ -1,4 +1,4 @@
-"""A serving engine behind a URL as a peer: it decodes, the harness counts, cuts and times.
+"""A serving engine at a URL as a peer: it decodes, the harness counts, cuts and times.
 
 The clock starts when the request is sent and stops with its last event. Requests before and after it, which empty the
 prefix cache and read the server's counters, are not timed.
@@ -47,7 +47,7 @@ from specbench.types import CaseError, InputError
 class StreamedAnswer:
     """A streamed answer as it arrives.
 
-    url: of its server. limit: [tokens] that were asked for. reports: the request's own account first. account: the
+    url: of its server. limit: [tokens] that were requested. reports: the request's own account first. account: the
     steps that are kept.
     """
 
@@ -118,7 +118,7 @@ def _ignore(ids: Sequence[int], proposed: int = 0) -> bool:
 
 
 class ServerPeer(Remote):
-    """One engine as it was started; its speculation is its own."""
+    """One engine as it was started, with its own speculation; conf/method/server.yaml describes the parameters."""
 
     def __init__(
         self,
@@ -128,10 +128,6 @@ class ServerPeer(Remote):
         timeout_s: float = 60.0,
         longest_s: float = 900.0,
     ) -> None:
-        """url: http://HOST:PORT. dialect: auto | openai | vllm | sglang | llama_cpp | tensorrt_llm | lmdeploy.
-
-        model: as the server names it, null = its first. timeout_s: between two events. longest_s: of a whole answer.
-        """
         for name, value in (("timeout_s", timeout_s), ("longest_s", longest_s)):
             if value <= 0:
                 raise InputError(f"{name}={value}: expected more than 0")
@@ -205,7 +201,8 @@ class ServerPeer(Remote):
         """See ``Remote``; by first tokens. A distribution that is not the baseline's is a warning."""
         assert isinstance(baseline, ServerPeer)
         both = (self, baseline)
-        require_same_first_tokens([each._connection.url for each in both], [each._first for each in both])
+        first = [lambda text, each=each: each.run(each._begin(text, PROBE, {})) for each in both]  # greedy
+        require_same_first_tokens([each._connection.url for each in both], first)
         if not self._drawing:
             return
         drawn = [each.run(each._draw(role)) for role, each in enumerate(both)]
@@ -218,18 +215,13 @@ class ServerPeer(Remote):
                 f" {1 / LEVEL:.0f} says so"
             ] = 0
 
-    def _first(self, text: str) -> Beginning:
-        """Of the greedy answer."""
-        found: Beginning = self.run(self._begin(text, PROBE, {}))
-        return found
-
     async def _begin(self, text: str, tokens: int, drawing: Mapping[str, float]) -> Beginning:
         prompt = self._tokenizer(text).input_ids if self._by_ids else text
         answer = await self._ask(Asked(self._name, prompt, tokens, drawing), _ignore)
         return Beginning(answer.ids, self._tokenizer.decode(answer.ids) if answer.ids else answer.text)
 
     async def _draw(self, role: int) -> list[list[Beginning]]:
-        """Drawn answers behind each text. role: of the server, for seeds of its own."""
+        """Drawn answers after each text. role: of the server, for seeds of its own."""
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def ask(text: str, number: int) -> Beginning:
@@ -280,7 +272,7 @@ class ServerPeer(Remote):
         return texts[1]
 
     def gap(self, context: Sequence[int], chosen: int, other: int) -> float | None:
-        """By one more request behind the block, where the server gives log-probabilities by id."""
+        """By one more request after the block, where the server gives log-probabilities by id."""
         if not self._by_ids:
             return None
         scores = self.run(self._dialect.score(self._connection, self._name, context))

@@ -55,13 +55,13 @@ def measure(given: argparse.Namespace) -> Profile:
     from specbench.models.choose import TENSOR
     from specbench.profile import Profile, device_name
     from specbench.runs.job import job_of
-    from specbench.runs.sources import set_stage
+    from specbench.runs.session import set_stage
 
     widest = max(256, *given.fed, max(given.k) * max(given.w))
     job = job_of([f"engine.max_nodes={widest}", "method=[]", *given.overrides])
-    if job.trace is not None:
+    if job.source.trace is not None:
         raise InputError("model.trace: recorded tokens have no latency; expected a model alone")
-    reach = Reach(job.config.engine.max_nodes, job.card.context)
+    reach = Reach(job.config.engine.max_nodes, job.source.card.context)
     reach.check(given.rounds, given.fed, given.contexts, (given.k, given.w, given.row_contexts) if given.rows else None)
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
     with set_stage(job) as stage:
@@ -72,7 +72,7 @@ def measure(given: argparse.Namespace) -> Profile:
         found = sweep(bench, given.fed, given.contexts, given.rounds)
         return Profile(
             device_name(machine(), str(device), job.way, job.config.model.gpus),
-            *(job.card.name, stage.engine.kind, job.card.dtype, "measured", found.grid),
+            *(job.source.card.name, stage.engine.kind, job.source.card.dtype, "measured", found.grid),
             date=datetime.now(UTC).date().isoformat(), rounds=given.rounds, control=found.control, versions=versions(),
             ceilings=best_of(ceilings, measure_ceilings(device, stage.target.dtype)), rows=rows,
             **traits_of(stage.engine, stage.target.model, job.way == TENSOR),

@@ -30,11 +30,11 @@ def main(argv: Sequence[str]) -> int:
     """Exit code: 0 done, 1 a method failed, 2 the settings do not allow it, 130 interrupted."""
     if composition.inform(argv):
         return DONE
-    from specbench.runs.execution import find_grown, needs_shards  # these bring torch
+    from specbench.runs.earlier import find_grown, preview  # these bring torch
     from specbench.runs.job import begin_job, quiet_libraries
     from specbench.runs.launch import run_job
-    from specbench.runs.ledger import preview
-    from specbench.runs.sweep import run_shards, run_sweep
+    from specbench.runs.shards import needs_shards, run_shards
+    from specbench.runs.sweep import run_sweep
 
     composition.register()
     quiet_libraries()
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         job = begin_job(cfg, uuid.uuid4().hex)
         if cell := composition.spell_cell(cfg):
             print(printable(cell))
-            suite = replace(job.suite, warnings=(*job.suite.warnings, cell))  # for the report
+            suite = replace(job.source.suite, warnings=(*job.source.suite.warnings, cell))  # for the report
             job = replace(job, source=replace(job.source, suite=suite))
         named = Path(cfg.hydra.run.dir).resolve()
         directory = find_grown(job, named) if named.name == composition.run_name(cfg) else named

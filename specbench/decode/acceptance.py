@@ -2,13 +2,13 @@
 
 Ratio test: at a node with distribution p its children are tried in order. A child x drawn from q (given its earlier
 siblings) is accepted with probability min(1, p(x) / q(x)); after a rejection p becomes the residual max(p - q, 0),
-normalised. The token behind the last accepted node is drawn from what is left of p there. Exact for chains (Leviathan
+normalised. The token after the last accepted node is drawn from the remaining p. Exact for chains (Leviathan
 et al. 2023, algorithm 1), for siblings drawn with replacement (Miao et al. 2024, SpecInfer), q staying the same, and
 without (Chen et al. 2024, Sequoia), q losing the earlier siblings: they differ only in the q that the draft states.
 
 Typical acceptance (Cai et al. 2024, Medusa, section 3.3.2) is lossy: a node is accepted where its parent is and its
 probability there exceeds min(threshold, alpha * exp(-entropy)). The deepest node wins, among equally deep ones that of
-the likeliest path. The report lists such rows in a table of their own.
+the likeliest path. The report lists such rows in a separate table.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ from specbench.types import ROOT, Typical
 
 
 class Uniforms:
-    """A stream of uniform numbers, known before it is settled how many of them are used.
-
-    used: so many are behind.
-    """
+    """A stream of uniform numbers that can be read ahead. used: how many of them have been used."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         """generator: of the stream."""
@@ -109,7 +106,7 @@ class RatioTest:
     def follow(self, judged: Sequence[float], uniforms: Uniforms) -> tuple[list[int], int | None]:
         """(the accepted path, the token drawn behind it, None behind a node without a row of the target's).
 
-        judged: of ``compute``. uniforms: the numbers of the tests on the way, and of the draw, are used then.
+        judged: of ``compute``. uniforms: the numbers of the tests on the path, and of the draw, count as used.
         """
         path: list[int] = []
         place = ROOT
@@ -136,7 +133,7 @@ def verify_one_by_one(
     probs: Tensor,
     uniforms: Uniforms,
 ) -> tuple[list[int], int | None]:
-    """As ``RatioTest``, with tensors on a CPU: only the nodes that are tried, since reading costs nothing there.
+    """Run the ratio test with tensors on a CPU: only on the nodes that are tried, since reading costs nothing there.
 
     distributions: (rows, V) float32, the target's, row 0 the root's.
     tokens, parents, passenger: (N,) of the draft.

@@ -2,7 +2,7 @@
 
 A chain is verified as by Sun et al. 2024 (Block Verification Accelerates Speculative Decoding, algorithm 2), a tree by
 traversal from its leaves (Weng et al. 2025, Traversal Verification), which on a chain is the same. With p the target's
-distribution behind a node and q the one its child x was drawn from:
+distribution after a node and q the one its child x was drawn from:
 
 * the root has weight 1, a child min(1, weight of its parent * p(x) / q(x));
 * a child that is rejected leaves its parent max(weight * p - q, 0): normalised it is the new p, and with its sum s the
@@ -93,7 +93,7 @@ class BlockTest:
     def follow(self, judged: Sequence[float], uniforms: Uniforms) -> tuple[list[int], int | None]:
         """(the accepted path, the token drawn behind it, None behind a node without a row of the target's).
 
-        judged: of ``compute``. uniforms: the numbers of the tests on the way, and of the draw, are used then.
+        judged: of ``compute``. uniforms: the numbers of the tests on the path, and of the draw, count as used.
         """
         end = ROOT
         for node in self._order:

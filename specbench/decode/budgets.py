@@ -26,7 +26,7 @@ TrimmedDraft = tuple[
 
 
 class Budgets:
-    """How many nodes each request may draft. This base class lets every request draft what its method wants.
+    """The limits of what each request may draft. This base class lets every request draft what its method wants.
 
     goes_on: the question that drafters ask between two levels of a draft; None = they do not ask.
     """
@@ -54,7 +54,7 @@ class Budgets:
 
 
 def may_cut(method: Method) -> bool:
-    """Whether nothing but the accepted path of its drafts is read."""
+    """Returns whether only the accepted path of its drafts is read."""
     needs = method.needs
     return not (needs.hidden or needs.node_topk or needs.rows or needs.concurrent or method.by_node)
 
@@ -112,7 +112,7 @@ def in_whole_draft(step: Step, kept: Sequence[int] | None) -> Step:
 
 LEVELS = (0, 2, 8, 32, None)  # [nodes] a request that the controller chooses among; None = all that the method wants
 PROBE = 4  # [steps] that a level is tried for
-KEPT = 0.5  # of what is known of a level, when it is tried again: it is of another time
+KEPT = 0.5  # weight of a level's earlier steps when it is tried again
 AGAIN, LATEST = 32, 4096  # [steps] until a level that lost is tried again, doubled each time
 NEARLY, LATEST_OFF = 0.93, 128  # of the best rate: above it, not to draft waits no longer; below, at most [steps]
 CLEARLY = 0.8  # of the best rate: a level below it waits four times as long, and larger budgets are not tried
@@ -184,16 +184,12 @@ class ScoreBudget(EqualBudget):
 
 @dataclass(slots=True)
 class _Level:
-    """One number of nodes, as measured.
-
-    emitted, seconds: tokens and time of the last steps. due: the step at which it is tried again. wait: [steps] until
-    the time after that.
-    """
+    """One number of nodes, as measured. emitted, seconds: tokens and time of the last steps."""
 
     emitted: float = 0.0
     seconds: float = 0.0
-    due: int = 0
-    wait: int = AGAIN
+    due: int = 0  # the step at which it is tried again
+    wait: int = AGAIN  # [steps] until the time after that
 
     @property
     def rate(self) -> float:
@@ -222,7 +218,7 @@ class Controller(_Shares):
         self._load = self._tried = self._left = 0
         self._total = self._lost = 0.0  # [s] of all steps; that trying has cost
         self._resumes = False  # drafting begins again with this step
-        self._first = True  # steps of the first load: until its levels are tried, that may cost what it does
+        self._first = True  # until the levels of the first load are tried, trials may cost any time
 
     @override
     def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:

@@ -5,7 +5,7 @@ by the same rule. A policy is one of ``Budgets``: under load it acts within ``lo
 
 Every policy is a stopping time: whether a level follows is decided from the levels above it and from earlier steps,
 never from a token of that level. A drawn node that is fed is then a sample of its stated distribution, whatever the
-policy, so the ratio test and block verification stay exact (Leviathan et al. 2023, theorem 3.5, holds position by
+policy, so the ratio test and block verification stay exact (Leviathan et al. 2023, theorem 3.5, applies to each
 position). A policy that dropped the very token that it has looked at would not be exact: the rest of its level is no
 longer such a sample.
 """
@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -34,15 +35,15 @@ class Policy:
     """Decides how many levels a draft has. This one never stops."""
 
     def start(self) -> bool:
-        """Whether to draft in this step at all."""
+        """Returns whether to draft in this step at all."""
         return True
 
     def judges(self, level: DraftLevel) -> bool:
-        """Whether this is enough to decide by; see ``goes_on``."""
+        """Returns whether the data suffice to decide; see ``goes_on``."""
         return True
 
     def goes_on(self, level: DraftLevel) -> bool:
-        """Whether the level below is drafted and fed."""
+        """Returns whether the level below is drafted and fed."""
         return True
 
     def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
@@ -67,14 +68,14 @@ class Confidence(Policy):
 
     @override
     def judges(self, level: DraftLevel) -> bool:
-        return level.reach is not None
+        return level.probability is not None
 
     @override
     def goes_on(self, level: DraftLevel) -> bool:
-        if level.reach is None:
+        if level.probability is None:
             return True
         following = 1.0 if level.following is None else float(level.following)
-        return float(level.reach) * following >= self._threshold
+        return float(level.probability) * following >= self._threshold
 
 
 class AdaEdl(Policy):
@@ -95,13 +96,14 @@ class AdaEdl(Policy):
 
     @override
     def judges(self, level: DraftLevel) -> bool:
-        return level.law is not None
+        return level.distribution is not None
 
     @override
     def goes_on(self, level: DraftLevel) -> bool:
-        if level.law is None:
+        if level.distribution is None:
             return True
-        return 1 - math.sqrt(self.GAMMA * float(torch.special.entr(level.law.double()).sum())) >= self._threshold
+        entropy = float(torch.special.entr(level.distribution.double()).sum())
+        return 1 - math.sqrt(self.GAMMA * entropy) >= self._threshold
 
     @override
     def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
@@ -166,8 +168,9 @@ class Price(Policy):
     """Stop where the next level costs more than it brings.
 
     It brings its probability to be accepted: of the path so far, by the drafter, times how often that depth was
-    accepted where it was reached, or what a trained head says of it. It costs what a profile says of one level's more
-    rows, and the drafting of a level as timed in the run. A second is worth the tokens that it has brought so far.
+    accepted where it was reached, or a trained head's prediction of that. Its cost is the profile's time for the
+    additional rows of one level, and the drafting of a level as timed in the run. A second is worth the tokens that it
+    has brought so far.
     """
 
     AGAIN = 32  # [steps] until a whole draft is asked for, so that deeper levels are seen
@@ -195,7 +198,7 @@ class Price(Policy):
     def goes_on(self, level: DraftLevel) -> bool:
         if self._whole:
             return True
-        below, reach = level.depth + 1, level.reach
+        below, reach = level.depth + 1, level.probability
         if reach is None:
             reach = math.prod(map(self._chance, range(1, below)))
         following = self._chance(below) if level.following is None else float(level.following)
@@ -207,7 +210,7 @@ class Price(Policy):
         return float(reach) * following > cost_s * self._emitted / self._seconds
 
     def _chance(self, depth: int) -> float:
-        """That a node of this depth is accepted where its parent is."""
+        """Return the probability that a node of this depth is accepted if its parent is."""
         return (self._accepted[depth] + 1) / (self._tried[depth] + 2)
 
     @override
@@ -241,7 +244,7 @@ class LengthBudget(Budgets):
 
     @property
     def idle(self) -> bool:
-        """Whether there were drafts, and the policy could judge none of them."""
+        """Whether there were drafts, and the policy could decide on none of them."""
         return self._drafted and not self._judged
 
     def _ask(self, level: DraftLevel) -> bool:
@@ -289,23 +292,23 @@ class LengthBudget(Budgets):
 
 
 def _ends(method: Method) -> bool:
-    """Whether the length of its drafts is the policy's."""
+    """Returns whether the policy sets the length of its drafts."""
     needs = method.needs
     return not (needs.concurrent or needs.rows)
 
 
 def describe_idle(budgets: Mapping[str, Budgets | None], apart: Collection[str]) -> list[str]:
-    """A line for each method that no policy acted on. apart: methods with a loop of their own."""
+    """Return a line for each method that no policy acted on. apart: methods with their own loops."""
     found: list[str] = []
     for name, each in budgets.items():
         if isinstance(each, LengthBudget) and (name in apart or each.idle):
             why = "it has a loop of its own" if name in apart else "they say nothing that the policy could judge by"
-            found.append(f"{name}: decode.length leaves its drafts as they are: {why}")
+            found.append(f"{name}: decode.length leaves its drafts unchanged: {why}")
     return found
 
 
 def _joined(first: Sequence[int] | None, second: Sequence[int] | None) -> Sequence[int] | None:
-    """Which nodes of the whole draft are left when it is cut twice."""
+    """Return the nodes of the complete draft that remain when it is cut twice."""
     return second if first is None else first if second is None else [first[node] for node in second]
 
 
@@ -331,7 +334,7 @@ def _newest(draft: Draft, depths: Sequence[int], chances: Sequence[float] | None
 
 
 def make_limit(kind: str, threshold: float, profile: str | None) -> Limit:
-    """What puts the policy ``kind`` within budgets; a fixed one leaves them as they are. Raises InputError.
+    """Return a function that adds the policy ``kind`` to budgets; ``fixed`` leaves them unchanged. Raises InputError.
 
     threshold: of ``confidence``. profile: file, or the name of a published fit, for ``price``.
     """
@@ -347,15 +350,10 @@ def make_limit(kind: str, threshold: float, profile: str | None) -> Limit:
         )
     if kind == FIXED:
         return lambda inner: inner
-
-    def limit(inner: Budgets | None) -> Budgets:
-        policies: dict[str, Callable[[], Policy]] = {
-            ADAEDL: AdaEdl,
-            CONFIDENCE: lambda: Confidence(threshold),
-            BANDIT: Bandit,
-        }
-        if kind == PRICE and priced is not None:
-            return LengthBudget(Price(priced), inner)
-        return LengthBudget(policies[kind](), inner)
-
-    return limit
+    policies: dict[str, Callable[[], Policy]] = {
+        ADAEDL: AdaEdl,
+        CONFIDENCE: lambda: Confidence(threshold),
+        BANDIT: Bandit,
+        PRICE: lambda: Price(cast(Profile, priced)),
+    }
+    return lambda inner: LengthBudget(policies[kind](), inner)

@@ -10,13 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from specbench.decode.budgets import Budgets, in_whole_draft
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
+from specbench.measure.clock import Clock
 from specbench.method import Drafter, Method, Peer, Remote, Settled
 from specbench.models.engine import Engine
 from specbench.models.verify import cut
@@ -33,48 +34,23 @@ Entry = tuple[Draft, Step, int]  # and the rows fed
 DIGITS = 7  # of a second, that a record keeps
 
 
-class Stopwatch(Protocol):
-    """The clock as the loop sees it (``specbench.measure.clock.Clock``)."""
-
-    def start(self) -> None:
-        """Zero."""
-
-    def lap(self, phase: str) -> None:
-        """Close a phase."""
-
-    def mark(self) -> None:
-        """A step ends with the last lap."""
-
-    def steps(self) -> list[float]:
-        """[s] between marks."""
-
-    def elapsed(self) -> float:
-        """[s] since start."""
-
-    def phases(self) -> dict[str, float]:
-        """[s] by phase."""
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One turn to decode. limit: the most tokens to emit. seed: the run's; names: of the case and turn.
-
-    in_prefill: the first draft hangs below the prompt's last token, and is verified with it. budgets: of drafts.
-    """
+    """One turn to decode."""
 
     prompt: Sequence[int]
-    limit: int
+    limit: int  # the most tokens to emit
     sampling: Sampling | None
-    seed: int
-    names: tuple[object, ...] = ()
+    seed: int  # of the run
+    names: tuple[object, ...] = ()  # of the case and turn
     keep_trees: bool = False
-    in_prefill: bool = False
-    budgets: Budgets | None = None
+    in_prefill: bool = False  # the first draft hangs below the prompt's last token, and is verified with it
+    budgets: Budgets | None = None  # of drafts
 
 
 @dataclass(slots=True)
 class Transcript:
-    """What one request did; the lists have one entry a decode step (see ``specbench.records.record.TurnRecord``)."""
+    """The record of one request; its lists have an entry per decode step (``specbench.records.record.TurnRecord``)."""
 
     ids: list[int] = field(default_factory=list)
     finish: str = "length"
@@ -91,11 +67,11 @@ class Transcript:
     phases_s: dict[str, float] = field(default_factory=dict)
 
     def end(self, eos: frozenset[int], cut_short: bool) -> None:
-        """Say why the request ended. cut_short: the context had no room for its limit."""
+        """Enter why the request ended. cut_short: the context had no capacity for its limit."""
         self.finish = "eos" if self.ids and self.ids[-1] in eos else "context" if cut_short else self.finish
 
     def enter(self, settled: Settled, eos: frozenset[int], limit: int) -> None:
-        """Ids and steps that a server knows only now; a step's time is known where it was reported as it was."""
+        """Enter the ids and steps that a server reports at the end; step times are kept if their number fits."""
         self.ids = cut(settled.ids, eos, limit)[0]
         self.accept = [emitted for emitted, _ in settled.steps]
         self.proposed = [proposed for _, proposed in settled.steps]
@@ -162,7 +138,7 @@ def _size(draft: Draft) -> tuple[int, int]:
 
 
 @torch.inference_mode()
-def decode(engine: Engine, method: Method, request: Request, clock: Stopwatch) -> Transcript:
+def decode(engine: Engine, method: Method, request: Request, clock: Clock) -> Transcript:
     """Decode one turn. Raises CaseError when the case cannot be decoded."""
     room = engine.context - len(request.prompt)
     if room < 1:
@@ -182,7 +158,7 @@ def decode(engine: Engine, method: Method, request: Request, clock: Stopwatch) -
     return transcript
 
 
-def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int, clock: Stopwatch) -> Transcript:
+def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int, clock: Clock) -> Transcript:
     out = Transcript(trees=[] if request.keep_trees else None)
     prompt, given = request.prompt, None
     if request.in_prefill:  # the prompt's last token takes the place of the prefill's: the first root, but not emitted
@@ -220,7 +196,7 @@ def _steps(
     drafter: Drafter,
     context: list[int],
     limit: int,
-    clock: Stopwatch,
+    clock: Clock,
     budgets: Budgets | None,
 ) -> list[Entry]:
     """Draft and verify until the request ends; ``context`` grows. The log is read after the clock has stopped."""
@@ -258,7 +234,7 @@ def _steps(
 
 
 def without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
-    """A step for the log, without tensors, which would hold device memory."""
+    """Return a step for the log, without tensors, which would keep device memory allocated."""
     if draft.probs is not None:
         draft = replace(draft, probs=None)
     if step.parents is not None:
@@ -268,7 +244,7 @@ def without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
     return draft, step
 
 
-def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clock: Stopwatch) -> Transcript:
+def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clock: Clock) -> Transcript:
     out = Transcript()
 
     def emit(ids: Sequence[int], proposed: int = 0) -> bool:

@@ -1,4 +1,4 @@
-"""How a request samples: raw logits -> probabilities, the same for acceptance, bonus token and drafting.
+"""The sampling of a request: raw logits -> probabilities, the same for acceptance, bonus token and drafting.
 
 Order as in HF ``generate``: temperature, then top-k, then top-p. Arithmetic is float32.
 """
@@ -38,7 +38,7 @@ class Sampling:
 
 
 def make_sampling(temperature: float, top_k: int, top_p: float, verify: str) -> Sampling | None:
-    """None where the temperature is 0: greedy. Raises InputError."""
+    """Make the sampling; None (greedy) if the temperature is 0. Raises InputError."""
     if verify not in (TOKEN, BLOCK):
         raise InputError(f"decode.verify={verify}: expected {TOKEN} or {BLOCK}")
     if temperature > 0:

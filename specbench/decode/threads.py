@@ -1,4 +1,4 @@
-"""How many CPU threads to decode with: plain steps are timed at each count in turn, before a run's first case.
+"""The number of CPU threads to decode with: plain steps are timed at each count in turn, before a run's first case.
 
 What more threads bring depends on model and machine: a small model's steps are too short to share, and a second thread
 on the core of the first brings nothing where memory is the limit.
@@ -20,7 +20,7 @@ STEPS = 3  # timed in a row, after one that is not
 LEAST_ROUNDS, MOST_ROUNDS = 2, 12
 BUDGET_S = 0.5  # no round begins after it, but the least number
 FAR = 2.0  # times the least time: such a count is not timed again
-WORTH = 0.95  # of the time with fewer threads; what is closer is noise, and threads are others' too
+WORTH = 0.95  # of the time with fewer threads; a smaller gain is noise, and other processes need threads too
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def list_counts(most: int) -> list[int]:
 
 
 def pick_count(times: dict[int, float]) -> int:
-    """The smallest count that no larger one beats by what is worth it."""
+    """Return the smallest count that no larger one beats by more than ``WORTH`` allows."""
     best = min(times.values())
     return min(count for count, spent in times.items() if spent * WORTH <= best)
 

@@ -29,7 +29,7 @@ class Question(Protocol):
 
     @property
     def method(self) -> Method:
-        """The method that drafts: with a state of its own, or with one that its requests share."""
+        """The method that drafts, with its own state or with one that requests share."""
 
     def request(self) -> Request:
         """Make the request, when it is admitted."""
@@ -42,31 +42,29 @@ class Question(Protocol):
 class SharedRequest:
     """A request that shares forwards with others.
 
-    unread: [tokens] of its prompt that are not fed yet. emitted: tokens of its last forward.
-    spent: [s] by phase, of the server when the request's first token came. log: as in the loop of one request.
-    begin: makes the drafter, if it is made later. pauses, concurrent: of its method.
-    paused: its drafter takes no part in this step. missed: such steps since the last one with its drafter, and their
-    hidden states.
+    spent: [s] by phase, of the server when the request's first token came.
+    pauses, concurrent: of its method.
+    missed: such steps since the last one with its drafter, and their hidden states.
     """
 
     question: Question
-    unread: int = 0
-    emitted: int = 0
+    unread: int = 0  # [tokens] of its prompt that are not fed yet
+    emitted: int = 0  # tokens of its last forward
     done: bool = False
     error: Exception | None = None
     transcript: Transcript = field(default_factory=Transcript)
     handle: Any = None
     request: Request | None = None
-    begin: Callable[[], Drafter] | None = None
+    begin: Callable[[], Drafter] | None = None  # makes the drafter, if it is made later
     drafter: Drafter | None = None
     draft: Draft = EMPTY
     pauses: bool = False
     concurrent: bool = False
-    paused: bool = False
+    paused: bool = False  # its drafter takes no part in this step
     missed: list[tuple[Step, Mapping[int, Tensor]]] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
     end: int = 0
-    log: list[Entry] = field(default_factory=list)
+    log: list[Entry] = field(default_factory=list)  # as in the loop of one request
     spent: dict[str, float] = field(default_factory=dict)
 
 
@@ -92,9 +90,7 @@ class boundary:
         return True
 
 
-def draft_on(
-    asked: Sequence[tuple[SharedRequest, Drafting, Any]],
-) -> list[tuple[SharedRequest, Drafting, Any]]:
+def draft_on(asked: Sequence[tuple[SharedRequest, Drafting, Any]]) -> list[tuple[SharedRequest, Drafting, Any]]:
     """Resume each drafting with its last outcome; returns those that ran another forward, and its outcome."""
     waiting: dict[int, list[tuple[SharedRequest, Drafting, DraftForward]]] = defaultdict(list)
     for shared, drafting, outcome in asked:
@@ -114,7 +110,7 @@ def draft_on(
 
 
 def learn(shared: SharedRequest, draft: Draft, kept: Sequence[int] | None, step: Step | CaseError) -> None:
-    """Enter the outcome of one forward; the drafter sees the path in its whole draft."""
+    """Enter the outcome of one forward; the drafter sees the path in its complete draft."""
     if isinstance(step, CaseError):
         raise step
     shared.context.extend(step.emitted)

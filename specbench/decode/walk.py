@@ -4,9 +4,9 @@ Nodes chosen deterministically: every row of a forward picks one token, the argm
 the target's distribution. The draw of a row at depth d uses the uniform number of emitted position ``emitted + d``:
 rows at the same depth share it, a request consumes exactly one number an emitted token, and such a draft gives
 vanilla's ids for the same seed (sample-and-match; Leviathan et al. 2023, algorithm 1, for a one-hot draft).
-The path ends at the deepest node whose every ancestor holds its parent's pick, the lowest number first.
+The path ends at the deepest node that, like all its ancestors, is its parent's pick; the lowest number wins ties.
 Nodes that were drawn are tried one by one (``specbench.decode.acceptance``), or verified by whole paths
-(``specbench.decode.block``), with numbers of a stream of their own.
+(``specbench.decode.block``), with numbers of a separate stream.
 """
 
 from __future__ import annotations

@@ -102,17 +102,15 @@ def _ask_driver(uuid: str) -> dict[str, str]:
 
 def git_state(folder: Path) -> dict[str, Any]:
     """Commit of the checkout around ``folder``, and whether it has changes; empty outside a checkout."""
+    commands = ["rev-parse", "HEAD"], ["status", "--porcelain"]
     try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        changed = _git(folder, "status", "--porcelain")
+        commit, changed = (
+            subprocess.run(["git", "-C", str(folder), *each], capture_output=True, text=True, check=True).stdout.strip()
+            for each in commands
+        )
     except (OSError, subprocess.CalledProcessError):
         return {}
     return {"commit": commit, "dirty": bool(changed)}
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    result = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
-    return result.stdout.strip()
 
 
 EDGE_BYTES = 1 << 20

@@ -2,7 +2,7 @@
 
 (a) The greedy ids are compared with vanilla's, and the first divergence is noted. (b) Teacher forcing: the emitted ids
 go through the target in one pass. Each must be the argmax there or lie within a tolerance of it (a tie: the forward
-that emitted it had another shape and rounded differently); otherwise it is a violation. Vanilla is judged in the same
+that emitted it had another shape and rounded differently); otherwise it is a violation. Vanilla is checked in the same
 way: its ties are the noise floor.
 
 The same pass counts the steps that another rounding could change: those with an id whose best rival is within a
@@ -72,7 +72,7 @@ def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]
 def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gap: Gap, dtype: str) -> None:
     """Enter a ``Lossless`` into every good record of a block whose target is on a server, by comparison with vanilla.
 
-    Only the first position that differs is judged, by what the server reports for vanilla there: a tie, a violation, or
+    Only the first position that differs is checked, by the server's report for vanilla there: a tie, a violation, or
     nothing.
 
     Args:
@@ -107,12 +107,12 @@ def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[in
 
 
 def is_text(record: CaseRecord) -> bool:
-    """Whether a server returned text only for some of its turns."""
+    """Returns whether a server returned text only for some of its turns."""
     return any(TEXT_ONLY in turn.stats for turn in record.turns)
 
 
 def compare_text(vanilla: CaseRecord | None, record: CaseRecord) -> Lossless:
-    """Compare texts with vanilla's; no id is judged, as different ids can spell one text.
+    """Compare texts with vanilla's; no id is checked, as different ids can spell one text.
 
     The divergence is the first differing id in the first turn whose text differs.
     """

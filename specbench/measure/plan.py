@@ -32,18 +32,14 @@ WARMUP = (
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One case in one round: the methods in the order in which they run.
-
-    place: its index in the plan of the whole run, of which this run may be a part (``suite.part``).
-    more: under load, the further cases that are served in the same stretch.
-    """
+    """One case in one round: the methods in the order in which they run."""
 
     index: int
     round: int
     case: Case
     order: tuple[str, ...]
-    place: int
-    more: tuple[Case, ...] = ()
+    place: int  # its index in the plan of the whole run, of which this run may be a part (``suite.part``)
+    more: tuple[Case, ...] = ()  # under load, the further cases that are served in the same stretch
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -52,7 +48,7 @@ class Block:
 
     @property
     def key(self) -> Key:
-        """What identifies the block in records."""
+        """The key that identifies the block in records."""
         return frozenset(case.id for case in self.cases), self.round
 
 
@@ -103,7 +99,7 @@ def _in_order(cases: Sequence[Case], resets: Mapping[str, str]) -> Sequence[Case
 
 
 def starts_span(plan: Sequence[Block], index: int, policy: str) -> bool:
-    """Whether a method with this policy is reset before block ``index``."""
+    """Returns whether a method with this policy is reset before block ``index``."""
     if policy in ("turn", "case") or index == 0:
         return True
     if policy == "run":

@@ -27,21 +27,15 @@ NOTHING = Needs()
 
 @dataclass(slots=True, eq=False)
 class Handle(ActiveRequest):
-    """A request of a batch.
-
-    place: its number in the batch: the lowest free one, so that the requests lie together.
-    asked: what its last forward returns. plain: what a forward without a draft returns.
-    length: [tokens] cached: of the prompt while it is read, then the context without its last one, the root.
-    clean: its slots contain finite numbers. refused: the error of its last draft, if it was not fed.
-    """
+    """A request of a batch."""
 
     prompt: Sequence[int] = ()
-    place: int = ROOT
-    asked: Needs = NOTHING
-    plain: Needs = NOTHING
-    length: int = 0
-    clean: bool = True
-    refused: CaseError | None = None
+    place: int = ROOT  # its number in the batch: the lowest free one, so that the requests are adjacent
+    asked: Needs = NOTHING  # what its last forward returns
+    plain: Needs = NOTHING  # what a forward without a draft returns
+    length: int = 0  # [tokens] cached: of the prompt while it is read, then the context without its last one, the root
+    clean: bool = True  # its slots contain finite numbers
+    refused: CaseError | None = None  # the error of its last draft, if it was not fed
 
     @property
     def prompt_read(self) -> int:
@@ -51,19 +45,14 @@ class Handle(ActiveRequest):
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """The n rows of a forward: of each request its root, then its nodes; or a chunk of its prompt, as a chain.
-
-    parents: of each request (N,), as in its draft. bounds: (B + 1,) where the rows of each begin, and n.
-    ids: (n,) int64.
-    """
+    """The n rows of a forward: of each request its root, then its nodes; or a chunk of its prompt, as a chain."""
 
     handles: Sequence[Handle]
-    parents: Sequence[Sequence[int]]
-    bounds: Sequence[int]
-    ids: Tensor
+    parents: Sequence[Sequence[int]]  # of each request (N,), as in its draft
+    bounds: Sequence[int]  # (B + 1,) where the rows of each begin, and n
+    ids: Tensor  # (n,) int64
 
     def __len__(self) -> int:
-        """Return n."""
         return self.bounds[-1]
 
     def slice_of(self, number: int) -> slice:
@@ -77,12 +66,12 @@ class PackedRows:
 
 
 class PaddedRows:
-    """Packed rows as k sequences of q tokens, one per place; between and behind them is padding.
+    """Packed rows as k sequences of q tokens, one per place; between and after them is padding.
 
-    Padding is behind the cached tokens of its place, so it overwrites none of them, and no other row sees it.
+    Padding comes after the cached tokens of its place, so it overwrites none of them, and no other row sees it.
 
     places: from the first to the last one that takes part. numbers: (k, 1). slots, positions: (k, q).
-    end: [slots] that are read of each place. nodes: (n,) where each of the packed rows lies among the k q.
+    end: [slots] that are read of each place. nodes: (n,) index of each packed row among the k q.
     """
 
     def __init__(self, rows: PackedRows, lengths: Sequence[int], context: int) -> None:
@@ -131,7 +120,6 @@ class SlotBatch(Batch):
     """The batch of an engine with a model: each place has its own cache slots."""
 
     def __init__(self, engine: Engine, requests: int, tokens: int, laps: Laps) -> None:
-        """See ``Engine.batch``."""
         self.requests, self.tokens = requests, min(tokens, engine.context)
         self.room = self.tokens + engine.max_nodes + 1  # [slots] of a place
         self.fed = 0
@@ -341,13 +329,12 @@ class SlotBatch(Batch):
 class _ReadBack:
     """The results of a forward's n rows: the largest logits, the picks, and the ids if some were on the device.
 
-    top: (n, k). accepted: set if the device has done everything; peaks and picks are empty then.
-    moves: (place, source, target) of accepted nodes, filled in as they are found.
+    moves: (place, source, target) of accepted nodes, in the order in which they are found.
     """
 
     peaks: list[float]
     picks: list[int]
     ids: list[int] | None
-    top: TopK | None
-    accepted: Accepted | None = None
+    top: TopK | None  # (n, k)
+    accepted: Accepted | None = None  # set if the device has done everything; peaks and picks are empty then
     moves: list[tuple[int, int, int]] = field(default_factory=list)

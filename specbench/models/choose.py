@@ -11,8 +11,8 @@ from specbench.models.facade import ModelCard
 from specbench.models.fast.attention import SDPA, FastOptions, require_attention
 from specbench.models.fast.compact import explain_unfit, explain_unsupported
 from specbench.models.fast.engine import STANDARD, FastEngine
-from specbench.models.tensor_parallel.share import ShardShape
-from specbench.models.timed import TimedEager, TimedEngine, TimedFast
+from specbench.models.tensor_parallel.share import explain_uneven
+from specbench.models.timed import TimedEager, TimedFast
 from specbench.records.record import EngineKind
 from specbench.types import InputError
 
@@ -22,39 +22,26 @@ SHARED = (EngineKind.AUTO, EngineKind.FAST)  # engines that can run on several r
 
 
 def make_engine(
-    kind: str,
-    model: Any,
-    card: ModelCard,
-    max_nodes: int,
-    attention: str,
-    options: FastOptions = STANDARD,
+    kind: str, model: Any, card: ModelCard, max_nodes: int, attention: str, options: FastOptions = STANDARD
 ) -> tuple[Engine, str | None]:
-    """Make the engine; returns it, and the reason if ``auto`` did not choose the fast engine.
+    """Make the engine; returns it, and the reason if it is not fast and ``eager`` was not requested.
 
-    kind: auto, fast or eager. attention: ``model.attention``. options: of the fast engine. Raises InputError if kind is
-    fast and the fast engine cannot run the model, or if the chosen engine does not have the attention of the options.
+    kind: auto, fast, eager or timed. attention: ``model.attention``. options: of the fast engine. Raises InputError if
+    kind is fast and the fast engine cannot run the model, or if the chosen engine lacks the attention of the options.
     """
+    timed = kind == EngineKind.TIMED
     reason = None if kind == EngineKind.EAGER else _explain_unfit(model, attention)
     if kind == EngineKind.FAST and reason:
         raise InputError(f"engine.kind=fast: cannot drive model={card.name}, {reason}; expected engine=eager or auto")
-    if options.attention != SDPA and reason:
+    if options.attention != SDPA and reason and not timed:
         raise InputError(
             f"engine.attention={options.attention}: is the fast engine's, which cannot drive model={card.name},"
             f" {reason}; expected engine.attention=sdpa"
         )
+    given = model, card.context, card.eos, max_nodes
     if kind == EngineKind.EAGER or reason:
-        return EagerEngine(model, card.context, card.eos, max_nodes), reason
-    return FastEngine(model, card.context, card.eos, max_nodes, options=options), None
-
-
-def make_timed(
-    model: Any, card: ModelCard, max_nodes: int, attention: str, options: FastOptions = STANDARD
-) -> tuple[TimedEngine, str | None]:
-    """Make the engine along a record, fast if possible; returns it, and the reason if it is not fast."""
-    reason = _explain_unfit(model, attention)
-    if reason:
-        return TimedEager(model, card.context, card.eos, max_nodes), reason
-    return TimedFast(model, card.context, card.eos, max_nodes, options=options), None
+        return (TimedEager if timed else EagerEngine)(*given), reason
+    return (TimedFast if timed else FastEngine)(*given, options=options), None
 
 
 def check_attention(way: str, engine: str, card: ModelCard) -> None:
@@ -115,7 +102,7 @@ def _obstacle(card: ModelCard, ranks: int, engine: str, attention: str, peers: S
         return f"model.attention={attention} asks for the library's own attention; expected sdpa"
     if family := explain_unsupported(card.config):
         return f"{card.name}: {family}; expected model.parallel=pipeline"
-    if uneven := ShardShape.of(card.config).obstacle(ranks):
+    if uneven := explain_uneven(card.config, ranks):
         return f"{card.name}: {uneven}; expected another model.gpus, or model.parallel=pipeline"
     if peers:
         named = ", ".join(f"method.{name}" for name in peers)

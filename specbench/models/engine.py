@@ -1,7 +1,7 @@
 """The interface of engines: an engine reads prompts, runs drafts through the target, and commits the accepted path.
 
 The decode loop uses only this interface: it gives drafts and gets a ``Step``. Logits, masks, caches and device buffers
-stay behind it, so that eager, fast, timed and replay are values of one setting.
+stay inside it, so that eager, fast, timed and replay are values of one setting.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ from specbench.types import CaseError, Draft, InputError, Needs, Prefill, Step
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier accepts.
+    """The result of a verification."""
 
-    path: accepted nodes, root side first. tokens: theirs and one more. late: the last token is the late draft's first.
-    """
-
-    path: list[int]
-    tokens: list[int]
-    late: bool
+    path: list[int]  # accepted nodes, root side first
+    tokens: list[int]  # theirs and one more
+    late: bool  # the last token is the late draft's first
 
 
 class Verifier(Protocol):
@@ -53,14 +50,14 @@ class Verifier(Protocol):
 
     @property
     def picks_best(self) -> bool:
-        """Whether each pick is the row's argmax, at any depth."""
+        """True if each pick is the row's argmax, at any depth."""
 
     @property
     def lossy(self) -> bool:
-        """Whether every draft is passed to ``verify``."""
+        """True if every draft is passed to ``verify``."""
 
     def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
-        """Verify a drawn draft and the late chain behind it; only when sampling."""
+        """Verify a drawn draft and the late chain after it; only when sampling."""
 
     def advance(self, emitted: int) -> None:
         """Note that ``emitted`` tokens were committed."""
@@ -123,7 +120,7 @@ class Batch(ABC):
     def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
         """Verify each draft of the last forward, cut it at EOS and at ``left`` tokens, and commit its accepted path.
 
-        A request that cannot go on has an error in place of its step: close it. The other requests are not affected.
+        A request that cannot continue has an error instead of a step: close it. The other requests are not affected.
         left: (B,). lates: (B,) see ``Engine.settle``.
         """
 
@@ -146,7 +143,7 @@ def require_place(batch: Batch) -> None:
 
 
 class Engine(ABC):
-    """One loaded target; it decodes one request at a time, or a batch of requests with a cache of their own."""
+    """One loaded target; it decodes one request at a time, or a batch of requests with their own cache."""
 
     kind: EngineKind
     device: torch.device  # where its tensors are
@@ -181,7 +178,7 @@ class Engine(ABC):
     def settle(self, left: int, late: Draft | None = None) -> Step:
         """Walk the draft, cut at EOS and at ``left`` tokens, commit the accepted path's keys and values.
 
-        late: what was drafted behind a chain meanwhile; see ``Drafter.join``.
+        late: what was drafted after a chain meanwhile; see ``Drafter.join``.
         """
 
     @abstractmethod
@@ -189,7 +186,7 @@ class Engine(ABC):
         """Judge ``ids`` teacher-forced: how far each one's logit is below the best of the others (< 0: above it)."""
 
     def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> Batch:
-        """A batch with a cache of its own. Raises InputError where the engine has none.
+        """Make a batch with its own cache. Raises InputError if the engine has no batches.
 
         requests, tokens: see ``Batch``. laps: the clock of its steps.
         """

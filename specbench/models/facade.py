@@ -14,18 +14,14 @@ from specbench.types import InputError
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """A model before its weights are loaded.
+    """A model before its weights are loaded."""
 
-    path: folder, hub id or ``random``. config: the library's config object. tokenizer: the library's tokenizer.
-    context: [tokens] limit of prompt and answer. eos: ids that end an answer. name: for tables and directories.
-    """
-
-    name: str
-    path: str
-    config: Any
-    tokenizer: Any
-    context: int
-    eos: frozenset[int]
+    name: str  # for tables and directories
+    path: str  # folder, hub id or ``random``
+    config: Any  # the library's config object
+    tokenizer: Any  # the library's tokenizer
+    context: int  # [tokens] limit of prompt and answer
+    eos: frozenset[int]  # ids that end an answer
     dtype: str
     device: str
     warnings: tuple[str, ...] = ()
@@ -41,14 +37,13 @@ class Target:
     """The target that ``Method.bind`` gets. ``model`` is for peers with their own loop; None for a replay.
 
     sampling: (rows, V) raw logits -> (rows, V) probabilities of the request; None at temperature 0.
-    attention: of drafts, ``engine.attention``, which draft models have too.
     """
 
     card: ModelCard
     model: Any
     max_nodes: int
     sampling: Callable[[Tensor], Tensor] | None
-    attention: str = "sdpa"
+    attention: str = "sdpa"  # of drafts, ``engine.attention``, which draft models have too
 
     @property
     def vocab_size(self) -> int:

@@ -22,6 +22,11 @@ def list_attention_kinds(config: Any) -> list[str]:
     return list(given or [FULL] * text.num_hidden_layers)
 
 
+def find_head_size(text: Any) -> int:
+    """Return the size of a head. text: the configuration of the language model."""
+    return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
+
+
 def find_windows(config: Any) -> dict[str, int | None]:
     """Map attention kind -> sliding window [positions]; a model with several kinds takes one mask for each."""
     text = config.get_text_config()

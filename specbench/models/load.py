@@ -114,9 +114,9 @@ def read_card(
     prefix: str = "model.",
     path_key: str = "path",
 ) -> ModelCard:
-    """Read and check what is known of a model before its weights are loaded.
+    """Read and check everything about a model except its weights.
 
-    path: a folder, hub id or ``bundled:NAME``. random: {family, seed, config} in place of a path. overrides: entries
+    path: a folder, hub id or ``bundled:NAME``. random: {family, seed, config} instead of a path. overrides: entries
     of the path's configuration, see ``override``. prefix: of the settings' names in messages. path_key: the path's
     name there (a draft model's is ``draft``). Raises InputError that names the wrong setting.
     """
@@ -129,7 +129,11 @@ def read_card(
     if random:
         config, path, tokenizer = _random_config(random, prefix), "random", tokenizer or BUNDLED + "tiny"
     else:
-        path = _locate_weights(path, safetensors, named)
+        if not path:
+            raise InputError(f"{named}: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
+        path = locate(path, named)
+        if Path(path).is_dir():  # else a hub id
+            refuse_folder(Path(path), safetensors, f"{named}={path}")
         config = _read(LibraryConfig, path, named, revision=revision, trust_remote_code=trust_remote_code)
         if overrides is not None:
             config = override(config, overrides, f"{prefix}overrides")
@@ -152,16 +156,6 @@ def read_card(
         device=chosen,
         warnings=(warning,) if warning else (),
     )
-
-
-def _locate_weights(path: str | None, safetensors: bool, named: str) -> str:
-    """Return the folder or hub id of a model. Weights in a folder are checked to be readable."""
-    if not path:
-        raise InputError(f"{named}: not set; expected a hub id, a folder or {BUNDLED}tiny (or model=random)")
-    found = locate(path, named)
-    if Path(found).is_dir():  # else a hub id
-        refuse_folder(Path(found), safetensors, f"{named}={found}")
-    return found
 
 
 def load_model(

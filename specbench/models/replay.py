@@ -1,4 +1,4 @@
-"""The replay engine: recorded greedy tokens in place of a model.
+"""The replay engine: recorded greedy tokens instead of a model.
 
 Greedy decoding is a function of the context: whatever a drafter proposes, the target's picks along the recorded answer
 are the recorded tokens, and nodes off that path are never accepted. Every drafter that needs no logits therefore
@@ -41,7 +41,7 @@ class ReplayEngine(Engine):
         self._answer = answer
 
     def reserve(self, tokens: int) -> None:
-        """Nothing: a replay has no cache."""
+        """Do nothing: a replay has no cache."""
 
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """The recorded answer's first token."""
@@ -85,7 +85,7 @@ class ReplayEngine(Engine):
         return ReplayBatch(self, requests, laps)
 
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
-        """Raise CaseError: a replay has no logits to judge."""
+        """Raise CaseError: a replay has no logits to check."""
         raise CaseError("a replay has no logits to compare; expected measure.lossless=false")
 
 
@@ -102,20 +102,19 @@ class ServerEngine(ReplayEngine):
 
 @dataclass(slots=True, eq=False)
 class Replayed:
-    """A request of a ``ReplayBatch``. refused: the error of its last draft, if any."""
+    """A request of a ``ReplayBatch``."""
 
     prompt: Sequence[int]
     engine: ReplayEngine
     first: Prefill
     prompt_read: int = 0
-    refused: CaseError | None = None
+    refused: CaseError | None = None  # the error of its last draft, if any
 
 
 class ReplayBatch(Batch):
     """A replay for each request; nothing is shared, since nothing is computed."""
 
     def __init__(self, engine: ReplayEngine, requests: int, laps: Laps) -> None:
-        """See ``Engine.batch``."""
         self.requests, self.tokens, self.fed = requests, sys.maxsize, 0
         self._engine, self._laps = engine, laps
         self._open: set[Replayed] = set()

@@ -1,4 +1,4 @@
-"""Runs a draft language model: it reads tokens behind those in its cache and returns logits.
+"""Runs a draft language model: it reads tokens after those in its cache and returns logits.
 
 The Llama family runs by the compact forward, which is recorded on a GPU as the target's is; all other models run by the
 library's own forward.
@@ -23,7 +23,7 @@ from specbench.models.fast.cache import CachedKV, CachedPlace, SharedKV
 from specbench.models.fast.compact import ForwardInput, explain_unfit, list_prompt_inputs, read_prompt
 from specbench.models.fast.engine import FRAMES, STANDING
 from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, many_recordings
-from specbench.models.fast.host.forward import SHORT, CachedRows, build_forward
+from specbench.models.fast.host.forward import SHORT, build_forward
 from specbench.models.transfer import upload, write
 from specbench.models.tree import TreeRows, build_additive_mask
 
@@ -31,15 +31,15 @@ ROOMS = (32, 128, 512, 2048)  # nodes that a frame on a GPU has columns for
 
 
 class RowFrame:
-    """The buffers of a draft model's forward: ``width`` rows behind a context and ``room`` nodes, their own included.
+    """The buffers of a draft model's forward: ``width`` rows after a context and ``room`` nodes, their own included.
 
     As in ``Frame``, the buffers never move; a forward only changes their content. The fed rows are the last ones, so
     the logits of the last row are always at the same place; the rows before them are padding. No read-back comes
-    between two forwards of a draft, so every copy to a GPU has pinned memory of its own.
+    between two forwards of a draft, so every copy to a GPU has its own pinned memory.
 
     past: (1,) int64 [tokens] of the context.
     slots, ids, places, turned: (width,) int64. Places are positions, turned is where the embedding rotates them to;
-    those of padding are 0, and its slots lie behind the others'.
+    those of padding are 0, and its slots come after the others'.
     logits: (width, V) memory of a recorded forward's result; None: new at every call.
     """
 
@@ -92,12 +92,12 @@ class RowFrame:
                 write(self._bias[kind], torch.from_numpy(pack_bits(bits)))
                 continue
             seen = np.full((width, self._room + 2), NEVER, dtype=np.float32)
-            seen[:, 0] = seen[:padding, 1] = 0  # padding sees what is there in any case, and so is finite
+            seen[:, 0] = seen[:padding, 1] = 0  # padding sees something, so its result is finite
             seen[padding:, 1 : 1 + nodes][near] = 0
             write(self._bias[kind], torch.from_numpy(seen).to(self._bias[kind].dtype))
 
     def build_mask(self, kind: str, length: int, groups: int) -> Tensor | TreeMask:
-        """What the rows see: bits, or additive (groups * width, length). See ``Frame``. length: [slots] of keys."""
+        """Build the mask: bits, or additive (groups * width, length). See ``Frame``. length: [slots] of keys."""
         window, bias = self._windows[kind], self._bias[kind]
         if self._attend:
             return TreeMask(self._attend, self.past, self.places - self.past, bias, window, self._room)
@@ -111,12 +111,12 @@ class RowFrame:
 
 Ids = Sequence[int] | Tensor
 Run = tuple[Any, Ids, Sequence[int], TreeRows | None, int]  # the arguments of ``Runner.run``
-EXTRA = 16  # a request is fed with others if at most so many of its rows' logits are not wanted
+EXTRA = 16  # a request is fed with others if the logits of at most this many of its rows are not wanted
 Shape = tuple[int, int, int]  # of a forward: rows, nodes behind the context with them, rows whose logits are wanted
 
 
 class DraftCache(Protocol):
-    """The keys and values of a context, and of a tree behind it; the first ``length`` slots are in use."""
+    """The keys and values of a context, and of a tree after it; the first ``length`` slots are in use."""
 
     length: int
     capacity: int
@@ -125,7 +125,7 @@ class DraftCache(Protocol):
         """Forget every token from ``length`` on."""
 
     def keep(self, start: int, slots: Sequence[int]) -> None:
-        """Of the tokens from ``start`` on keep those in ``slots`` (absolute, in path order), moved together."""
+        """Keep only ``slots`` (absolute, in path order) of the tokens from ``start`` on, moved together."""
 
     def grow(self, slots: int) -> None:
         """Make room for ``slots``; cached tokens stay."""
@@ -144,10 +144,7 @@ class Runner(ABC):
         self.dtype: torch.dtype = embedding.dtype
         self.rows: int = embedding.shape[0]
         self.windows = find_windows(model.config)
-        self._context, self._standing = (
-            context,
-            0,
-        )  # [tokens]; a new cache has room for ``_standing``
+        self._context, self._standing = (context, 0)  # [tokens]; a new cache has room for ``_standing``
 
     @abstractmethod
     def new_cache(self) -> Any:
@@ -155,7 +152,7 @@ class Runner(ABC):
 
     @abstractmethod
     def run(self, cache: Any, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
-        """Read tokens behind those in the cache.
+        """Read tokens after those in the cache.
 
         Args:
             cache: of ``new_cache``.
@@ -235,7 +232,7 @@ class CompactRunner(Runner):
     def __init__(
         self, model: Any, context: int, buckets: Buckets | None = None, compiled: bool = True, attention: str = SDPA
     ) -> None:
-        """buckets: default by device. compiled: see ``find_compiled``. attention: see ``find_for_drafts``."""
+        """buckets: default by device. compiled: use compiled code if possible. attention: see ``find_for_drafts``."""
         super().__init__(model, context)
         self.buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
         with torch.no_grad():
@@ -307,14 +304,16 @@ class CompactRunner(Runner):
         """Run compiled code: (wanted, V) logits of the last of all rows."""
         for cache, ids, *_ in asked:
             self._make_room(cache, cache.length + len(ids))
-        parts = []
+        trees, spans, first = [], [], 0
         for cache, ids, places, tree, _ in asked:
-            rows, fed = tree or TreeRows(None, places), np.minimum(np.asarray(ids), self.rows - 1)
-            turned = np.minimum(rows.places[-len(ids) :], self._context - 1)
-            parts.append(CachedRows(fed, turned, cache.base, cache.length, rows))
-            cache.length += len(ids)
+            rows, count = tree or TreeRows(None, places), len(ids)
+            trees.append(rows)
+            spans.append((first, count, cache.base, cache.length, cache.length + count - len(rows.places)))
+            cache.length, first = cache.length + count, first + count
+        fed = np.minimum(np.concatenate([np.asarray(each[1]) for each in asked]), self.rows - 1)
+        at = np.concatenate([rows.places[-count:] for rows, (_, count, *_) in zip(trees, spans, strict=True)])
         assert self._compiled is not None
-        return self._compiled.feed(self._shared, parts, wanted)
+        return self._compiled.feed(self._shared, fed, at, np.minimum(at, self._context - 1), spans, trees, wanted)
 
     def compute(self, cache: CachedKV, frame: RowFrame, length: int, masked: Sequence[str], last: bool) -> Tensor:
         """Run the forward over a frame: (width, V) logits, or (1, V) of the last row. masked: see ``RowFrame.fill``."""
@@ -342,7 +341,7 @@ class CompactRunner(Runner):
                 frame.fill([0] * count, 0, TreeRows(None, range(count)), [*self.windows], 0)
                 for length in self.buckets.list_lengths(width, cache.capacity):
                     call = partial(self.compute, cache, frame, length, [*self.windows], wanted == 1)
-                    cache.graphs.prepare((width, room, length, wanted == 1), call)
+                    cache.graphs.run((width, room, length, wanted == 1), call)
 
     def _frame(self, width: int, room: int) -> RowFrame:
         """Return the buffers of forwards of one size, the same ones at every call."""

@@ -2,7 +2,7 @@
 
 Acceptance compares every drafted token with the pick of its parent's row. So a step along a record is a live step whose
 picks are replaced: forward, argmax, acceptance, compaction and read-back all run, each once and on tensors of the same
-size, and the cache holds the keys and values of the recorded path. The time of a step is the model's, its tokens are
+size, and the cache contains the keys and values of the recorded path. The time of a step is the model's, its tokens are
 the record's. Beyond a live step there is one copy of ids to the device; for a tree of the device's, their lookup there.
 """
 
@@ -19,13 +19,12 @@ from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import Engine, Laps, Verdict, Verifier
 from specbench.models.facade import Target
 from specbench.models.fast.engine import FastEngine
-from specbench.models.fast.frame import Frame
 from specbench.models.fast.layout import DraftLayout
 from specbench.models.transfer import upload
 from specbench.records.record import EngineKind
 from specbench.types import Draft, Needs, Prefill
 
-NO_TOKEN = -1  # picked behind the record's end, so nothing that is drafted there is accepted
+NO_TOKEN = -1  # picked after the record's end, so nothing that is drafted there is accepted
 
 
 class RecordedPicks:
@@ -58,7 +57,7 @@ class RecordedPicks:
         return torch.from_numpy(self.picks_at(depths)).to(logits.device)
 
     def numbers(self, depths: Sequence[int]) -> None:
-        """None: the picks are the record's."""
+        """Return None: the picks are the record's."""
 
     def draw(self, logits: Tensor, numbers: Sequence[float]) -> Tensor:
         """Required by the interface; not called, since there are no numbers."""
@@ -106,11 +105,7 @@ class TimedEager(AlongRecord, EagerEngine):
 class TimedFast(AlongRecord, FastEngine):
     """The fast engine along a record, with one more argmax per step."""
 
-    def make_frame(self, width: int) -> Frame:
-        """See ``FastEngine``; picks are forced, also in recorded calls."""
-        frame = super().make_frame(width)
-        frame.add_forced()
-        return frame
+    forces = True
 
     def accept(self) -> tuple[list[int], list[int]]:
         """Run the device's acceptance with the record's picks at these depths."""
@@ -125,14 +120,11 @@ class TimedFast(AlongRecord, FastEngine):
         return super().accept()
 
 
-TimedEngine = TimedEager | TimedFast
-
-
 @dataclass(frozen=True, slots=True)
 class WatchedTarget(Target):
-    """A target that notes which of its weights a method reads. asked: the calls so far."""
+    """A target that notes which of its weights a method reads."""
 
-    asked: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)  # the calls so far
 
     def embed(self, ids: Tensor) -> Tensor:
         """See ``Target.embed``."""

@@ -1,7 +1,7 @@
 """The shape of a draft: depths and tree-attention masks, the same draft as a batch of rows, and chunks of a prompt.
 
-A row sees the context, its ancestors and itself. Slots and positions differ: tree node i lies in cache slot
-``past + 1 + i`` but stands at position ``past + depth``. A sliding window is measured in positions, so it is taken from
+A row sees the context, its ancestors and itself. Slots and positions differ: tree node i is in cache slot
+``past + 1 + i`` but has position ``past + depth``. A sliding window is measured in positions, so it is taken from
 depths, never from slots. Prompts and answers are fed in chunks: memory grows with their length, not with its square.
 """
 
@@ -21,7 +21,7 @@ from specbench.types import ROOT, CaseError
 def compute_depths(parents: Sequence[int]) -> list[int]:
     """Return the (N,) depth of each node, 1 = child of the root.
 
-    Raises ValueError when a parent does not stand before its child. ``[-1, 0, 0, -1]`` -> ``[1, 2, 2, 1]``.
+    Raises ValueError when a parent does not come before its child. ``[-1, 0, 0, -1]`` -> ``[1, 2, 2, 1]``.
     """
     depths: list[int] = []
     for node, parent in enumerate(parents):
@@ -32,7 +32,7 @@ def compute_depths(parents: Sequence[int]) -> list[int]:
 
 
 def is_chain(parents: Sequence[int]) -> bool:
-    """Whether every node is the child of the one before it."""
+    """Returns whether every node is the child of the one before it."""
     return all(parent == node - 1 for node, parent in enumerate(parents))
 
 
@@ -56,8 +56,8 @@ def build_tree_mask(
 ) -> Tensor:
     """Build the additive attention mask (1, 1, N+1, past+N+1): 0 where a row may look, else the dtype's minimum.
 
-    past: [tokens] already in the cache, at positions 0..past-1; the root stands at position ``past``.
-    window: [positions] a row sees those less than ``window`` behind it; None = all.
+    past: [tokens] already in the cache, at positions 0..past-1; the root has position ``past``.
+    window: [positions] a row sees those less than ``window`` before it; None = all.
     """
     rows = len(parents) + 1
     visible = np.ones((rows, past + rows), dtype=bool)
@@ -93,16 +93,13 @@ class RowBatch:
     A row is the root, its tokens and padding. Every row is causal, so no tree mask is needed; the results are put back
     in the draft's own order and verified like any tree.
 
-    starts: (k,) first node of each row.
-    width: w, the tokens of the longest row.
     places: (k, w+1) int64 index into root and draft; the root is in every first column and where a row is padded.
-    nodes: (N+1,) int64 index of the root and of each node into the flattened batch.
     """
 
-    starts: tuple[int, ...]
-    width: int
+    starts: tuple[int, ...]  # (k,) first node of each row
+    width: int  # w, the tokens of the longest row
     places: Tensor
-    nodes: Tensor
+    nodes: Tensor  # (N+1,) int64 index of the root and of each node into the flattened batch
 
     @classmethod
     def of(cls, parents: Sequence[int], depths: Sequence[int]) -> RowBatch | None:
@@ -129,7 +126,6 @@ class RowBatch:
         return cls(starts, width, torch.from_numpy(places), torch.from_numpy(nodes))
 
     def __len__(self) -> int:
-        """Return k."""
         return len(self.starts)
 
     def lay_out(self, fed: Tensor) -> Tensor:
@@ -147,14 +143,13 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True)
 class TreeRows:
-    """The last m of the n nodes behind a context, which are fed together.
+    """The last m of the n nodes after a context, which are fed together.
 
     seen: (m, n) bool, the nodes that each row sees, including itself; None: itself and those before it.
-    places: (n,) positions of all nodes; siblings share one.
     """
 
     seen: np.ndarray | None
-    places: Sequence[int]
+    places: Sequence[int]  # (n,) positions of all nodes; siblings share one
 
     def list_near(self, window: int | None) -> np.ndarray:
         """Return (m, n) bool: the nodes seen within a sliding window [positions]."""

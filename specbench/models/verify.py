@@ -18,19 +18,17 @@ from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step,
 class ActiveRequest:
     """The request that an engine decodes, and its last draft.
 
-    walk: not set if only the forwards run. root: the last emitted token.
     parents: (N,) of ``draft``, on the host; parents that the device lays out are there from the read-back on.
-    topk: of the last forward's rows, see ``Step``.
     chunks: the best tokens and the states that a method asks for, of all parts of a prompt before the last.
     """
 
     needs: Needs
     laps: Laps
-    walk: Verifier = field(init=False)
-    root: int = ROOT
+    walk: Verifier = field(init=False)  # not set if only the forwards run
+    root: int = ROOT  # the last emitted token
     draft: Draft = EMPTY
     parents: Sequence[int] | Tensor = ()
-    topk: TopK | None = None
+    topk: TopK | None = None  # of the last forward's rows, see ``Step``
     chunks: list[tuple[TopK | None, Mapping[int, Tensor]]] = field(default_factory=list)
 
     def take(self, draft: Draft, max_nodes: int, on_device: bool = False) -> None:
@@ -64,7 +62,9 @@ class ActiveRequest:
         hidden: layer -> (m, D).
         """
         tops = [*(top for top, _ in self.chunks), find_top(logits, self._count_best())]
-        self.topk = join_top([top for top in tops if top is not None])
+        if len(found := [top for top in tops if top is not None]) > 1:
+            found = [TopK(torch.cat([each.ids for each in found]), torch.cat([each.logits for each in found]))]
+        self.topk = found[0] if found else None
         picks, _ = self._pick(logits[-1:], [0], None)
         self.root = picks[0]
         self.walk.advance(1)
@@ -97,7 +97,7 @@ class ActiveRequest:
         return self.follow(back[1:] if back is not None else cast(Sequence[int], draft.tokens), picks, late)
 
     def is_drawn(self, late: Draft | None) -> bool:
-        """Whether the walk compares distributions, because nodes were drawn or the rule is lossy."""
+        """True if the walk compares distributions, because nodes were drawn or the rule is lossy."""
         walk = self.walk
         return walk.sampling is not None and (walk.lossy or _is_drawn(self.draft) or _is_drawn(late))
 
@@ -169,7 +169,7 @@ def find_accepted_path(
     by_depth: bool = False,
     scores: Sequence[float] | None = None,
 ) -> list[int]:
-    """Return the path to the deepest node of which it and all ancestors hold their parent's pick, root side first.
+    """Return the path to the deepest node that, like all its ancestors, is its parent's pick, root side first.
 
     tokens, parents, passenger: (N,) of the draft; passengers are never accepted.
     picks: (N+1,) row 0 the root's, row i + 1 node i's; with ``by_depth`` the picks at depth 0, 1, ...
@@ -199,7 +199,7 @@ def find_accepted_path(
 
 
 def continues(late: Draft | None, whole: bool, token: int) -> bool:
-    """Whether the first token of a late chain is ``token``, emitted after a draft that was accepted as a whole."""
+    """Returns whether the first token of a late chain is ``token``, emitted after a completely accepted draft."""
     return late is not None and whole and len(late) > 0 and int(late.tokens[0]) == token
 
 
@@ -234,13 +234,6 @@ def find_top(logits: Tensor, k: int) -> TopK | None:
         return None
     best = logits.topk(k, dim=-1)
     return TopK(best.indices, best.values)
-
-
-def join_top(parts: Sequence[TopK]) -> TopK | None:
-    """Join the rows of all parts; None if there are no parts."""
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    return TopK(torch.cat([each.ids for each in parts]), torch.cat([each.logits for each in parts]))
 
 
 def compute_gaps(logits: Tensor, ids: Sequence[int]) -> list[float]:

@@ -6,14 +6,13 @@ list.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NotRequired
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, numbered_lines, parse_as, read_file
@@ -119,25 +118,15 @@ _Choice = TypedDict(
 )
 
 
-@functools.cache
-def _schema() -> TypeAdapter[_Line]:
-    return TypeAdapter(_Line)
-
-
 def read_answers(path: Path, timed: bool = True) -> list[Answer]:
-    """The answers of a file, in file order.
+    """The answers of a file, in file order. Raises InputError naming the file, the line and what is wrong with it.
 
-    Args:
-        path: the file.
-        timed: whether every line must have wall times and accept lengths, which the formulas need and a trace does not.
-
-    Raises:
-        InputError: names the file, the line and what is wrong with it.
+    timed: whether every line must have wall times and accept lengths, which the formulas need and a trace does not.
     """
     answers = []
     for number, line in numbered_lines(read_file(path, "answer file ", _EXPECTED)):
         where = f"{path}, line {number}"
-        found = parse_as(_schema(), line, where, _EXPECTED)
+        found = parse_as(_Line, line, where, _EXPECTED)
         if fault := _find_fault(found, timed):
             raise InputError(f"{where}: {fault}; {_EXPECTED}")
         answers.append(_answer(found))
@@ -147,7 +136,7 @@ def read_answers(path: Path, timed: bool = True) -> list[Answer]:
 
 
 def _find_fault(line: _Line, timed: bool) -> str | None:
-    """What is wrong beyond the schema; None for a good line."""
+    """Returns the fault that the schema does not find; None for a valid line."""
     choice = line["choices"][0]
     lengths = [len(choice["turns"]), len(choice["new_tokens"])]
     lengths += [len(column) for column in (choice.get("decoding_steps"), choice.get("wall_time")) if column]

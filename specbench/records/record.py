@@ -9,14 +9,13 @@ length.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, parse_as
@@ -86,7 +85,7 @@ class TurnLoad(TypedDict):
 
 
 class StretchRecord(TypedDict):
-    """What a server did from the first measured arrival to the last measured end; equal in all records of a stretch.
+    """The work of a server from the first measured arrival to the last measured end; equal in all records of a stretch.
 
     tokens: emitted to any request. forwards: how many. requests, rows: sums over the forwards.
     """
@@ -136,7 +135,7 @@ class TurnRecord:
 
     @property
     def in_prefill(self) -> bool:
-        """Whether the first step verified its draft with the prompt, so that no token was emitted before it."""
+        """True if the first step verified its draft with the prompt, so that no token was emitted before it."""
         return bool(self.accept) and sum(self.accept) == len(self.ids)
 
     @property
@@ -161,19 +160,17 @@ class TurnRecord:
         for step, tree in enumerate(self.trees or ()):
             if fault := _fault_of_tree(tree):
                 return f"trees.{step}.{fault}"
-        return self._impossible_step() or self._impossible_time()
+        return self._find_impossible()
 
-    def _impossible_step(self) -> str | None:
-        """A step that emits more than a path of its draft and one token; the drafts of a library's loop are unknown."""
+    def _find_impossible(self) -> str | None:
+        """A step that emits more than a path of its draft and one token, or parts that take longer than the turn."""
+        # the drafts of a library's loop, which records no phases, are unknown
         for step, (emitted, depth) in enumerate(zip(self.accept, self.depth, strict=True)):
             if self.phases_s and emitted > depth + 1:
                 return f"accept.{step} is {emitted}, a draft of depth {depth} gives at most {depth + 1}"
         for name, (proposed, accepted) in self.sources.items():
             if accepted > proposed:
                 return f"sources.{name} has {accepted} accepted nodes of {proposed} proposed ones"
-        return None
-
-    def _impossible_time(self) -> str | None:
         for name, spent in (("step_s", sum(self.step_s)), ("phases_s", sum(self.phases_s.values()))):
             if spent > _SLACK * self.wall_s + _SLACK_S:
                 return f"{name} adds up to {spent:g} s, the whole turn took {self.wall_s:g} s"
@@ -258,7 +255,7 @@ class CaseRecord:
     def from_json(cls, line: bytes | str, where: str = "record") -> CaseRecord:
         """The inverse of ``to_json``, checked against the schema. Raises InputError, which begins with ``where``."""
         text = line.encode("utf-8") if isinstance(line, str) else line
-        record = parse_as(_schema(), text, where, _FIX)
+        record = parse_as(CaseRecord, text, where, _FIX)
         if fault := record.find_fault():
             raise InputError(f"{where}: {fault}; {_FIX}")
         return record
@@ -277,11 +274,6 @@ class CaseRecord:
             return f"lossless.{fault}"
         faults = ((place, turn.find_fault()) for place, turn in enumerate(self.turns))
         return next((f"turns.{place}: {fault}" for place, fault in faults if fault), None)
-
-
-@functools.cache
-def _schema() -> TypeAdapter[CaseRecord]:
-    return TypeAdapter(CaseRecord)
 
 
 def _fault_of_tree(tree: TreeRecord) -> str | None:

@@ -17,7 +17,7 @@ import os
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +31,7 @@ from specbench.records.record import CONTROL, VANILLA, CaseRecord, Lossless
 
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
+LOCK = ".lock"
 PAGE = "report.html"
 PIECES = "pieces.json"  # the text of tokens, which a report stores next to the records
 SHARDS = "shards"  # folder of the parts of a run on several workers
@@ -49,7 +50,7 @@ class RunError(InputError):
 
 @dataclass(frozen=True)
 class Run:
-    """What a results directory holds. manifest: the plain values of its file."""
+    """The contents of a results directory. manifest: the plain values of its file."""
 
     directory: Path
     manifest: dict[str, Any]
@@ -86,25 +87,26 @@ def open_run(directory: Path, watch: Callable[[CaseRecord], None]) -> Run:
     return Run(directory, manifest.as_dict(), records)
 
 
+@dataclass(slots=True)
 class _Block:
-    """One case in one round. methods: a bit each. answer: hash of vanilla's ids. waiting: verdicts before."""
+    """One case in one round. methods: a bit each. answer: hash of vanilla's ids. waiting: verdicts before it."""
 
-    __slots__ = ("answer", "first", "methods", "number", "waiting")
+    number: int
+    first: int
+    methods: int = 0
+    answer: int | None = None
+    waiting: list[tuple[int, int, Lossless]] = field(default_factory=list)
 
-    def __init__(self, number: int, first: int) -> None:
-        self.number, self.first, self.methods = number, first, 0
-        self.answer: int | None = None
-        self.waiting: list[tuple[int, int, Lossless]] | None = None
 
-
+@dataclass(slots=True)
 class _Case:
-    """A case by its first record. turns, done: the number of turns in its first good record, and that record."""
+    """The question of a case. first, done: places of its first record, and of the first with turns."""
 
-    __slots__ = ("category", "done", "first", "subcategory", "turns")
-
-    def __init__(self, category: str, subcategory: str, first: int) -> None:
-        self.category, self.subcategory, self.first = category, subcategory, first
-        self.turns = self.done = -1
+    category: str
+    subcategory: str
+    first: int
+    turns: int = -1
+    done: int = -1
 
 
 class Consistency:
@@ -167,15 +169,13 @@ class Consistency:
     def _judge(self, place: int, record: CaseRecord, block: _Block) -> None:
         """Note a verdict that contradicts the ids: it tells whether they are equal to vanilla's in the block."""
         ids = hash(tuple(tuple(turn.ids) for turn in record.turns))
-        judged = block.waiting or []
         if record.lossless is not None:
-            judged = [*judged, (place, ids, record.lossless)]
+            block.waiting.append((place, ids, record.lossless))
         if record.method == VANILLA:
             block.answer = ids
         if block.answer is None:
-            block.waiting = judged or None
             return
-        block.waiting = None
+        judged, block.waiting = block.waiting, []
         for number, own, verdict in judged:
             same = own == block.answer
             if verdict.equal != same or (verdict.divergence is None) != same:
@@ -310,15 +310,9 @@ def read_blocks(
     A block is complete when it has each of its cases under the methods that these cases are not done with yet, and
     under vanilla and its control, which the others are paired with.
 
-    Args:
-        path: the file of records.
-        methods: all rows of the run.
-        first_blocks: method -> the first block that may have it, for those that were added to the run.
-        sizes: (case, round) -> cases of its block, where it is more than one.
-        fix: the end of the message.
-
-    Raises:
-        RunError: a block lacks a record, and another block follows.
+    methods: all rows of the run. first_blocks: method -> the first block that may have it, for those that were added to
+    the run. sizes: (case, round) -> cases of its block, if it is more than one. fix: the end of the message. Raises
+    RunError if a block lacks a record, and another block follows.
     """
     pending: list[CaseRecord] = []
     done: dict[tuple[str, int], frozenset[str]] = {}  # of a run that has grown: methods of earlier blocks
@@ -342,25 +336,24 @@ def read_blocks(
 class RunWriter:
     """The only writer of a run's records."""
 
-    def __init__(
-        self,
-        directory: Path,
-        methods: Iterable[str],
-        sizes: Mapping[tuple[str, int], int] = MappingProxyType({}),
-        first_blocks: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
-        """methods: the rows of the run, vanilla included. sizes, first_blocks: see ``read_blocks``."""
-        self.directory = directory
-        self._methods, self._sizes, self._first_blocks = frozenset(methods), sizes, first_blocks
-        self._path = directory / RECORDS
+    def __init__(self, directory: Path) -> None:
+        self.directory, self._path = directory, directory / RECORDS
 
-    def resume(self) -> list[CaseRecord]:
-        """The records of complete blocks, in file order; everything after the last complete block is cut off."""
+    def resume(
+        self,
+        methods: Iterable[str],
+        first_blocks: Mapping[str, int] = MappingProxyType({}),
+        sizes: Mapping[tuple[str, int], int] = MappingProxyType({}),
+    ) -> list[CaseRecord]:
+        """The records of complete blocks, in file order; everything after the last complete block is cut off.
+
+        methods, first_blocks, sizes: as of ``read_blocks``.
+        """
         for folder in (self.directory, self.directory / "tables", self.directory / "plots"):
             remove_partials(folder)
         kept: list[CaseRecord] = []
         safe = 0
-        for records, end in read_blocks(self._path, self._methods, self._first_blocks, self._sizes):
+        for records, end in read_blocks(self._path, frozenset(methods), first_blocks, sizes):
             kept.extend(records)
             safe = end
         if self._path.is_file() and self._path.stat().st_size != safe:

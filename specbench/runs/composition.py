@@ -6,10 +6,11 @@ Needs no torch: ``--help``, ``--cfg`` and what lists settings start at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
@@ -71,15 +72,9 @@ def plain_values(root: DictConfig) -> dict[str, Any]:
 
 
 @functools.cache
-def schema() -> DictConfig:
-    """The types of all settings; to be merged from, not to be changed."""
-    return OmegaConf.structured(Config)
-
-
-@functools.cache
 def register() -> None:
     """Register the schema, and the resolver of a run's directory name, with Hydra."""
-    ConfigStore.instance().store(name="schema", node=schema())
+    ConfigStore.instance().store(name="schema", node=OmegaConf.structured(Config))
     OmegaConf.register_new_resolver("run_name", lambda _root_: run_name(_root_), replace=True)
     OmegaConf.register_new_resolver("part_name", lambda _root_: part_name(_root_.suite.part), replace=True)
 
@@ -115,7 +110,7 @@ def explain(error: BaseException, overrides: list[str]) -> str:
         if siblings := _settings(parent, overrides):
             return f"{path}: no such setting; {near(key, siblings)}"
         return f"{path}: no such setting; choose the method or group that has it first (see specbench --cfg job)"
-    if GRAMMAR in message and (wrong := next((item for item in overrides if not _parses(item)), None)):
+    if GRAMMAR in message and (wrong := _find_wrong(overrides)):
         return (
             f"{wrong}: expected SETTING=VALUE, such as method=[pld] or 'method=[pld,sam]'; a value that holds = or a"
             " bracket of its own stands in quotes within quotes: 'suite.path=\"a=b.jsonl\"'"
@@ -126,12 +121,15 @@ def explain(error: BaseException, overrides: list[str]) -> str:
     return message.strip()
 
 
-def _parses(override: str) -> bool:
-    try:
-        OverridesParser.create().parse_override(override)
-    except HydraException:
-        return False
-    return True
+def _find_wrong(overrides: list[str]) -> str | None:
+    """The first override that is not one."""
+    parser = OverridesParser.create()
+    for item in overrides:
+        try:
+            parser.parse_override(item)
+        except HydraException:
+            return item
+    return None
 
 
 def _settings(path: str, overrides: list[str]) -> list[str]:
@@ -155,7 +153,7 @@ def compose_config(name: str, overrides: list[str]) -> DictConfig:
 
 
 def spell_cell(cfg: DictConfig) -> str:
-    """Which cell of an experiment ``+size=small`` runs, in a line; '' without it."""
+    """Names the cell of an experiment that ``+size=small`` runs, in one line; '' without it."""
     chosen = cfg.hydra.runtime.choices
     if chosen.get("size") != "small" or not chosen.get("experiment"):
         return ""
@@ -169,14 +167,20 @@ def spell_cell(cfg: DictConfig) -> str:
     return f"size=small: one cell of {chosen.experiment}, on a small model and few questions: {where}"
 
 
+@contextlib.contextmanager
+def composing(overrides: Sequence[str]) -> Iterator[DictConfig]:
+    """The configuration of ``specbench run OVERRIDES``. What Hydra refuses, also in the context, is an InputError."""
+    register()
+    try:
+        yield compose_config(CONFIG, list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(explain(error, list(overrides))) from error
+
+
 def plain_settings(overrides: Sequence[str]) -> dict[str, Any]:
     """The values of ``specbench run OVERRIDES``, composed and nothing more. Raises InputError."""
-    register()
-    given = with_own_groups(overrides)
-    try:
-        return plain_values(compose_config(CONFIG, given))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise InputError(explain(error, given)) from error
+    with composing(with_own_groups(overrides)) as cfg:
+        return plain_values(cfg)
 
 
 def inform(argv: Sequence[str]) -> bool:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from specbench.input import InputError, must, one_of, within
 from specbench.names import near
 from specbench.records.record import LARGEST, EngineKind
 from specbench.serving.settings import LoadConfig
+from specbench.suite.settings import SuiteConfig
 
 PACKAGE = Path(__file__).resolve().parents[1]
 LONGEST_PART = 255  # [bytes] of a file's name
@@ -102,61 +103,6 @@ class ModelConfig:
 
 
 @dataclass
-class HubConfig:
-    """A hub data set: one ``file`` of its repository, or one ``split`` of each of its ``configs``."""
-
-    repo: str | None = None
-    file: str | None = None
-    configs: list[str] | None = None
-    split: str | None = None
-    revision: str | None = None
-
-
-@dataclass
-class FieldsConfig:
-    """What a case needs -> its name in a file of your own prompts."""
-
-    prompt: str | None = None
-    id: str | None = None
-    category: str | None = None
-    reference: str | None = None
-
-
-@dataclass
-class SuiteConfig:
-    """Where the questions are, how they are put and which of them run; see conf/suite/ and specbench/suite/.
-
-    format: the reader, null = Spec-Bench's question file. form: how a question is put, null = the format's first.
-    shots: worked examples before each question, drawn with shots_seed from shots_from (null = the train split).
-    fields: of a file of your own, its names of these. frame: the only turn, ``{NAME}`` the row's field of that name.
-    home: where its authors keep the file, for the message when it is not found.
-    """
-
-    name: str | None = None
-    path: str | None = None
-    relative: str | None = None
-    hub: HubConfig | None = field(default_factory=HubConfig)  # OmegaConf puts no mapping in the place of a null
-    home: str | None = None
-    format: str | None = None
-    fields: FieldsConfig = field(default_factory=FieldsConfig)
-    frame: str | None = None
-    form: str | None = None
-    shots: int = 0
-    shots_seed: int = 0
-    shots_from: str | None = None
-    expected: int | None = None
-    sha256: str | None = None
-    categories: list[str] | None = None
-    limit: int | None = None
-    sample: int | None = None
-    seed: int = 0
-    first: int | None = None
-    part: str | None = None
-    ids: list[str] | None = None
-    order: str = "file"
-
-
-@dataclass
 class EngineConfig:
     """kind: auto | fast | eager | replay | timed | server. max_nodes: the largest draft a method may propose.
 
@@ -187,7 +133,7 @@ class DecodeConfig:
     top_p: Annotated[float, within(1e-6, 1)] = 1.0
     top_k: Annotated[int, within(0, LARGEST)] = 0
     seed: Annotated[int, SEED] = 0
-    first_draft: Annotated[str, must(lambda value: value in ("after", "prefill"), "after or prefill")] = "after"
+    first_draft: Annotated[str, one_of("after", "prefill")] = "after"
     verify: str = "token"
     length: str = "fixed"
     length_threshold: float = 0.3
@@ -214,7 +160,7 @@ class MeasureConfig:
 
 @dataclass
 class ReportConfig:
-    """What is written when the run ends; ``specbench report`` can always write it later.
+    """The files that are written when the run ends; ``specbench report`` can always write it later.
 
     style: of the plots: screen | paper | a style file of matplotlib. identify: manifest and page may name home
     directory, user and host.
@@ -238,6 +184,8 @@ class RunConfig:
 class Config:
     """The whole tree; ``method`` is a list group, name -> constructor arguments."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")  # of all groups
+
     model: ModelConfig = field(default_factory=ModelConfig)
     suite: SuiteConfig = field(default_factory=SuiteConfig)
     method: dict[str, Any] = field(default_factory=dict)
@@ -250,18 +198,6 @@ class Config:
 
 
 _SETTINGS = TypeAdapter(Config)
-
-
-def refuse_extras(values: Mapping[str, Any], schema: Any = Config, prefix: str = "") -> None:
-    """Raise InputError for a key that the schema does not have: ``+key=value`` gets past Hydra's typed root."""
-    hints = get_type_hints(schema)
-    for key, value in values.items():
-        if key not in hints:
-            raise InputError(f"{prefix}{key}: no such setting; {near(key, list(hints))}")
-        kinds = (hints[key], *getattr(hints[key], "__args__", ()))
-        inner = [kind for kind in kinds if hasattr(kind, "__dataclass_fields__")]
-        if inner and isinstance(value, Mapping):
-            refuse_extras(value, inner[0], f"{prefix}{key}.")
 
 
 def refuse_unusable(values: Any, path: str) -> None:
@@ -281,14 +217,21 @@ def refuse_unusable(values: Any, path: str) -> None:
         raise InputError(f"{path}={shown}: no such user has a home directory; expected a full path")
 
 
-def check_settings(values: Mapping[str, Any]) -> None:
-    """Raise InputError for a value that its setting does not allow. values: of the whole tree."""
+def check_settings(values: Mapping[str, Any]) -> Config:
+    """Return plain values as settings. Raises InputError for an unknown setting, or a value that is not allowed."""
     try:
-        _SETTINGS.validate_python(values)
+        return _SETTINGS.validate_python(values)
     except ValidationError as error:
         found = error.errors(include_url=False)[0]
-        key, reason = ".".join(map(str, found["loc"])), found.get("ctx", {}).get("error", found["msg"])
-        raise InputError(f"{key}={found['input']}: {reason}") from None
+        path = [str(part) for part in found["loc"]]
+        key, reason = ".".join(path), found.get("ctx", {}).get("error", found["msg"])
+    if found["type"] != "unexpected_keyword_argument":
+        raise InputError(f"{key}={found['input']}: {reason}")
+    group: Any = Config
+    for part in path[:-1]:
+        kind = get_type_hints(group)[part]
+        group = next(each for each in (kind, *get_args(kind)) if is_dataclass(each))
+    raise InputError(f"{key}: no such setting; {near(path[-1], [each.name for each in fields(group)])}")
 
 
 def conf_dir() -> Path:

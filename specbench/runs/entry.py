@@ -19,6 +19,7 @@ from typing import Any, get_type_hints
 import pydantic
 
 from specbench.method import Method
+from specbench.models.facade import ModelCard
 from specbench.names import near
 from specbench.types import InputError, named
 
@@ -35,6 +36,11 @@ class Entry:
     method: Method
     reset: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def check_model(self, card: ModelCard) -> None:
+        """Raise InputError for a model that the method cannot draft for."""
+        with named(f"method.{self.name}."):
+            self.method.check(card)
 
 
 def make_entry(name: str, node: Mapping[str, Any]) -> Entry:
@@ -70,7 +76,7 @@ def _method_class(key: str, target: str) -> type[Method]:
 
 
 def _is_plugin(package: str) -> bool:
-    """Whether a package may hold methods, found out without importing it."""
+    """Returns whether a package may contain methods, without importing it."""
     if package == METHODS or package in {point.module.partition(".")[0] for point in entry_points(group=PLUGINS)}:
         return True
     try:
@@ -107,10 +113,6 @@ def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> N
         except pydantic.ValidationError as error:
             wanted = error.errors()[0]["msg"]
             raise InputError(f"method.{name}.{key}={value}: {wanted} (declared {hints[key]})") from error
-    missing = [
-        key
-        for key, parameter in signature.parameters.items()
-        if parameter.default is parameter.empty and key not in parameters
-    ]
-    if missing:
+    required = [key for key, each in signature.parameters.items() if each.default is each.empty]
+    if missing := [key for key in required if key not in parameters]:
         raise InputError(f"method.{name}: lacks {', '.join(missing)}; set them with method.{name}.{missing[0]}=...")

@@ -10,35 +10,31 @@ import re
 import uuid
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from specbench.decode.lengths import Limit, make_limit
 from specbench.decode.sampling import Sampling, make_sampling
 from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
 from specbench.method import Peer, Remote
 from specbench.models.choose import check_attention, choose_parallelism
-from specbench.models.facade import ModelCard
 from specbench.names import Plain, printable
 from specbench.records.record import CONTROL, VANILLA
 from specbench.runs import composition
-from specbench.runs.config import Config, DecodeConfig, check_settings, refuse_extras, refuse_unusable
+from specbench.runs.config import Config, DecodeConfig, check_settings, refuse_unusable
 from specbench.runs.digest import digest
 from specbench.runs.entry import Entry, make_entry
 from specbench.runs.sources import Source, gather
 from specbench.serving.settings import ONE, check_load
 from specbench.suite import Suite
-from specbench.suite.prompt import PromptBuilder
-from specbench.trace import Trace
-from specbench.types import InputError, named
+from specbench.types import InputError
 
 MOST_BLOCKS = 1_000_000
+SCREEN = "screen"  # the look of plots that needs no file
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,45 +63,22 @@ class Job:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def suite(self) -> Suite:
-        """The questions."""
-        return self.source.suite
-
-    @property
-    def card(self) -> ModelCard:
-        """The model, without its weights."""
-        return self.source.card
-
-    @property
-    def prompts(self) -> PromptBuilder | None:
-        """How questions become prompts; None where prompts are recorded."""
-        return self.source.prompts
-
-    @property
-    def trace(self) -> Trace | None:
-        """The recorded answers, if there are any."""
-        return self.source.trace
+    def resets(self) -> dict[str, str]:
+        """Row -> when its method forgets what it has learned."""
+        return {row.name: row.reset for row in self.rows}
 
 
 def job_of(overrides: Sequence[str], like: Job | None = None) -> Job:
     """The checked job of ``specbench run OVERRIDES``, for scripts and tests; like: see ``make_job``."""
-    composition.register()
-    try:
-        return make_job(composition.compose_config(composition.CONFIG, list(overrides)), like)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise InputError(composition.explain(error, list(overrides))) from error
+    with composition.composing(overrides) as cfg:
+        return make_job(cfg, like)
 
 
 def job_at(overrides: Sequence[str]) -> tuple[Job, Path]:
     """The checked job of ``specbench run OVERRIDES``, and its directory. Raises InputError."""
-    composition.register()
     quiet_libraries()
-    given = composition.with_own_groups(overrides)
-    try:
-        cfg = composition.compose_config(composition.CONFIG, given)
+    with composition.composing(composition.with_own_groups(overrides)) as cfg:
         return begin_job(cfg, uuid.uuid4().hex), Path(cfg.hydra.run.dir).resolve()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise InputError(composition.explain(error, given)) from error
 
 
 def begin_job(cfg: DictConfig, launch: str) -> Job:
@@ -131,30 +104,27 @@ def quiet_libraries() -> None:
 
 
 def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
-    """Check a composed configuration and read everything but weights.
+    """Check a composed configuration and read everything but weights. Raises InputError.
 
-    Args:
-        cfg: The configuration; a method that is left out is deleted from it.
-        like: A job that differs in its methods alone, whose source is not read again.
-
-    Raises:
-        InputError: A setting, a question or the model does not allow the run.
+    cfg: the configuration; a method that is left out is deleted from it. like: a job that differs in its methods alone,
+    whose source is not read again.
     """
     resolved = composition.plain_values(cfg)
-    refuse_extras(resolved)
     refuse_unusable(resolved, "")
     if "hydra" in cfg:  # a cell of a sweep has its directory already
         refuse_unusable(str(cfg.hydra.run.dir), "hydra.run.dir")
-    settings = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in ("hydra", "method")])
-    config = cast(Config, OmegaConf.to_object(OmegaConf.merge(composition.schema(), settings)))
-    check_settings(asdict(config))
+    config = check_settings(resolved)
     check_load(config.load)
+    if config.report.style != SCREEN:
+        from specbench.report.plots import check_style  # brings pandas, which a run does without until its end
+
+        check_style(config.report.style)
     _refuse_under_load(config)
     optional = _unnamed(cfg, resolved["method"])
     entries, left_out = _fitting(_read_methods(resolved["method"]), optional, lambda entry: _check_loop(config, entry))
     source = like.source if like else gather(config)
     check_attention(config.engine.attention, config.engine.kind, source.card)
-    entries, others = _fitting(entries, optional, lambda entry: _check_model(source.card, entry))
+    entries, others = _fitting(entries, optional, lambda entry: entry.check_model(source.card))
     left_out |= others
     resolved = resolved | {"method": {name: node for name, node in resolved["method"].items() if name not in left_out}}
     OmegaConf.set_struct(cfg, False)
@@ -262,11 +232,6 @@ def _check_loop(config: Config, entry: Entry) -> None:
             f"method.{entry.name}.reset=category: requests of several categories are in flight at once; expected"
             " turn, case, never or run, or load=one"
         )
-
-
-def _check_model(card: ModelCard, entry: Entry) -> None:
-    with named(f"method.{entry.name}."):
-        entry.method.check(card)
 
 
 def _plan(config: Config, suite: Suite, resets: Mapping[str, str]) -> Sequence[Block]:

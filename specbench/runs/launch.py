@@ -10,8 +10,8 @@ import logging
 import os
 import re
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,43 +27,35 @@ from specbench.models.tensor_parallel.team import TeamError
 from specbench.names import Plain, printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
 from specbench.records.store import DISK_FAULTS, MANIFEST, PAGE
+from specbench.runs.config import ReportConfig
 from specbench.runs.execution import execute
 from specbench.runs.job import Job
+from specbench.runs.sources import LOADING
 from specbench.screen import DONE, FAILED, INTERRUPTED, Screen, ending_as_interrupts, forwarding, showing
 
 if TYPE_CHECKING:
     from specbench.report import Findings
 
 TABLE_WIDTH = 100
-SCREEN = "screen"  # the look of plots that needs no file
+EXACT = ("float32", "float64")  # dtypes in which every token must be the target's own
 LINE_EVERY_S = 30  # of progress off a terminal
 SLOW_S = 3  # of a step of loading
 
 
 def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) -> int:
-    """Run a job in its directory and report; returns the exit code.
+    """Run a job in its directory, or resume it, and report; returns the exit code.
 
-    Args:
-        job: A checked job.
-        directory: Where the run is written, or resumed.
-        report: False where another process reports.
-        again: Report a run that is complete and reported already.
-
-    Raises:
-        InputError: The directory cannot be used, or the target or a method cannot be loaded.
+    report: False if another process reports. again: report a run that is complete and reported already. Raises
+    InputError if the directory cannot be used, or the target or a method cannot be loaded.
     """
     console = open_console()
     directory = directory.resolve()
-    if job.config.report.style != SCREEN:
-        from specbench.report.plots import check_style  # brings pandas, which a run does without until its end
-
-        check_style(job.config.report.style)
     shown = Progress(console, job.config.report.progress, job.source.timed)
     try:
         with ending_as_interrupts():
-            with _log_file(directory / "run.log"), shown, forwarding(shown.show, "specbench.runs.sources"):
+            with _log_file(directory / "run.log"), shown, forwarding(shown.show, LOADING):
                 decoded = execute(job, directory, shown.observe)
-            return _report(job, directory, console, decoded or again) if report else DONE
+            return _report(job.config.report, directory, console, decoded or again) if report else DONE
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may have gone
             console.print(
@@ -76,7 +68,7 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) 
         return print_unwritten(error, directory)
 
 
-def _report(job: Job, directory: Path, console: Console, anew: bool) -> int:
+def _report(settings: ReportConfig, directory: Path, console: Console, anew: bool) -> int:
     """Report a run, unless that is done and not wanted ``anew``; returns the exit code."""
     from specbench.report import build_report, read_findings  # pandas and matplotlib only once they are needed
     from specbench.report.tables.terminal import print_findings, print_page
@@ -84,13 +76,13 @@ def _report(job: Job, directory: Path, console: Console, anew: bool) -> int:
     page, manifest = directory / PAGE, directory / MANIFEST  # whose price, or blocks, may have changed since
     if not anew and page.is_file() and page.stat().st_mtime >= manifest.stat().st_mtime:
         console.print(f"complete, skipped: {plain(directory)}", highlight=False, soft_wrap=True)
-        return _verdict(read_findings([directory]), job, directory, console)
+        return _verdict(read_findings([directory]), directory, console)
     with showing(console, "writing the report", "specbench.report.build"):
-        report = build_report([directory], plots=job.config.report.plots, style=job.config.report.style)
+        report = build_report([directory], plots=settings.plots, style=settings.style)
     print_findings(report.findings, console, report.load)
     for path in (directory / "records.jsonl", report.output / "summary.csv"):
         console.print(plain(path), highlight=False, soft_wrap=True)
-    code = _verdict(report.findings, job, directory, console)
+    code = _verdict(report.findings, directory, console)
     print_page(report.output, console)
     return code
 
@@ -114,7 +106,7 @@ def print_unwritten(error: OSError, directory: Path) -> int:
     )
 
 
-def _verdict(findings: Findings, job: Job, directory: Path, console: Console) -> int:
+def _verdict(findings: Findings, directory: Path, console: Console) -> int:
     """Return the exit code. Violations of vanilla (the noise floor), lossy methods and half precision do not count."""
     overall = findings.summary[findings.summary["category"] == OVERALL]
     dead = sorted(set(overall.loc[overall["cases"] == 0, "method"]))
@@ -122,7 +114,7 @@ def _verdict(findings: Findings, job: Job, directory: Path, console: Console) ->
         names = plain(", ".join(dead))
         console.print(f"[red]no case of {names} could be decoded[/]: see error in {plain(directory)}/records.jsonl")
     judged = overall[~overall["method"].isin({VANILLA, CONTROL, *findings.lossy})]
-    violations = int(judged["violations"].fillna(0).sum()) if job.card.dtype in ("float32", "float64") else 0
+    violations = int(judged["violations"].fillna(0).sum()) if findings.runs[0].about.model.dtype in EXACT else 0
     if violations:
         console.print(
             f"[red]{violations} tokens are not the target's own[/]: see lossless in {plain(directory)}/records.jsonl"
@@ -156,25 +148,6 @@ def _log_file(path: Path) -> Iterator[None]:
         handler.close()
 
 
-@dataclass(slots=True)
-class _Tally:
-    tokens: int = 0
-    seconds: float = 0.0
-    accepted: int = 0
-    steps: int = 0
-    errors: int = 0
-
-    def add(self, record: CaseRecord) -> None:
-        if record.status != "ok":
-            self.errors += 1
-            return
-        for turn in record.turns:
-            self.tokens += len(turn.ids)
-            self.seconds += turn.wall_s
-            self.accepted += sum(turn.accept)
-            self.steps += len(turn.accept)
-
-
 def _spell_s(seconds: float) -> str:
     """'0:35', '12:05', '3:04:05'."""
     return re.sub("^0:0?", "", str(timedelta(seconds=round(seconds))), count=1)
@@ -188,7 +161,7 @@ class Progress:
         self._timed = timed
         self._console = console
         self._live_wanted = enabled and console.is_terminal
-        self._tallies: dict[str, _Tally] = {}
+        self._tallies: defaultdict[str, Counter[str]] = defaultdict(Counter)  # method -> sums of its records
         self._bar = Bar(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("blocks"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console,
@@ -223,7 +196,11 @@ class Progress:
     def observe(self, records: Sequence[CaseRecord], done: int, total: int) -> None:
         """Count the records of one block (or, on resuming, of all earlier ones)."""
         for record in sorted(records, key=lambda record: record.method):
-            self._tallies.setdefault(record.method, _Tally()).add(record)
+            tally = self._tallies[record.method]
+            tally["errors"] += record.status != "ok"
+            for turn in record.turns if record.status == "ok" else ():
+                tally.update(tokens=len(turn.ids), accepted=sum(turn.accept), steps=len(turn.accept))
+                tally["seconds"] += turn.wall_s  # type: ignore[assignment]
         now = time.monotonic()
         earlier = done > self._done + 1  # blocks of another process; the model is yet to be loaded
         if not (earlier or self._first[0]):
@@ -250,7 +227,7 @@ class Progress:
         for name in ("method", "MAT", *speeds, "errors"):
             table.add_column(name, justify="left" if name == "method" else "right")
         for name, tally in self._tallies.items():
-            mat = f"{tally.accepted / tally.steps:.2f}" if tally.steps else ""
-            speed = f"{tally.tokens / tally.seconds:.1f}" if tally.seconds else ""
-            table.add_row(plain(name), mat, *([speed] if self._timed else []), str(tally.errors or ""))
+            mat = f"{tally['accepted'] / tally['steps']:.2f}" if tally["steps"] else ""
+            speed = f"{tally['tokens'] / tally['seconds']:.1f}" if tally["seconds"] else ""
+            table.add_row(plain(name), mat, *([speed] if self._timed else []), str(tally["errors"] or ""))
         return Group(self._bar, table)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,15 @@ import torch
 from specbench.decode.budgets import make_budgets
 from specbench.decode.loop import Request, derive_seed
 from specbench.decode.together import SharedLaps, SharedRequest, SharedServer, boundary
-from specbench.measure.clock import without_collector
+from specbench.measure.clock import Meter, without_collector
 from specbench.measure.plan import Block
 from specbench.method import Method, Remote
+from specbench.models.engine import Engine
 from specbench.records.record import CaseRecord, TurnLoad
 from specbench.runs.entry import Entry
+from specbench.runs.job import Job
 from specbench.runs.session import Session, fail, record_of
-from specbench.runs.sources import Turn
+from specbench.runs.sources import Stage, Turn
 from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import Served, Stretch, Visit, serve
 from specbench.serving.settings import LoadConfig, make_arrivals
@@ -81,29 +83,12 @@ class SharedTurn:
 class LoadSession(Session):
     """A session whose blocks are stretches of requests that share forwards."""
 
-    def under(self, load: LoadConfig, cases: Sequence[Case]) -> LoadSession:
-        """Set the load, and the cases of the suite, which ramps are taken from."""
-        self.load, self._cases = load, tuple(cases)
-        self._require_room()
-        return self
-
-    def _require_room(self) -> None:
-        """Raise InputError where memory is too small for the places, before anything is decoded."""
-        load, engine = self.load, self._engine
-        tokens = load.tokens or engine.context
-        try:
-            batch = engine.batch(load.requests, tokens)
-            size, left = batch.nbytes(), psutil.virtual_memory().available
-            batch.end()
-            if engine.device.type != "cpu" or size <= left:
-                return
-        except RuntimeError as error:  # torch's, of every device's memory
-            if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
-                raise
-        raise InputError(
-            f"load.requests={load.requests}: there is no memory for so many requests of {tokens} tokens each; expected"
-            f" fewer, or load.tokens below {tokens}"
-        )
+    def __init__(self, job: Job, stage: Stage, meter: Meter | None = None) -> None:
+        """The load is that of the job; ramps are taken from the cases of its suite. Raises InputError."""
+        super().__init__(job, stage, meter)
+        self.load = job.config.load
+        self._cases = [case for block in job.plan if block.round == 0 for case in block.cases]
+        require_memory(self.load, self._engine)
 
     def _block(self, block: Block, judge: bool) -> list[CaseRecord]:
         if block.index < 0:  # of the warm-up
@@ -176,7 +161,7 @@ class LoadSession(Session):
         places = len(self.free)
         ramp = load.requests if load.ramp is None else load.ramp
         stretch = Stretch(places, ramp, len(block.cases), load.chunk)
-        arrivals = make_arrivals(load, derive_seed(self._settings.seed, "arrivals", block.index))
+        arrivals = make_arrivals(load, derive_seed(self._decode.seed, "arrivals", block.index))
         questions = self._questions(block, entry, ramp)
         if isinstance(entry.method, Remote):
             entry.method.prepare(alone=False)
@@ -187,7 +172,7 @@ class LoadSession(Session):
         try:
             if entry.name not in self._budgets:  # what is known of a load outlives a stretch
                 own = make_budgets(load.budget, load.nodes or engine.max_nodes)
-                self._budgets[entry.name] = self._settings.limit(own) or own
+                self._budgets[entry.name] = self._limit(own) or own
             server = SharedServer(batch, laps, engine.eos, engine.max_nodes, self._budgets[entry.name])
             return serve(server, questions, arrivals, stretch)
         finally:
@@ -199,3 +184,21 @@ class LoadSession(Session):
         for place in itertools.count(first - ramp):
             case = self._cases[place % len(self._cases)]
             yield SharedTurn(self, block, case, entry, self.free.popleft())
+
+
+def require_memory(load: LoadConfig, engine: Engine) -> None:
+    """Raise InputError if memory is too small for the requests of a load, before anything is decoded."""
+    tokens = load.tokens or engine.context
+    try:
+        batch = engine.batch(load.requests, tokens)
+        size, left = batch.nbytes(), psutil.virtual_memory().available
+        batch.end()
+        if engine.device.type != "cpu" or size <= left:
+            return
+    except RuntimeError as error:  # torch's, of every device's memory
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+    raise InputError(
+        f"load.requests={load.requests}: there is no memory for so many requests of {tokens} tokens each; expected"
+        f" fewer, or load.tokens below {tokens}"
+    )

@@ -1,4 +1,4 @@
-"""Builds the manifest of a run from its job, and compares a job with the manifest of an earlier run.
+"""Builds the manifest of a run from its job.
 
 Warnings are written down; nothing is corrected, and no outlier is dropped. A run that was resumed has several
 processes: each adds its time, commit, machine and versions, and the warnings of all are kept.
@@ -7,15 +7,14 @@ processes: each adds its time, commit, machine and versions, and the warnings of
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from specbench import __version__
 from specbench.measure import environment
-from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block
 from specbench.method import Peer
 from specbench.records.manifest import (
@@ -33,13 +32,10 @@ from specbench.records.manifest import (
     Threads,
 )
 from specbench.records.record import SCHEMA, VANILLA
-from specbench.runs.digest import find_difference, fixed, of_methods
-from specbench.runs.entry import Entry
 from specbench.runs.job import Job
 from specbench.runs.sources import Stage
 from specbench.suite.prompt import TEMPLATES
 from specbench.trace import model_of
-from specbench.types import InputError
 
 DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERBOSE")
 
@@ -47,22 +43,35 @@ DEBUG = ("CUDA_LAUNCH_BLOCKING", "TORCH_SHOW_CPP_STACKTRACES", "TORCHDYNAMO_VERB
 def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Sequence[Block] = ()) -> Manifest:
     """The manifest before the first case is decoded.
 
-    Args:
-        job: what is run.
-        stage: what it runs on.
-        earlier: the manifest of the run that is resumed, None for a new run.
-        rest: the blocks to come; a method without any keeps its earlier entry.
+    earlier: of the run that is resumed, None for a new run. rest: the blocks to come; a method without any keeps its
+    earlier entry.
     """
     before = earlier or Manifest()
-    process = _process()
+    process = Process(
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        git=Git(**environment.git_state(Path(__file__).parent)),
+        machine=Machine(**environment.machine()),
+        versions=environment.versions(),
+    )
     if job.launch:
         process.launch = job.launch
     grown, left = _growths(job, earlier, rest), {name for block in rest for name in block.order}
     kept = {name: entry for name, entry in before.methods.items() if rest and name not in left}
+    methods = {
+        entry.name: MethodOfRun(
+            parameters=dict(entry.parameters),
+            reset=entry.reset,
+            lossless=entry.method.lossless,
+            peer=isinstance(entry.method, Peer),
+            reads_target=entry.name in stage.readers,
+            inputs={path: environment.weights_fingerprint(path) for path in entry.method.inputs},
+        )
+        for entry in job.entries
+    }
     given: dict[str, Any] = {}  # entries that a manifest has only where there is something to tell
     if stage.threads:
         given["threads"] = before.threads or Threads(**asdict(stage.threads))
-    if job.suite.whole:  # what a merge puts a part in its place by
+    if job.source.suite.whole:  # what a merge puts a part in its place by
         first = [block for block in job.plan if block.round == 0]
         places, cases = [block.place for block in first], [block.case.id for block in first]
         given["part"] = Part(of=str(job.config.suite.part), config_hash=job.whole, places=places, cases=cases)
@@ -81,14 +90,14 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
         forward=stage.engine.describe_forward(),
         parallel=Parallel(way=job.way, gpus=job.config.model.gpus) if job.way else None,
         suite=Questions(
-            name=job.suite.name,
-            cases=len(job.suite.cases),
-            turns=sum(len(case.turns) for case in job.suite.cases),
-            origin=job.suite.origin,
-            sha256=job.suite.sha256,
+            name=job.source.suite.name,
+            cases=len(job.source.suite.cases),
+            turns=sum(len(case.turns) for case in job.source.suite.cases),
+            origin=job.source.suite.origin,
+            sha256=job.source.suite.sha256,
         ),
-        trace=job.trace.summary() if job.trace else None,
-        methods={entry.name: _method(entry, entry.name in stage.readers) for entry in job.entries} | kept,
+        trace=job.source.trace.summary() if job.source.trace else None,
+        methods=methods | kept,
         control=job.config.measure.control,
         rounds=job.config.measure.rounds,
         temperature=job.config.decode.temperature,
@@ -100,39 +109,30 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
         warnings=before.warnings,
         **given,
     )
-    prompts = job.prompts.warnings if job.prompts else ()
-    manifest.warn([*job.suite.warnings, *job.card.warnings, *prompts, *filter(None, [stage.note])])
-    manifest.warn([*_warnings_before(process.git), *_warnings_between(manifest.processes)])
+    prompts = job.source.prompts.warnings if job.source.prompts else ()
+    manifest.warn([*job.source.suite.warnings, *job.source.card.warnings, *prompts, *filter(None, [stage.note])])
+    manifest.warn(_warnings(process.git, manifest.processes))
     return manifest
 
 
 def _growths(job: Job, earlier: Manifest | None, rest: Sequence[Block]) -> list[Growth]:
-    """What each later command has added to the run, this one included."""
+    """Returns what each later command has added to the run, including this one."""
     if earlier is None or earlier.config_hash == job.digest:
         return earlier.grown if earlier else []
     growth = Growth(
         block=rest[0].index,
         methods=[each.name for each in job.entries if each.name not in earlier.methods],
-        cases=len(job.suite.cases) - (earlier.suite.cases or 0),
+        cases=len(job.source.suite.cases) - (earlier.suite.cases or 0),
         rounds=job.config.measure.rounds - (earlier.rounds or 1),
         again=sum(len(block.order) < len(job.rows) for block in rest),
     )
     return [*earlier.grown, growth]
 
 
-def _process() -> Process:
-    return Process(
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        git=Git(**environment.git_state(Path(__file__).parent)),
-        machine=Machine(**environment.machine()),
-        versions=environment.versions(),
-    )
-
-
 def _model(job: Job, model: Any) -> TargetModel:
     """model: None where answers are replayed; the run that they are from knows its size."""
-    card = job.card
-    answered = model_of(Path(job.trace.origin)) if job.trace and model is None else TargetModel()
+    card, template = job.source.card, job.config.model.template or ""
+    answered = model_of(Path(job.source.trace.origin)) if job.source.trace and model is None else TargetModel()
     weights = answered.weights or answered.path
     size = sum(parameter.numel() for parameter in model.parameters()) if model is not None else answered.parameters
     return TargetModel(
@@ -146,80 +146,12 @@ def _model(job: Job, model: Any) -> TargetModel:
         tokenizer=card.tokenizer.name_or_path,
         fingerprint=environment.weights_fingerprint(card.path),
         **({"weights": weights} if weights == "random" else {}),
-        **_template(job),
+        **({"template": environment.weights_fingerprint(template)} if template.endswith(TEMPLATES) else {}),
     )
 
 
-def _template(job: Job) -> dict[str, str | None]:
-    """The fingerprint of a chat template that is a file."""
-    path = job.config.model.template or ""
-    return {"template": environment.weights_fingerprint(path)} if path.endswith(TEMPLATES) else {}
-
-
-def _method(entry: Entry, reads_target: bool) -> MethodOfRun:
-    return MethodOfRun(
-        parameters=dict(entry.parameters),
-        reset=entry.reset,
-        lossless=entry.method.lossless,
-        peer=isinstance(entry.method, Peer),
-        reads_target=reads_target,
-        inputs=_fingerprints(entry),
-    )
-
-
-def _fingerprints(entry: Entry) -> dict[str, str | None]:
-    """Path -> fingerprint of the files that a method decodes with."""
-    return {path: environment.weights_fingerprint(path) for path in entry.method.inputs}
-
-
-def shared(job: Job, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest's values as they are written: without home directory, user, host and secrets.
-
-    With ``report.identify`` they stay unchanged.
-    """
-    return dict(values) if job.config.report.identify else cast(dict[str, Any], hide_identity(values))
-
-
-def refuse_settings(job: Job, earlier: Manifest, directory: Path) -> None:
-    """Raise InputError where the earlier run has other settings than this job, or a method with others."""
-    if earlier.config_hash == job.digest:
-        return
-    there, here = (hide_identity(config) for config in (earlier.config.written, job.resolved))
-    one, two = of_methods(there), of_methods(here)
-    kept, asked = ({name: each[name] for name in one if name in two} for each in (one, two))
-    key, old, new = find_difference({"method": kept}, {"method": asked})
-    if old == new:
-        key, old, new = find_difference(fixed(there), fixed(here))
-    if old != new or not there:
-        what = f"{key}={old!r}, here {new!r}" if there else "its settings are not known"
-        raise InputError(
-            f"results directory {directory}: holds a run of another configuration ({what}); choose another with"
-            " hydra.run.dir=..., or keep it aside with measure.fresh=true"
-        )
-
-
-def check_same(job: Job, earlier: Manifest, directory: Path) -> None:
-    """Raise InputError unless the earlier run has this job's configuration, questions, weights and files."""
-    refuse_settings(job, earlier, directory)
-    compared: list[tuple[str, Any, Any]] = [
-        ("suite file", earlier.suite.sha256, job.suite.sha256),
-        ("weights", earlier.model.fingerprint, environment.weights_fingerprint(job.card.path)),
-    ]
-    if "template" in earlier.model.model_fields_set:  # an older manifest does not have it
-        compared += [("chat template", earlier.model.template, new) for new in _template(job).values()]
-    for entry in job.entries:
-        if entry.name in earlier.methods:
-            compared.append((f"file behind {entry.name}", earlier.methods[entry.name].inputs, _fingerprints(entry)))
-    for what, old, new in compared:
-        if hide_identity(old) != hide_identity(new):
-            raise InputError(
-                f"results directory {directory}: holds a run of another {what};"
-                " choose another with hydra.run.dir=..., or keep it aside with measure.fresh=true"
-            )
-
-
-def _warnings_before(git: Git) -> list[str]:
-    """What is known before the first case."""
+def _warnings(git: Git, processes: Sequence[Process]) -> list[str]:
+    """What is known before the first case. processes: of the run, which may have been resumed on another machine."""
     found = [busy] if (busy := environment.spell_busy()) else []
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     if governor.is_file() and (mode := governor.read_text().strip()) != "performance":
@@ -227,12 +159,6 @@ def _warnings_before(git: Git) -> list[str]:
     if git.dirty:
         found.append("the checkout has uncommitted changes: the commit does not name this code")
     found += [f"{name} is set: it slows the GPU path" for name in DEBUG if os.environ.get(name)]
-    return found
-
-
-def _warnings_between(processes: Sequence[Process]) -> list[str]:
-    """What is known of a run that went on in another process: other code or another machine."""
-    found: list[str] = []
     commits = {str(process.git.commit) for process in processes}
     processors = {str(process.machine.cpu) for process in processes}
     for what, seen in (("commits", commits), ("processors", processors)):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any
 
 from specbench.input import InputError
 from specbench.measure.plan import LASTING, Block
@@ -103,7 +103,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _StoredBlock:
-    """Where a block belongs, and where it is stored: shard, offset and size in bytes.
+    """The place of a block in the run and in the files: shard, offset and size in bytes.
 
     methods: the rows that its part had when the block was written; blocks of fewer rows come first in the merged run.
     """
@@ -120,19 +120,10 @@ class _StoredBlock:
 def merge(
     directories: Sequence[Path], out: Path, any_versions: bool = False, own: Mapping[str, Any] = MappingProxyType({})
 ) -> Manifest:
-    """Merge parts into a run.
+    """Merge the parts in ``directories`` into a run in ``out``; returns the manifest of the run.
 
-    Args:
-        directories: of the parts.
-        out: directory of the run.
-        any_versions: other versions of libraries are a warning instead of an error.
-        own: entries that the manifest gets.
-
-    Returns:
-        The manifest of the run.
-
-    Raises:
-        RunError: a part is not whole, is missing, or was made with something else than the first.
+    any_versions: other versions of libraries are a warning instead of an error. own: entries that the manifest gets.
+    Raises RunError if a part is incomplete, is missing, or was made with something else than the first.
     """
     shards = [_open(number, Path(directory)) for number, directory in enumerate(directories)]
     if (out / RECORDS).exists():
@@ -151,13 +142,17 @@ def merge(
     values |= {"grown": [growth.model_dump() for growth in grown]} if grown else {}
     with replacing(out / RECORDS) as file:
         for number, block in enumerate(blocks):
-            _copy(shards[block.shard], block, number, file)
+            with (shards[block.shard].directory / RECORDS).open("rb") as stored:
+                stored.seek(block.offset)
+                lines = stored.read(block.size).splitlines(keepends=True)
+            named = b'"block":%d,"shard":%d' % (number, block.shard)
+            file.writelines(_BLOCK.sub(named, line, count=1) for line in lines)
         write_manifest(out, values)
     return Manifest.model_validate(values)
 
 
 def is_whole(directory: Path, config_hash: str) -> bool:
-    """Whether a directory holds a whole part of the run with this configuration."""
+    """Returns whether a directory contains a complete part of the run with this configuration."""
     if not (directory / MANIFEST).exists():
         return False
     try:
@@ -268,14 +263,6 @@ def _join_growths(shards: Sequence[Shard], blocks: Sequence[_StoredBlock]) -> li
             cases, again = (sum(getattr(growth, key) for growth in same) for key in ("cases", "again"))
             found.append(Growth(block=number, methods=sorted(two - one), cases=cases, rounds=0, again=again))
     return found
-
-
-def _copy(shard: Shard, block: _StoredBlock, number: int, into: BinaryIO) -> None:
-    with (shard.directory / RECORDS).open("rb") as file:
-        file.seek(block.offset)
-        lines = file.read(block.size)
-    named = b'"block":%d,"shard":%d' % (number, shard.number)
-    into.writelines(_BLOCK.sub(named, line, count=1) for line in lines.splitlines(keepends=True))
 
 
 def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]:

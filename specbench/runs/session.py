@@ -1,36 +1,40 @@
-"""Decodes the blocks of a plan with a loaded target and bound methods, and gives their records.
+"""Loads the target of a job, binds its methods, and decodes the blocks of its plan into records.
 
-A case that fails becomes a record with ``status: error`` and its traceback, and the run goes on; no figure counts it.
+A case that fails becomes a record with ``status: error`` and its traceback, and the run continues; no figure counts it.
 Garbage is collected between blocks only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import traceback
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
+from torch.backends.cuda import enable_cudnn_sdp
 
 from specbench.decode.budgets import Budgets
-from specbench.decode.lengths import Limit, describe_idle
+from specbench.decode.lengths import describe_idle
 from specbench.decode.loop import Request, Transcript, decode
-from specbench.decode.sampling import Sampling
+from specbench.decode.threads import choose_threads
 from specbench.measure.clock import Clock, Meter, without_collector
 from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block, starts_span
 from specbench.method import Peer
+from specbench.models.choose import TENSOR
 from specbench.models.tensor_parallel.team import TeamError
 from specbench.records.record import VANILLA, CaseRecord, Failure, TurnRecord
 from specbench.runs.entry import Entry
-from specbench.runs.sources import Stage, Turn
+from specbench.runs.job import Job
+from specbench.runs.sources import LOADING, Stage, Turn
 from specbench.suite.number import is_right
 from specbench.suite.prompt import answer_text, count_thinking, thinking_marks
 from specbench.types import Case, CaseError
 
-log = logging.getLogger(__name__)
+log, loading = logging.getLogger(__name__), logging.getLogger(LOADING)
 _KILLED = Failure(
     type="Killed",
     message="the process was killed in this block three times: the case is not tried again",
@@ -39,30 +43,40 @@ _KILLED = Failure(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSettings:
-    """What applies to every request of a run. judge: its answers. in_prefill: see ``Request``. limit: of drafts."""
+@contextlib.contextmanager
+def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
+    """Load the target of a job and bind its methods; both are closed at the end.
 
-    max_new_tokens: int
-    sampling: Sampling | None
-    seed: int
-    judge: bool = True
-    keep_trees: int = 0
-    in_prefill: bool = False
-    limit: Limit = lambda inner: inner
+    threads: the number of CPU threads of the run that is resumed, if any. Raises InputError if the target cannot be
+    driven, or a method cannot be served.
+    """
+    model, source = job.config.model, job.source
+    enable_cudnn_sdp(model.cudnn_attention)
+    stage = source.open(job.sampling, job.way, job.why)
+    try:
+        if source.loads and job.way != TENSOR:
+            loading.info("choosing the threads")
+            stage = replace(stage, threads=choose_threads(stage.engine, model.threads, threads))
+        readers = frozenset(entry.name for entry in job.entries if source.bind(entry, stage))
+        source.refuse_together(job.entries)
+        loading.info("warming up, %d prompts a method", len(stage.warmup))
+        yield replace(stage, readers=readers)
+    finally:
+        for entry in job.entries:
+            entry.method.close()
+        stage.engine.close()
 
 
 class Session:
-    """Runs blocks of the plan with methods that are bound."""
+    """Runs blocks of the plan with the methods of a job, which are bound to a stage."""
 
-    def __init__(
-        self, stage: Stage, entries: Sequence[Entry], settings: RequestSettings, meter: Meter | None = None
-    ) -> None:
+    def __init__(self, job: Job, stage: Stage, meter: Meter | None = None) -> None:
         """meter: of the GPUs' energy, None where it cannot be read."""
         self._engine, self.next_turn, self._source = stage.engine, stage.next_turn, stage.source
-        self._settings, self._meter = settings, meter
-        self._entries = {entry.name: entry for entry in entries}
-        self._lengths = {entry.name: settings.limit(None) for entry in entries}
+        self._decode, self._measure, self._sampling = job.config.decode, job.config.measure, job.sampling
+        self._limit, self._meter = job.limit, meter
+        self._entries = {entry.name: entry for entry in job.rows}
+        self._lengths = {entry.name: job.limit(None) for entry in job.rows}
         self._budgets: dict[str, Budgets] = {}  # of a load, by method
         self._clock = Clock(stage.target.device)
         self._tokenizer = stage.target.card.tokenizer
@@ -100,7 +114,7 @@ class Session:
             for entry in self._entries.values():
                 if starts_span(plan, place, entry.reset):
                     self._reset(entry)
-            yield self._block(block, judge=self._settings.judge and self._settings.sampling is None)
+            yield self._block(block, judge=self._measure.lossless and self._sampling is None)
 
     @property
     def warnings(self) -> list[str]:
@@ -122,7 +136,6 @@ class Session:
         return records
 
     def _judge(self, case: Case, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]) -> None:
-        """Judge one case's records as the source of their tokens allows."""
         try:
             self._source.judge(self._engine, self._entries[VANILLA].method, records, prompts)
         except (CaseError, torch.OutOfMemoryError) as error:
@@ -157,16 +170,16 @@ class Session:
         record.correct = is_right(case, self._answer(record.turns[-1]))
 
     def request(self, asked: Turn, names: tuple[object, ...], block: Block, lengths: Budgets | None = None) -> Request:
-        """What the loop decodes for a turn. names: of its random draws. lengths: the policy of draft lengths."""
-        settings = self._settings
+        """Returns the request of a turn. names: of its random draws. lengths: the policy of draft lengths."""
+        most = self._decode.max_new_tokens
         return Request(
             prompt=asked.prompt,
-            limit=min(settings.max_new_tokens, asked.length or settings.max_new_tokens),
-            sampling=settings.sampling,
-            seed=settings.seed,
+            limit=min(most, asked.length or most),
+            sampling=self._sampling,
+            seed=self._decode.seed,
             names=names,
-            keep_trees=0 <= block.place < settings.keep_trees,
-            in_prefill=settings.in_prefill,
+            keep_trees=0 <= block.place < self._measure.keep_trees,
+            in_prefill=self._decode.first_draft == "prefill",
             budgets=lengths,
         )
 

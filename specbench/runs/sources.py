@@ -1,13 +1,12 @@
-"""Where the tokens of a run come from: a model, recorded answers, a model timed along recorded answers, or a server.
+"""The source of a run's tokens: a model, recorded answers, a model timed along recorded answers, or a server.
 
-A source reads everything that needs no weights (``gather``), refuses settings and methods that do not fit it
-(``refuse``, ``refuse_method``), provides the engine and the target that methods decode with (``open``), and decides how
-an answer is judged (``judge``). What it refuses is an InputError that names the setting.
+A source reads everything that needs no weights (``gather``), refuses settings and methods that do not fit it, loads the
+engine and the target that methods decode with (``open``), and decides how an answer is checked (``judge``). What it
+refuses is an InputError that names the setting.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import logging
@@ -15,42 +14,40 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from specbench.decode.check import check_engine
-from specbench.decode.threads import ThreadChoice, choose_threads
+from specbench.decode.sampling import Sampling
+from specbench.decode.threads import ThreadChoice
 from specbench.measure.lossless import compare_block, judge_block
 from specbench.measure.plan import WARMUP
 from specbench.method import Method, Peer, Remote
-from specbench.models.choose import TENSOR, make_engine, make_timed
+from specbench.models.choose import TENSOR, make_engine
 from specbench.models.engine import Engine
 from specbench.models.facade import ModelCard, Target
-from specbench.models.fast.attention import FastOptions, allow_cudnn_attention
+from specbench.models.fast.attention import FastOptions
 from specbench.models.load import find_eos, load_model, locate, read_card, read_tokenizer
 from specbench.models.replay import ReplayEngine, ServerEngine
 from specbench.models.tensor_parallel.start import TeamSettings, start
-from specbench.models.timed import TimedEngine, WatchedTarget
-from specbench.names import suite_name
+from specbench.models.timed import AlongRecord, WatchedTarget
 from specbench.records.record import VANILLA, CaseRecord, EngineKind
 from specbench.runs.config import Config
 from specbench.runs.entry import Entry
-from specbench.suite import Selection, Shots, Suite, load_suite, select, whole_of
+from specbench.suite import Suite, load_suite, select, whole_of
 from specbench.suite.prompt import PromptBuilder, answer_text
 from specbench.trace import Trace, find_trace, kind_of, model_of, read_trace
 from specbench.types import Case, InputError, named
-
-if TYPE_CHECKING:
-    from specbench.runs.job import Job
 
 ALIKE = 0.9  # share of answers whose count comes out with the right tokenizer; a wrong one gives far less
 SPELLED = 50  # answers that are turned into text to see whether the tokenizer is theirs
 SERVED = "server"  # in place of a folder of weights
 MOST_CONTEXT = 1 << 20  # [tokens] where a tokenizer names no length: the server refuses what is too long
 FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
-log = logging.getLogger(__name__)
+LOADING = "specbench.runs.loading"  # name of the log of the steps of loading, which the display shows
+log = logging.getLogger(LOADING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a run decodes with: an engine and a target, with the methods bound to it.
+    """The parts with which a run decodes: an engine and a target, with the methods bound to it.
 
     source: judges the answers. next_turn: (case, its answers so far) -> its next turn. warmup: cases to decode before
     the clock counts. note: on the choice of the engine. readers: methods whose drafts come from what the target
@@ -81,38 +78,11 @@ class Stage:
     threads: ThreadChoice | None = None
 
 
-@contextlib.contextmanager
-def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
-    """Load the target of a job and bind its methods; both are closed at the end.
-
-    Args:
-        job: A checked job.
-        threads: The number of CPU threads of the run that is resumed, if any.
-
-    Raises:
-        InputError: The target cannot be driven, or a method cannot be served.
-    """
-    config, source = job.config, job.source
-    allow_cudnn_attention(config.model.cudnn_attention)
-    stage = source.open(job)
-    try:
-        if source.loads and job.way != TENSOR:
-            log.info("choosing the threads")
-            stage = replace(stage, threads=choose_threads(stage.engine, config.model.threads, threads))
-        readers = frozenset(entry.name for entry in job.entries if source.bind(entry, stage))
-        source.refuse_together(job.entries)
-        log.info("warming up, %d prompts a method", len(stage.warmup))
-        yield replace(stage, readers=readers)
-    finally:
-        for entry in job.entries:
-            entry.method.close()
-        stage.engine.close()
-
-
 @dataclass(frozen=True)
 class Source(ABC):
-    """The questions of a run, the model's card, how prompts are made, and the trace where answers are recorded."""
+    """The questions of a run, the model's card, how prompts are made, and the trace if answers are recorded."""
 
+    config: Config
     suite: Suite
     card: ModelCard
     prompts: PromptBuilder | None = None
@@ -127,8 +97,8 @@ class Source(ABC):
         """Read everything but weights. Raises InputError."""
 
     @abstractmethod
-    def open(self, job: Job) -> Stage:
-        """Load what the job decodes with; no method is bound yet. Raises InputError."""
+    def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
+        """Load what methods decode with; none is bound yet. way, why: as ``choose_parallelism`` chose them."""
 
     def refuse_method(self, entry: Entry) -> None:
         """Raise InputError for a method that this source cannot serve."""
@@ -167,9 +137,9 @@ class Source(ABC):
         """Judge the records of one case by teacher forcing. prompts: method -> token ids of each turn's prompt."""
         judge_block(records, prompts, engine.gaps, self.card.dtype)
 
-    def ask(self, job: Job, engine: Engine, model: Any, note: str | None = None) -> Stage:
+    def ask(self, sampling: Sampling | None, engine: Engine, model: Any, note: str | None = None) -> Stage:
         """A stage that answers the questions of the suite; the engine of a model is checked."""
-        config, prompts = job.config, self.prompts
+        prompts, settings = self.prompts, self.config.engine
         assert prompts is not None
         if model is not None:
             log.info("checking the engine")
@@ -178,8 +148,8 @@ class Source(ABC):
         def next_turn(case: Case, answers: Sequence[str]) -> Turn:
             return Turn(prompts.ids(case.turns[: len(answers) + 1], answers))
 
-        target = Target(self.card, model, config.engine.max_nodes, job.sampling, config.engine.attention)
-        warmup = tuple(WARMUP[index % len(WARMUP)] for index in range(config.measure.warmup))
+        target = Target(self.card, model, settings.max_nodes, sampling, settings.attention)
+        warmup = tuple(WARMUP[index % len(WARMUP)] for index in range(self.config.measure.warmup))
         return Stage(self, engine, target, next_turn, warmup, note)
 
 
@@ -193,42 +163,36 @@ class Model(Source):
             raise InputError(
                 "suite=trace: is for a trace, as model=replay model.trace=FILE; expected a suite of questions"
             )
-        suite = _load_suite(config)
-        card = read_card(**model_options(config), **_card_options(config))
-        return cls(suite, card, _prompts(config, card.tokenizer))
+        card = read_card(**_card_options(config))
+        return cls(config, load_suite(config.suite), card, _prompts(config, card.tokenizer))
 
-    def open(self, job: Job) -> Stage:
+    def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
         """Load the weights behind the engine that is configured, on one device or shared by several."""
-        config, wanted = job.config, job.config.engine
+        config, kind, most = self.config, self.config.engine.kind, self.config.engine.max_nodes
         log.info("loading the weights of %s", self.card.name)
-        if job.way == TENSOR:
-            return self._share(job)
+        if way == TENSOR:
+            engine, model = start(
+                TeamSettings(
+                    card=self.card,
+                    ranks=config.model.gpus or 1,
+                    max_nodes=most,
+                    revision=config.model.revision,
+                    safetensors=config.model.safetensors,
+                    seed=_seed(config),
+                    options=_fast_options(config),
+                    threads=config.model.threads,
+                    check=config.model.check_ranks,
+                )
+            )
+            try:
+                return self.ask(sampling, engine, model)
+            except BaseException:
+                engine.close()
+                raise
         model = load_model(self.card, seed=_seed(config), **model_options(config))
-        attention = config.model.attention
-        engine, reason = make_engine(wanted.kind, model, self.card, wanted.max_nodes, attention, _fast_options(config))
-        reason = (job.why or reason) if wanted.kind == EngineKind.AUTO else None
-        return self.ask(job, engine, model, f"engine=auto chose {engine.kind}: {reason}" if reason else None)
-
-    def _share(self, job: Job) -> Stage:
-        """A model that several processes share by tensor parallelism."""
-        model = job.config.model
-        settings = TeamSettings(
-            card=self.card,
-            ranks=model.gpus or 1,
-            max_nodes=job.config.engine.max_nodes,
-            revision=model.revision,
-            safetensors=model.safetensors,
-            seed=_seed(job.config),
-            options=_fast_options(job.config),
-            threads=model.threads,
-            check=model.check_ranks,
-        )
-        engine, whole = start(settings)
-        try:
-            return self.ask(job, engine, whole)
-        except BaseException:
-            engine.close()
-            raise
+        chosen, reason = make_engine(kind, model, self.card, most, config.model.attention, _fast_options(config))
+        reason = (why or reason) if kind == EngineKind.AUTO else None
+        return self.ask(sampling, chosen, model, f"engine=auto chose {chosen.kind}: {reason}" if reason else None)
 
 
 class Server(Source):
@@ -244,9 +208,7 @@ class Server(Source):
             raise InputError(
                 "model.tokenizer: not set; expected the folder or hub id of the tokenizer of the served model"
             )
-        source = locate(model.tokenizer, "model.tokenizer")
-        options = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
-        tokenizer = read_tokenizer(source, "model.tokenizer", **options)
+        source, tokenizer = _read_tokenizer(config, model.tokenizer, "model.tokenizer")
         settings = PreTrainedConfig.from_dict({"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id})
         card = ModelCard(
             name=model.name or "server",
@@ -258,11 +220,11 @@ class Server(Source):
             dtype=model.dtype,
             device="server",
         )
-        return cls(_load_suite(config), card, _prompts(config, tokenizer))
+        return cls(config, load_suite(config.suite), card, _prompts(config, tokenizer))
 
-    def open(self, job: Job) -> Stage:
+    def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
         """Nothing is loaded: the methods ask the servers."""
-        return self.ask(job, ServerEngine(self.card, job.config.engine.max_nodes), None)
+        return self.ask(sampling, ServerEngine(self.card, self.config.engine.max_nodes), None)
 
     def refuse_method(self, entry: Entry) -> None:
         """Raise InputError for a method that needs a model here."""
@@ -306,10 +268,9 @@ class Recorded(Source):
                 f"decode.temperature={config.decode.temperature}: a replay emits the recorded tokens; expected 0"
             )
         own_tokenizer = config.model.tokenizer or config.model.path
-        key = "model.tokenizer" if own_tokenizer else f"model.trace={path}, the manifest beside it: model.tokenizer"
-        options = {"revision": config.model.revision, "trust_remote_code": config.model.trust_remote_code}
-        tokenizer = read_tokenizer(locate(_tokenizer_source(config, path), key), key, **options)
-        suite = None if config.suite.format == FROM_TRACE else _load_suite(config)
+        key = "model.tokenizer" if own_tokenizer else f"model.trace={path}, the manifest next to it: model.tokenizer"
+        tokenizer = _read_tokenizer(config, _tokenizer_source(config, path), key)[1]
+        suite = None if config.suite.format == FROM_TRACE else load_suite(config.suite)
         wanted = suite.cases if suite else None
         trace = read_trace(path, lambda: _prompts(config, tokenizer), tokenizer.eos_token_id, wanted)
         turns = [turn for each in trace.conversations for turn in each.turns]
@@ -320,13 +281,16 @@ class Recorded(Source):
                 f" {highest}; expected the tokenizer of the model that answered, which the run of a records.jsonl"
                 " names itself"
             )
+        end = tokenizer.eos_token_id  # ends drafts as in the recorded run, unless it is inside an answer
+        inside = end is None or any((turn.ids[:-1] == end).any() for turn in turns)
+        own_end = frozenset() if inside else frozenset({end})
         card = ModelCard(
             name=config.model.name or trace.model or path.stem,
             path=trace.origin,
             config=PreTrainedConfig.from_dict({"vocab_size": max(len(tokenizer), 1 + highest)}),
             tokenizer=tokenizer,
             context=max(len(turn.prompt) + len(turn.ids) for turn in turns),
-            eos=trace.ends | _own_end(trace, tokenizer.eos_token_id),
+            eos=trace.ends | own_end,
             dtype="auto",
             device="cpu",
         )
@@ -334,24 +298,24 @@ class Recorded(Source):
         both = f"{suite.sha256} {trace.sha256}" if suite else ""
         questions = Suite(
             suite.name if suite else trace.suite or path.stem,
-            tuple(own if suite else select(own, _selection(config))),
+            tuple(own) if suite else select(own, config.suite),
             trace.origin,
             hashlib.sha256(both.encode()).hexdigest() if both else trace.sha256,
             tuple(trace_warnings(trace, suite, tokenizer)),
-            suite.whole if suite else whole_of(own, _selection(config)),
+            suite.whole if suite else whole_of(own, config.suite),
         )
-        return cls(questions, card, None, trace)
+        return cls(config, questions, card, None, trace)
 
-    def open(self, job: Job) -> Stage:
+    def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
         """Nothing is loaded: the engine emits what is recorded."""
-        most = job.config.engine.max_nodes
-        return self.recall(job, ReplayEngine(self.card.eos, most), Target(self.card, None, most, None))
+        most = self.config.engine.max_nodes
+        return self.recall(ReplayEngine(self.card.eos, most), Target(self.card, None, most, None))
 
-    def recall(self, job: Job, engine: ReplayEngine | TimedEngine, target: Target, note: str | None = None) -> Stage:
+    def recall(self, engine: ReplayEngine | AlongRecord, target: Target, note: str | None = None) -> Stage:
         """A stage of turns as they were recorded; the engine loads each before it is decoded."""
         assert self.trace is not None
         turns = {each.case.id: each.turns for each in self.trace.conversations}
-        given = int(job.config.decode.first_draft == "prefill")  # prompt tokens that the engine emits as an answer's
+        given = int(self.config.decode.first_draft == "prefill")  # prompt tokens that the engine emits as an answer's
 
         def next_turn(case: Case, answers: Sequence[str]) -> Turn:
             turn = turns[case.id][len(answers)]
@@ -361,7 +325,7 @@ class Recorded(Source):
             return Turn(prompt, len(ids), turn.text)
 
         # Only what is recorded can be decoded, so the trace warms up too.
-        warmup = tuple(each.case for each in self.trace.conversations[: job.config.measure.warmup])
+        warmup = tuple(each.case for each in self.trace.conversations[: self.config.measure.warmup])
         return Stage(self, engine, target, next_turn, warmup, note)
 
     def refuse_method(self, entry: Entry) -> None:
@@ -379,13 +343,11 @@ class Timed(Recorded):
     def gather(cls, config: Config) -> Source:
         """Read the trace and the model's card. Raises InputError where the model is too small for the trace."""
         path = find_trace(str(config.model.trace))
-        options = _card_options(config)
-        if not options["path"] and not options["random"]:
+        if not config.model.path and not config.model.random:
             raise InputError("engine=timed: no model to time; expected one, e.g. model=random_7b or model=random")
         found = super().gather(config)
         assert found.trace is not None
-        options["tokenizer"] = _tokenizer_source(config, path)
-        card = read_card(**model_options(config), **options)
+        card = read_card(**_card_options(config) | {"tokenizer": _tokenizer_source(config, path)})
         chosen = {case.id for case in found.suite.cases}
         turns = [turn for each in found.trace.conversations if each.case.id in chosen for turn in each.turns]
         highest = max(int(ids.max()) for turn in turns for ids in (turn.prompt, turn.ids))
@@ -404,16 +366,17 @@ class Timed(Recorded):
             )
         return replace(found, card=replace(card, eos=found.card.eos))
 
-    def open(self, job: Job) -> Stage:
+    def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
         """Load the weights behind an engine that is driven along the record."""
-        config, wanted = job.config, job.config.engine
+        config, settings = self.config, self.config.engine
         log.info("loading the weights of %s", self.card.name)
         model = load_model(self.card, seed=_seed(config), **model_options(config))
-        options = _fast_options(config)
-        engine, reason = make_timed(model, self.card, wanted.max_nodes, config.model.attention, options)
+        attention, options = config.model.attention, _fast_options(config)
+        engine, reason = make_engine(EngineKind.TIMED, model, self.card, settings.max_nodes, attention, options)
+        assert isinstance(engine, AlongRecord)
         check_engine(engine, model)
-        target = WatchedTarget(self.card, model, wanted.max_nodes, None, wanted.attention)
-        return self.recall(job, engine, target, f"engine=timed drives the eager forward: {reason}" if reason else None)
+        target = WatchedTarget(self.card, model, settings.max_nodes, None, settings.attention)
+        return self.recall(engine, target, f"engine=timed drives the eager forward: {reason}" if reason else None)
 
 
 SOURCES = {EngineKind.REPLAY: Recorded, EngineKind.TIMED: Timed, EngineKind.SERVER: Server}
@@ -431,14 +394,6 @@ def gather(config: Config) -> Source:
 
 def _no_replay(name: str, reason: str) -> str:
     return f"method.{name}: {reason}, and a replay has recorded tokens only; leave it out, or choose a model"
-
-
-def _own_end(trace: Trace, eos: int | None) -> frozenset[int]:
-    """The tokenizer's EOS where it cuts no answer: no draft goes on behind it, as in the run that was recorded."""
-    turns = (turn for each in trace.conversations for turn in each.turns)
-    if eos is None or any((turn.ids[:-1] == eos).any() for turn in turns):
-        return frozenset()
-    return frozenset({eos})
 
 
 def trace_warnings(trace: Trace, suite: Suite | None, tokenizer: Any) -> Iterator[str]:
@@ -494,32 +449,11 @@ def _tokenizer_source(config: Config, path: Path) -> str:
     return str(source)
 
 
-def _selection(config: Config) -> Selection:
-    """Which cases the configuration keeps."""
-    suite = config.suite
-    categories, ids = (None if names is None else tuple(names) for names in (suite.categories, suite.ids))
-    return Selection(categories, suite.limit, suite.sample, suite.seed, suite.first, ids, suite.part, suite.order)
-
-
-def _load_suite(config: Config) -> Suite:
-    suite = config.suite
-    if not suite.name and not suite.path:
-        raise InputError("suite.path: not set; expected a file of questions, or one of the suites by suite=NAME")
-    return load_suite(
-        suite.name or suite_name(suite.path or ""),
-        path=suite.path,
-        relative=suite.relative,
-        hub=vars(suite.hub) if suite.hub else None,
-        home=suite.home,
-        format=suite.format or (None if suite.name else "own"),
-        fields={ours: theirs for ours, theirs in vars(suite.fields).items() if theirs},
-        frame=suite.frame,
-        form=suite.form,
-        shots=Shots(suite.shots, suite.shots_seed, suite.shots_from),
-        expected=suite.expected,
-        sha256=suite.sha256,
-        selection=_selection(config),
-    )
+def _read_tokenizer(config: Config, path: str, key: str) -> tuple[str, PreTrainedTokenizerBase]:
+    """The folder or hub id of a tokenizer, and the tokenizer. key: the setting that names it, for errors."""
+    source = locate(path, key)
+    options = {"revision": config.model.revision, "trust_remote_code": config.model.trust_remote_code}
+    return source, read_tokenizer(source, key, **options)
 
 
 def _prompts(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptBuilder:
@@ -543,6 +477,6 @@ def model_options(config: Config) -> dict[str, Any]:
 
 def _card_options(config: Config) -> dict[str, Any]:
     model = config.model
-    names = ("path", "name", "tokenizer", "context", "dtype", "device")
+    names = ("path", "name", "tokenizer", "context", "dtype", "device", "overrides")
     random = {"family": model.random.family, "config": dict(model.random.config)} if model.random else None
-    return {**{name: getattr(model, name) for name in names}, "random": random, "overrides": model.overrides}
+    return {**model_options(config), **{name: getattr(model, name) for name in names}, "random": random}

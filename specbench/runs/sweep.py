@@ -1,4 +1,4 @@
-"""Jobs on one of Hydra's launchers: the jobs of a sweep, or the shards of one run, and how each of them ended.
+"""Jobs on one of Hydra's launchers, those of a sweep or the shards of one run, and how each of them ended.
 
 A launcher may pickle the task and run it anywhere, so all that a job reports comes back as its value (``Ended``).
 """
@@ -33,15 +33,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.measure.identity import hide_in_file
 from specbench.names import printable
-from specbench.records.store import RECORDS, SHARDS
+from specbench.records.store import RECORDS
 from specbench.runs.config import conf_dir
-from specbench.runs.execution import begin_shards, join_shards, locked, missing_shards
-from specbench.runs.job import Job, begin_job, limit_of, quiet_libraries
-from specbench.runs.launch import open_console, plain, print_unwritten, run_job
+from specbench.runs.job import begin_job, limit_of, quiet_libraries
+from specbench.runs.launch import open_console, plain, run_job
 from specbench.screen import DONE, FAILED, INTERRUPTED, ending_as_interrupts, fail, showing
 from specbench.types import InputError
-
-OF_SHARDS = ("suite.part=", "run.shards=", "measure.fresh=", "report.plots=", "hydra.sweep.dir=", "hydra.sweep.subdir=")
 
 # Of Hydra's own settings: what may be called. Hydra takes no launcher and no sweeper that is not one of its plugins.
 MAY_CALL = re.compile(
@@ -60,7 +57,7 @@ ASKED_EVERY_S = 30  # Slurm forgets a job that ended after five minutes (its Min
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a job ended. overrides: what sets it apart from the others. directory: None where it is unknown.
+    """The end of a job. overrides: those that distinguish it from the others. directory: None if it is unknown.
 
     code: its exit code. reason: in one line, '' where it is done.
     """
@@ -73,9 +70,9 @@ class Ended:
 
 def run_sweep(name: str, overrides: list[str]) -> int:
     """Run the jobs of a sweep on Hydra's launcher, and report over all of them; returns the highest exit code."""
-    task = functools.partial(_run_one, launch=uuid.uuid4().hex)
+    task = functools.partial(run_one, launch=uuid.uuid4().hex)
     ended, cfg = run_jobs(task, name, overrides, lambda cfg: limit_of(cfg.decode))
-    _print_failed(ended)
+    print_failed(ended)
     runs = [job.directory for job in ended if job.directory and (job.directory / RECORDS).is_file()]
     if len(runs) > 1:
         from specbench.report import build_report
@@ -89,7 +86,7 @@ def run_sweep(name: str, overrides: list[str]) -> int:
     return max((job.code for job in ended), default=DONE)
 
 
-def _print_failed(jobs: Sequence[Ended]) -> None:
+def print_failed(jobs: Sequence[Ended]) -> None:
     """Print a line for each job that failed."""
     console = open_console()
     alike = set[str]().union(*(job.overrides for job in jobs)).intersection(*(job.overrides for job in jobs))
@@ -104,27 +101,7 @@ def _print_failed(jobs: Sequence[Ended]) -> None:
         )
 
 
-def run_shards(job: Job, directory: Path, name: str, overrides: list[str]) -> int:
-    """Workers on Hydra's launcher share the cases, those that are not done; then the run is what they make together."""
-    with locked(directory):
-        shards = begin_shards(job, directory)
-        left = missing_shards(job, shards)
-        own = [item for item in overrides if not item.startswith(OF_SHARDS)]
-        own += [f"suite.part={','.join(left)}", "run.shards=1", "measure.fresh=false", "report.plots=false"]
-        own += [f"hydra.sweep.dir={directory / SHARDS}", "hydra.sweep.subdir=${part_name:}"]
-        worker = functools.partial(_run_one, launch=str(job.launch), report=False)
-        ended = run_jobs(worker, name, own)[0] if left else []
-        _print_failed(ended)
-        if left := missing_shards(job, shards):
-            return max([FAILED, *(job.code for job in ended)])
-        try:
-            join_shards(job, shards, directory)
-        except OSError as error:  # a full disk; the shards are as they were
-            return print_unwritten(error, directory)
-    return run_job(job, directory)
-
-
-def _run_one(
+def run_one(
     cfg: DictConfig, launch: str, report: bool = True, total: int | None = None, swept: Sequence[str] = ()
 ) -> Ended:
     """One job of a sweep, perhaps in another process or on another machine. launch: which command began it.
@@ -161,7 +138,7 @@ def run_jobs(
     overrides: Sequence[str],
     check: Callable[[DictConfig], Any] = lambda _: None,
 ) -> tuple[list[Ended], DictConfig]:
-    """Run a sweep to its end, whatever becomes of its jobs; returns them and the sweep's own configuration.
+    """Run a sweep to its end, even if jobs fail; returns them and the sweep's own configuration.
 
     task: also takes ``total`` and ``swept``: how many jobs there are, and the settings in which they differ. name:
     of the configuration. check: is given each way of drafting before the first job.
@@ -171,7 +148,11 @@ def run_jobs(
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
         cfg = hydra.config_loader.load_configuration(name, list(overrides), RunMode.MULTIRUN)
-        _refuse_calls(cfg)
+        for call in _calls(OmegaConf.to_container(cfg.hydra), "hydra"):
+            if not MAY_CALL.fullmatch(call):  # a sweep would call it
+                raise InputError(
+                    f"{call}: names code to be called; expected a plugin of Hydra as launcher or sweeper only"
+                )
         package = _require_launcher(cfg.hydra.launcher._target_)
         jobs, swept = _list_jobs(hydra.config_loader, cfg, overrides)
         drafting = {tuple(item for item in job if re.match(r"decode(=|\.length)", item)): job for job in jobs or ()}
@@ -214,13 +195,6 @@ def _list_jobs(
     return BasicSweeper.split_arguments(parsed, None)[0], swept
 
 
-def _refuse_calls(cfg: DictConfig) -> None:
-    """Raise InputError where a setting of Hydra names code to be called: a sweep would call it."""
-    for call in _calls(OmegaConf.to_container(cfg.hydra), "hydra"):
-        if not MAY_CALL.fullmatch(call):
-            raise InputError(f"{call}: names code to be called; expected a plugin of Hydra as launcher or sweeper only")
-
-
 def _calls(node: Any, path: str) -> Iterator[str]:
     """``key=value`` of all that Hydra's ``instantiate`` or ``logging.config`` would call below a node."""
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
@@ -241,10 +215,18 @@ def _killed_as_results() -> Iterator[None]:
         try:
             return wait(job)
         except (FailedJobError, UncompletedJobError) as error:
-            return [JobReturn(_return_value=_ended(job, error), status=JobStatus.COMPLETED)]
+            lines = [line for line in str(error).splitlines() if line.strip(" -")]
+            state = re.search(r"\(state: (\w+)", lines[1] if len(lines) > 1 else "")
+            how = f"state {state[1]}" if state else lines[-1]
+            reason = f"ended without a result, {how}: see {job.paths.stderr}"
+            ended = Ended(tuple(job.submission().args[0]), None, KILLED, reason)
+            return [JobReturn(_return_value=ended, status=JobStatus.COMPLETED)]
 
     # The launcher makes its jobs itself, so their class is changed while it runs.
-    watcher = SlurmJob.watcher if _accounts() else _queue_watcher()
+    # Without accounts Slurm's ``sacct`` fails, and no end of a killed job would be seen.
+    sacct = ["sacct", "--noheader"]
+    accounts = shutil.which("sacct") and not subprocess.run(sacct, capture_output=True, check=False).returncode
+    watcher = SlurmJob.watcher if accounts else _queue_watcher()
     replaced = ((Job, "results", wait, results), (SlurmJob, "watcher", SlurmJob.watcher, watcher))
     for owner, name, _, ours in replaced:
         setattr(owner, name, ours)
@@ -255,23 +237,8 @@ def _killed_as_results() -> Iterator[None]:
             setattr(owner, name, theirs)
 
 
-def _ended(job: Any, error: Exception) -> Ended:
-    overrides = tuple(job.submission().args[0])
-    lines = [line for line in str(error).splitlines() if line.strip(" -")]
-    state = re.search(r"\(state: (\w+)", lines[1] if len(lines) > 1 else "")
-    how = f"state {state[1]}" if state else lines[-1]
-    return Ended(overrides, None, KILLED, f"ended without a result, {how}: see {job.paths.stderr}")
-
-
-def _accounts() -> bool:
-    """Whether Slurm keeps accounts: without them ``sacct`` fails, and no end of a killed job would be seen."""
-    if shutil.which("sacct") is None:
-        return False
-    return subprocess.run(["sacct", "--noheader"], capture_output=True, check=False).returncode == 0
-
-
 def _queue_watcher() -> Any:
-    """What asks Slurm's queue in place of its accounts."""
+    """The command that asks Slurm's queue instead of its accounts."""
     from submitit.slurm.slurm import SlurmInfoWatcher
 
     class QueueWatcher(SlurmInfoWatcher):

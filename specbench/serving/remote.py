@@ -1,4 +1,4 @@
-"""Requests to a server that is not ours, several at once, and their schedule: the server decides who shares a forward.
+"""Concurrent requests to a server that is not ours, and their schedule: the server decides who shares a forward.
 
 Who comes when, the ramp and what is measured are those of ``specbench.serving.scheduler``; a forward is a burst of
 tokens of one request here. Requests that are in flight when the last measured one ends are awaited before the next
@@ -165,7 +165,7 @@ def _enter_bursts(served: Served) -> Served:
             assert isinstance(forwards, list)
             forwards.append(len(served.ends_s))
         served.ends_s.append(at)
-        served.emitted.append(tokens - (place == 0))  # the first token stands apart
+        served.emitted.append(tokens - (place == 0))  # the first token is counted separately
         served.requests.append(bisect_right(begun, at) - bisect_left(ended, at))
         served.rows.append(0)
     return served

@@ -2,7 +2,7 @@
 
 It knows neither model nor clock: a ``Server`` has both, so an engine and a simulation are run by the same loop. The
 latency of a request counts from its intended arrival. The first requests of a stretch (the ramp) are not measured;
-behind the last measured one requests go on arriving until all that are measured have ended, so that nothing is
+after the last measured one requests keep arriving until all that are measured have ended, so that nothing is
 measured while the server empties.
 """
 
@@ -19,7 +19,7 @@ NEVER = float("inf")
 
 
 class Server(Protocol):
-    """What serves requests: an engine or a simulation.
+    """The interface of an engine or a simulation that serves requests.
 
     A request that is admitted has ``unread`` [tokens] of its prompt, ``emitted`` tokens of its last forward, and
     ``done``: it ended or failed.
@@ -38,7 +38,7 @@ class Server(Protocol):
         """Let time pass while nothing can be computed."""
 
     def read(self, admitted: Any, tokens: int) -> float | None:
-        """Read so many tokens of the prompt. Returns when the first token of the answer came [s], None = not yet."""
+        """Read this many tokens of the prompt. Returns when the first token of the answer came [s], None = not yet."""
 
     def step(self, requests: Sequence[Any]) -> int:
         """Run one forward for all; returns its rows."""
@@ -46,24 +46,21 @@ class Server(Protocol):
 
 @dataclass(slots=True)
 class Visit:
-    """One request's stay. Times are in seconds since the start of the stretch, NEVER for what did not happen.
-
-    begin_s: its prompt begins to be read. first_s: its first token. forwards: those that it took part in.
-    """
+    """One request's stay. Times are in seconds since the start of the stretch, NEVER for what did not happen."""
 
     question: Any
     measured: bool
     arrival_s: float
     admitted: Any = None
-    begin_s: float = NEVER
-    first_s: float = NEVER
+    begin_s: float = NEVER  # its prompt begins to be read
+    first_s: float = NEVER  # its first token
     end_s: float = NEVER
-    forwards: range | list[int] = range(0)
+    forwards: range | list[int] = range(0)  # those that it took part in
 
 
 @dataclass(slots=True)
 class Served:
-    """What happened in a stretch. The lists have one entry a forward: when it ended [s], its requests, rows, tokens.
+    """The record of a stretch. The lists have one entry per forward: when it ended [s], its requests, rows, tokens.
 
     visits: all, in order of admission; those that were not measured may not have ended.
     """
@@ -79,7 +76,7 @@ class Served:
         return [visit for visit in self.visits if visit.measured]
 
     def window(self) -> tuple[float, float]:
-        """[s] From the first measured arrival to the last measured end."""
+        """Return the first measured arrival and the last measured end [s]."""
         own = self.measured()
         return min(visit.arrival_s for visit in own), max(visit.end_s for visit in own)
 
@@ -96,16 +93,12 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What is served. places: requests at once.
+    """The plan of a stretch."""
 
-    ramp: first arrivals that are not measured. measured: arrivals behind them, which are.
-    chunk: [tokens] of prompts that are read between two forwards; 0 = every waiting prompt, whole.
-    """
-
-    places: int
-    ramp: int
-    measured: int
-    chunk: int = 0
+    places: int  # concurrent requests
+    ramp: int  # first arrivals that are not measured
+    measured: int  # arrivals after them, which are
+    chunk: int = 0  # [tokens] of prompts that are read between two forwards; 0 = every waiting prompt, whole
 
 
 def serve(server: Server, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch) -> Served:
@@ -124,13 +117,13 @@ class Service:
         self._next_s = next(arrivals) if arrivals else NEVER
         self._came = 0
         self._left = stretch.measured  # conversations that have not ended
-        self._waiting: deque[Visit] = deque()  # their users hold a place already
+        self._waiting: deque[Visit] = deque()  # their users have a place already
         self._reading: deque[Visit] = deque()
         self._decoding: list[Visit] = []
         self._served = Served()
 
     def _admit(self) -> None:
-        """Who waits for an answer to a next turn first, then arrivals while there are places."""
+        """Admit next turns of users first, then arrivals while there are places."""
         while self._waiting:
             self._enter(self._waiting.popleft())
         while self._free:
@@ -151,7 +144,7 @@ class Service:
         self._reading.append(visit)
 
     def _end(self, visit: Visit, end_s: float | None = None) -> None:
-        """Its user asks on, or its place is free."""
+        """End a visit: its user asks the next question, or its place is free."""
         visit.end_s = self._server.now() if end_s is None else end_s
         follow = self._server.leave(visit.admitted)
         if follow is not None:

@@ -25,7 +25,7 @@ def _whole(low: int, most: int = 1 << 31) -> AfterValidator:
 
 @dataclass
 class SloConfig:
-    """What a served request must keep to count in the goodput, in ms: first token, mean time of each token after it."""
+    """Limits [ms] within which a served request counts in the goodput: first token, mean time per later token."""
 
     ttft_ms: Annotated[float | None, ABOVE_0] = None
     tpot_ms: Annotated[float | None, ABOVE_0] = None
@@ -106,7 +106,7 @@ def draw_poisson(rate: float, seed: int) -> Iterator[float]:
 
 
 def repeat_recorded(times_s: Sequence[float]) -> Iterator[float]:
-    """[s] Recorded times, the first at 0; without end: the record begins anew one mean gap after its last."""
+    """Repeat recorded times [s], the first at 0, without end: the record begins again one mean gap after its last."""
     begin = times_s[0]
     length = (times_s[-1] - begin) * len(times_s) / max(1, len(times_s) - 1)
     lap = 0.0

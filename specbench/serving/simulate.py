@@ -1,6 +1,6 @@
 """A server whose time is a latency profile's and whose answers are recorded: minutes of load in seconds.
 
-A forward over requests that feed ``f_i`` tokens behind ``c_i`` tokens of context takes what ``Profile.shared_ms`` says;
+A forward over requests that feed ``f_i`` tokens after ``c_i`` tokens of context takes what ``Profile.shared_ms`` says;
 reading ``n`` tokens of a prompt takes the profile's forward of ``n`` tokens.
 """
 
@@ -19,16 +19,16 @@ from specbench.serving.scheduler import NEVER, Served, Stretch, serve
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAnswer:
-    """A recorded turn. prompt: [tokens]. accept, fed: (steps,) tokens emitted and rows fed. own_s: drafting, a step."""
+    """A recorded turn. accept, fed: (steps,) tokens emitted and rows fed."""
 
-    prompt: int
+    prompt: int  # [tokens]
     accept: Sequence[int]
     fed: Sequence[int]
-    own_s: float = 0.0
+    own_s: float = 0.0  # drafting, a step
 
 
 def recorded_answers(records: Sequence[CaseRecord], drafting: bool = False) -> list[SimulatedAnswer]:
-    """The turns of a method's records. drafting: with the mean time of its drafter a step, as it was recorded."""
+    """The turns of a method's records. drafting: with the recorded mean time of its drafter per step."""
     return [
         SimulatedAnswer(
             turn.prompt_tokens,
@@ -46,12 +46,12 @@ def recorded_answers(records: Sequence[CaseRecord], drafting: bool = False) -> l
 
 @dataclass(slots=True)
 class SimulatedRequest:
-    """A request inside the simulation. at: its next step. context: [tokens] in its cache."""
+    """A request inside the simulation."""
 
     answer: SimulatedAnswer
     unread: int
-    context: int = 0
-    at: int = 0
+    context: int = 0  # [tokens] in its cache
+    at: int = 0  # its next step
     emitted: int = 0
     done: bool = False
 
@@ -82,7 +82,7 @@ class SimulatedServer:
         return SimulatedRequest(question, question.prompt)
 
     def read(self, admitted: SimulatedRequest, tokens: int) -> float | None:
-        """Read so many tokens of a prompt."""
+        """Read this many tokens of a prompt."""
         self._now_s += 1e-3 * float(self._profile.step_ms(tokens, admitted.context))
         admitted.unread -= tokens
         admitted.context += tokens
@@ -137,7 +137,7 @@ def simulate(
 
 
 def read_figures(served: Served) -> dict[str, float]:
-    """Of the measured part: tokens/s of the server and of a user, waits for the first token, requests a forward."""
+    """Read figures of the measured part: tokens/s of server and user, waits for first tokens, requests per forward."""
     about, visits = served.summary(), served.measured()
     first = 1e3 * np.array([visit.first_s - visit.arrival_s for visit in visits])
     decoding = sum(visit.end_s - visit.first_s for visit in visits)

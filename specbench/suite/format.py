@@ -47,7 +47,7 @@ class SourceRow:
             raise InputError(f"{self.where}: {self.got(key)}, expected {expected}.")
         return value
 
-    def whole(self, key: str, expected: str) -> int:
+    def number(self, key: str, expected: str) -> int:
         """Returns the whole number under ``key``. Raises InputError, with ``expected``, for anything else."""
         value = self.values.get(key)
         if not isinstance(value, int) or isinstance(value, bool):
@@ -78,15 +78,9 @@ def kind(value: object) -> str:
 
 
 def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:
-    """Reads a file of JSON lines, plain or gzipped.
+    """Reads the bytes of JSON lines, plain or gzipped. A line that is not a JSON object is a row with a fault.
 
-    Args:
-        raw: the file's bytes.
-        path: the file, for errors.
-        example: a valid line, for errors.
-
-    Returns:
-        The rows in the file's order, without blank lines. A line that is not a JSON object is a row with a fault.
+    path: the file; example: a valid line; both for errors.
     """
     if raw.startswith(_GZIP_MAGIC):
         most = max(_MOST_TIMES * len(raw), _ALWAYS)
@@ -142,7 +136,7 @@ class HubTables:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How a question is put. form: one of the format's, empty if it has none. prefix: worked examples.
+    """The wording of a question. form: one of the format's, empty if it has none. prefix: worked examples.
 
     fields: what a case needs -> the file's name of it (suite.fields). frame: the text around a prompt (suite.frame).
     """
@@ -151,6 +145,9 @@ class Wording:
     prefix: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
     frame: str | None = None
+
+
+Reader = Callable[[SourceRow, Wording], Case | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +162,7 @@ class SuiteFormat:
     refuse: (rows, origin) -> why none of them can be run, '' if they can. own: accepts suite.fields and suite.frame.
     """
 
-    case: Callable[[SourceRow, Wording], Case | None]
+    case: Reader
     key: str
     example: str
     holds: str = "a .jsonl or .jsonl.gz file of questions"
@@ -188,17 +185,10 @@ class SuiteFormat:
         raise InputError(f"suite.form={name}: expected one of {', '.join(self.forms)}, or null for {self.forms[0]}.")
 
     def read_rows(self, place: Path | HubTables, key: str = "suite.path") -> tuple[list[SourceRow], str]:
-        """Reads the rows of a suite.
+        """Returns the rows of a suite, and the SHA-256 of the files' bytes on disk, concatenated.
 
-        Args:
-            place: the file, folder or tables.
-            key: the setting that named the place, for errors.
-
-        Returns:
-            The rows in order, and the SHA-256 of the files' bytes on disk, concatenated.
-
-        Raises:
-            InputError: a file is missing, a directory, empty or malformed.
+        key: the setting that named the place, for errors. Raises InputError for a file that is missing, a directory,
+        empty or malformed.
         """
         if isinstance(place, HubTables):
             return place.rows()

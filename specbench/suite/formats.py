@@ -7,18 +7,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from specbench.input import decode_text, numbered_lines
 from specbench.records.answers import MT_BENCH, task_of
-from specbench.suite.format import SourceRow, SuiteFormat, Wording, kind
+from specbench.suite.format import Reader, SourceRow, SuiteFormat, Wording, kind
 from specbench.suite.own import OWN, own_case
 from specbench.types import Case, InputError
 
 BARE = "bare"  # the form of a question alone; the others are named by their format
 FORMATS: dict[str, SuiteFormat] = {}
+_R = TypeVar("_R", bound=Reader)
+
+
+def _format(name: str, base: SuiteFormat | None = None, **about: Any) -> Callable[[_R], _R]:
+    """Enters a function row -> case as the format of this name. about: entries in which it differs from the base."""
+
+    def enter(case: _R) -> _R:
+        FORMATS[name] = replace(base, case=case, **about) if base else SuiteFormat(case=case, **about)
+        return case
+
+    return enter
 
 
 def format_named(name: str | None) -> SuiteFormat:
@@ -33,11 +45,12 @@ def format_named(name: str | None) -> SuiteFormat:
 # and its subcategory the raw word. A category that Spec-Bench does not have stays unchanged.
 
 
+@_format("questions", key="question_id", example='{"question_id": 1, "category": "qa", "turns": ["..."]}')
 def _question(row: SourceRow, wording: Wording) -> Case:
     raw_category = row.text("category", "the name of a category such as qa")
     question, references = row.values.get("question_id"), row.values.get("reference")
     if not isinstance(question, str) or not question.strip():
-        question = str(row.whole("question_id", "a whole number or a non-empty string"))
+        question = str(row.number("question_id", "a whole number or a non-empty string"))
     turns = row.values.get("turns")
     if not isinstance(turns, list) or not turns:
         raise InputError(f"{row.where}: {row.got('turns')}, expected a list of the user's messages, at least one.")
@@ -50,17 +63,13 @@ def _question(row: SourceRow, wording: Wording) -> Case:
     return Case(question, task_of(raw_category), tuple(turns), raw_category, tuple(references or ()))
 
 
-FORMATS["questions"] = SuiteFormat(
-    case=_question, key="question_id", example='{"question_id": 1, "category": "qa", "turns": ["..."]}'
-)
-
-
 # MT-Bench (Zheng et al. 2023, arXiv 2306.05685): 80 questions of two turns, ids 81 to 160. The authors' file is a
 # question file. The copy on the hub (HuggingFaceH4/mt_bench_prompts) calls the turns ``prompt`` and has a hash of the
 # text instead of the id. There the id follows from the row's place: the rows are in the authors' order, ten of each
 # category, which is checked.
 
 
+@_format("mt_bench", FORMATS["questions"])
 def _mt_bench(row: SourceRow, wording: Wording) -> Case:
     if "prompt" not in row.values or "turns" in row.values:
         return _question(row, wording)
@@ -75,28 +84,17 @@ def _mt_bench(row: SourceRow, wording: Wording) -> Case:
     return _question(replace(row, values=values), wording)
 
 
-FORMATS["mt_bench"] = replace(FORMATS["questions"], case=_mt_bench)
-
-
 # HumanEval (Chen et al. 2021, arXiv 2107.03374): 164 signatures with docstrings, to be completed. ``bare`` is the
 # prompt without blanks at its ends, as CARD and PEARL give it to a model without a template; ``exact`` is the file's
 # prompt, which ends in a newline.
 
 
+@_format("humaneval", key="task_id", example='{"task_id": "HumanEval/0", "prompt": "def ..."}', forms=(BARE, "exact"))
 def _humaneval(row: SourceRow, wording: Wording) -> Case:
     task = row.text("task_id", "the task's name such as HumanEval/0")
     prompt = row.text("prompt", "the signature and docstring to complete")
     turn = prompt if wording.form == "exact" else prompt.strip()
     return Case(task, "humaneval", (turn,), references=row.optional("canonical_solution"))
-
-
-FORMATS["humaneval"] = SuiteFormat(
-    case=_humaneval,
-    key="task_id",
-    example='{"task_id": "HumanEval/0", "prompt": "def ..."}',
-    holds="a .jsonl or .jsonl.gz file of tasks",
-    forms=(BARE, "exact"),
-)
 
 
 # MBPP (Austin et al. 2021, arXiv 2108.07732): short Python problems. The authors' file holds all 974 tasks without
@@ -108,8 +106,14 @@ _MBPP_TEST = range(11, 511)
 _MBPP_FRAME = 'Create a Python script for this problem:\n```python\n"""\n{text}\n{test}\n"""\n\n```'
 
 
+@_format(
+    "mbpp",
+    key="task_id",
+    example='{"task_id": 11, "text": "Write a function ...", "test_list": ["assert ..."]}',
+    forms=(BARE, "script"),
+)
 def _mbpp(row: SourceRow, wording: Wording) -> Case | None:
-    task = row.whole("task_id", "the task's number")
+    task = row.number("task_id", "the task's number")
     if task not in _MBPP_TEST:
         return None
     turn = row.text("text", "the problem's description").strip()
@@ -123,25 +127,14 @@ def _mbpp(row: SourceRow, wording: Wording) -> Case | None:
     return Case(f"mbpp/{task}", "mbpp", (turn,), references=row.optional("code"))
 
 
-FORMATS["mbpp"] = SuiteFormat(
-    case=_mbpp,
-    key="task_id",
-    example='{"task_id": 11, "text": "Write a function ...", "test_list": ["assert ..."]}',
-    holds="a .jsonl or .jsonl.gz file of tasks",
-    forms=(BARE, "script"),
-)
-
-
 # The MBPP questions of Token Recycling (Luo et al. 2025, arXiv 2408.08696): 399 whole prompts in a question file, of
 # all splits of MBPP, most in a cleaned wording. The id is MBPP's task_id; the file calls the category ``code``.
 
 
+@_format("token_recycling", FORMATS["questions"])
 def _token_recycling(row: SourceRow, wording: Wording) -> Case:
     plain = _question(row, wording)
     return replace(plain, id=f"mbpp/{plain.id}", category="mbpp")
-
-
-FORMATS["token_recycling"] = replace(FORMATS["questions"], case=_token_recycling)
 
 
 # GSM8K (Cobbe et al. 2021, arXiv 2110.14168): grade-school word problems with worked answers. ``qa`` is
@@ -154,6 +147,14 @@ FORMATS["token_recycling"] = replace(FORMATS["questions"], case=_token_recycling
 _CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's notes for a calculator: 48/2 = <<48/2=24>>24
 
 
+@_format(
+    "gsm8k",
+    key="question",
+    example='{"question": "...", "answer": "... #### 72"}',
+    forms=(BARE, "qa"),
+    shot=lambda row: _gsm8k_shot(row),
+    shot_form="qa",
+)
 def _gsm8k(row: SourceRow, wording: Wording) -> Case:
     question = row.text("question", "the problem")
     turn = f"{wording.prefix}Q: {question}\nA:" if wording.form == "qa" else question
@@ -167,17 +168,6 @@ def _gsm8k_shot(row: SourceRow) -> str:
     answer = _CALCULATION.sub("", worked).strip()
     ending = f"{answer} The answer is {result.strip()}." if mark else result.strip()
     return f"Q: {question}\nA: {ending}\n\n"
-
-
-FORMATS["gsm8k"] = SuiteFormat(
-    case=_gsm8k,
-    key="question",
-    example='{"question": "...", "answer": "... #### 72"}',
-    holds="a .jsonl or .jsonl.gz file of problems",
-    forms=(BARE, "qa"),
-    shot=_gsm8k_shot,
-    shot_form="qa",
-)
 
 
 # MGSM (Shi et al. 2022, arXiv 2210.03057): 250 problems of GSM8K's test split in eleven languages. The authors' files
@@ -195,7 +185,7 @@ def _mgsm_case(row: SourceRow, wording: Wording, language: str, index: int) -> C
     question = row.text("question", "the problem")
     turn = f"Question: {question}\n\nAnswer:" if wording.form == "question" else question
     if row.values.get("answer_number") is not None:  # on the hub; the files group thousands (``2,125``)
-        number = str(row.whole("answer_number", "a whole number"))
+        number = str(row.number("answer_number", "a whole number"))
     else:
         number = row.text("answer", "the number that is the answer").strip().replace(",", "")
     return Case(f"mgsm/{language}/{index}", "mgsm", (turn,), language, (number,))
@@ -249,20 +239,17 @@ FORMATS["mgsm"] = SuiteFormat(
 _CODES = {name: code for code, name in LANGUAGES.items()} | {"tegulu": "te"}
 
 
+@_format(
+    "mgsm_110",
+    key="question_id",
+    example='{"question_id": 0, "question": "...", "category": "bengali", "answer": "18"}',
+    forms=("question", BARE),
+)
 def _mgsm_110(row: SourceRow, wording: Wording) -> Case:
     language = row.text("category", "the language such as german")
     if language not in _CODES:
         raise InputError(f"{row.where}: category is {language}, expected one of {', '.join(_CODES)}.")
-    return _mgsm_case(row, wording, _CODES[language], row.whole("question_id", "a whole number") % 10)
-
-
-FORMATS["mgsm_110"] = SuiteFormat(
-    case=_mgsm_110,
-    key="question_id",
-    example='{"question_id": 0, "question": "...", "category": "bengali", "answer": "18"}',
-    holds="a .jsonl or .jsonl.gz file of problems",
-    forms=("question", BARE),
-)
+    return _mgsm_case(row, wording, _CODES[language], row.number("question_id", "a whole number") % 10)
 
 
 FORMATS["own"] = OWN
@@ -277,6 +264,15 @@ _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"
 _PADDING = "Answer now please.\n"
 
 
+@_format(
+    "speed_bench",
+    OWN,
+    key="question_id",
+    example='{"question_id": "...", "category": "coding", "turns": ["..."]}',
+    holds="the parquet file that prepare_data.py wrote, or its folder",
+    forms=("padded", BARE),
+    refuse=lambda rows, origin: _refuse_placeholders(rows, origin),
+)
 def _speed_bench(row: SourceRow, wording: Wording) -> Case:
     case = own_case(row, wording)
     category = row.text("category", "one of SPEED-Bench's categories such as coding")
@@ -303,24 +299,11 @@ def _refuse_placeholders(rows: Sequence[SourceRow], origin: str) -> str:
     )
 
 
-FORMATS["speed_bench"] = replace(
-    OWN,
-    case=_speed_bench,
-    key="question_id",
-    example='{"question_id": "...", "category": "coding", "turns": ["..."]}',
-    holds="the parquet file that prepare_data.py wrote, or its folder",
-    forms=("padded", BARE),
-    refuse=_refuse_placeholders,
-)
-
-
 # RULER (Hsieh et al. 2024, arXiv 2404.06654): rows as prompts of one's own. An answer needs all of a row's outputs: the
 # one number of a needle, or the several numbers or words of the other tasks.
 
 
+@_format("ruler", OWN)
 def _ruler(row: SourceRow, wording: Wording) -> Case:
     case = own_case(row, wording)
     return replace(case, references=(list(case.references),))
-
-
-FORMATS["ruler"] = replace(OWN, case=_ruler)

@@ -37,9 +37,6 @@ _EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."
 
 def own_case(row: SourceRow, wording: Wording) -> Case:
     """Makes a case of a row of prompts. Raises InputError for a row without a prompt."""
-    for field in wording.fields:
-        if field not in FIELDS:
-            raise InputError(f"suite.fields: there is no field {field}; expected some of {', '.join(FIELDS)}.")
     framed = wording.frame is not None
     turns, answer = ((_framed(row, wording.frame or ""),), None) if framed else _turns(row, wording.fields)
     key = _find(row, "id", wording.fields)

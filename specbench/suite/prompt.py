@@ -30,18 +30,12 @@ RAW = "raw"  # no template; shadows fschat's own "raw", which writes no separato
 class PromptBuilder:
     """Builds the prompts of one tokenizer under one template.
 
-    Args:
-        tokenizer: of the target.
-        template: a template of fschat (``vicuna_v1.1``, ``llama-2``), None for the tokenizer's own chat template, a
-            file (``*.jinja``) of another one, or ``raw`` for turns and answers joined by newlines.
-        system: replaces the template's system message; None keeps it.
-        thinking: the chat template's switch; None leaves it unchanged.
+    template: a template of fschat (``vicuna_v1.1``, ``llama-2``), None for the tokenizer's own chat template, a file
+    (``*.jinja``) of another one, or ``raw`` for turns and answers joined by newlines. system: replaces the template's
+    system message; None keeps it. thinking: the chat template's switch; None leaves it unchanged. Raises InputError if
+    the template does not exist or cannot be written out.
 
-    Attributes:
-        warnings: where the tokenizer gives other prompts than the model was trained on.
-
-    Raises:
-        InputError: the template does not exist or cannot be written out.
+    The attribute ``warnings`` states where the tokenizer gives other prompts than the model was trained on.
     """
 
     def __init__(
@@ -67,7 +61,12 @@ class PromptBuilder:
                 f"{_choices()}."
             )
         if template not in (None, RAW) and template not in _fschat_names():
-            raise InputError(_unknown_template(str(template)))
+            close = get_close_matches(str(template), [RAW, *_fschat_names()], n=5, cutoff=0.4)
+            hint = f"did you mean {', '.join(close)}? " if close else ""
+            raise InputError(
+                f"model.template={template}: fschat writes no prompt under that name; {hint}"
+                f"Expected null (the tokenizer's own chat template), a file *.jinja, {_choices()}."
+            )
         self._switch: dict[str, Any] = {} if thinking is None else self._find_switch(thinking)
         probe = self.ids(["Hello"], [])  # a template that cannot be written out fails here, before a run starts
         self.warnings = tuple(filter(None, (self._bos_warning(probe), _space_run_warning(tokenizer))))
@@ -92,9 +91,7 @@ class PromptBuilder:
     def ids(self, turns: Sequence[str], answers: Sequence[str]) -> list[int]:
         """Returns the token ids of the conversation, up to the start of the model's next answer.
 
-        Args:
-            turns: the user's n + 1 messages.
-            answers: the model's n earlier answers (``answer_text``).
+        turns: the user's n + 1 messages. answers: the model's n earlier answers (``answer_text``).
         """
         if self._template is None:
             return [int(token) for token in self._chat(turns, answers, tokenize=True)]
@@ -238,15 +235,6 @@ def _choices() -> str:
         return f"{known}, or another of the {len(_fschat_names())} in fastchat.conversation.conv_templates"
     except InputError:
         return f"{known}, or any other of fschat (not installed: pip install fschat)"
-
-
-def _unknown_template(template: str) -> str:
-    close = get_close_matches(template, [RAW, *_fschat_names()], n=5, cutoff=0.4)
-    hint = f"did you mean {', '.join(close)}? " if close else ""
-    return (
-        f"model.template={template}: fschat writes no prompt under that name; {hint}"
-        f"Expected null (the tokenizer's own chat template), a file *.jinja, {_choices()}."
-    )
 
 
 def _space_run_warning(tokenizer: PreTrainedTokenizerBase) -> str:

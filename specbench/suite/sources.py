@@ -8,47 +8,33 @@ suite's configuration has an address, and nothing while the hub is switched off.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from specbench.input import refuse_network
 from specbench.suite.format import HubTables
+from specbench.suite.settings import HubConfig
 from specbench.types import InputError
 
 DATA_VARIABLE = "SPECBENCH_DATA"
 _ASSETS = Path(__file__).resolve().parents[1] / "assets"
 _QUESTIONS = "question.jsonl"
 
-HubAddress = Mapping[str, str | Sequence[str] | None]
-
 
 def locate(
     name: str,
-    path: str | os.PathLike[str] | None = None,
+    path: str | None = None,
     relative: str | None = None,
-    hub: HubAddress | None = None,
+    hub: HubConfig | None = None,
     *,
     home: str | None = None,
     key: str = "suite.path",
     holds: str = "a .jsonl or .jsonl.gz file of questions",
 ) -> Path | HubTables:
-    """Finds a suite.
+    """Finds a suite: a file or folder, or the tables on the hub.
 
-    Args:
-        name: of the suite.
-        path: returned unchanged if it is given.
-        relative: below ``$SPECBENCH_DATA/suites``, by default ``<name>/question.jsonl``.
-        hub: a data set on the Hugging Face hub: ``{repo, file}`` or ``{repo, split}`` with optional ``configs``, and
-            optionally ``revision``.
-        home: where its authors publish it, for errors.
-        key: the setting that gives ``path``, for errors.
-        holds: what that setting must name, for errors.
-
-    Returns:
-        The file or folder, or the tables on the hub.
-
-    Raises:
-        InputError: none of the places has the suite; the message lists every way to give it.
+    path: returned unchanged if it is given. relative: below ``$SPECBENCH_DATA/suites``, by default
+    ``<name>/question.jsonl``. For errors: home: where its authors publish it; key: the setting that gives ``path``;
+    holds: what that setting must name. Raises InputError, with every way to give it, if none of the places has it.
     """
     if path is not None:
         return Path(path).expanduser()
@@ -72,47 +58,43 @@ def locate(
     )
 
 
-def _from_hub(hub: HubAddress | None) -> Path | HubTables | str:
+def _from_hub(hub: HubConfig | None) -> Path | HubTables | str:
     """Returns the downloaded or cached file or tables, or the reason why there are none."""
-    given = {part: value for part, value in (hub or {}).items() if value}
-    if not given.keys() & {"repo", "file", "split"}:
+    given = {part: value for part, value in vars(hub or HubConfig()).items() if value}
+    if hub is None or not given.keys() & {"repo", "file", "split"}:
         return "this suite has no address on the hub; set suite.hub.repo and suite.hub.file"
-    if "repo" not in given or len(given.keys() & {"file", "split"}) != 1:
+    if hub.repo is None or len(given.keys() & {"file", "split"}) != 1:
         raise InputError(
-            f"suite.hub={dict(hub or {})}: expected both repo and file, as in {{repo: org/data, file: q.jsonl}}, "
+            f"suite.hub={given}: expected both repo and file, as in {{repo: org/data, file: q.jsonl}}, "
             "or both repo and split, as in {repo: org/data, split: test}."
         )
-    repo = str(given["repo"])
-    revision = str(given["revision"]) if "revision" in given else None
-    if "split" in given:
-        return _hub_tables(repo, str(given["split"]), tuple(given.get("configs") or ()), revision)
-    return _hub_file(repo, str(given["file"]), revision)
-
-
-def _hub_tables(repo: str, split: str, configs: Sequence[str], revision: str | None) -> HubTables | str:
-    """Loads a split. configs: configurations of the data set, a table each; empty if it has only one."""
+    package = "huggingface_hub" if hub.file else "datasets"
     try:
-        import datasets
+        return _fetch_file(hub.repo, hub.file, hub.revision) if hub.file else _load_tables(hub.repo, hub)
     except ImportError:
-        return f"{repo} on the hub needs the package datasets; pip install datasets"
+        return f"{hub.repo} on the hub needs the package {package}; pip install {package}"
+
+
+def _load_tables(repo: str, hub: HubConfig) -> HubTables | str:
+    """Loads a split: a table for each configuration of the data set, or one if it has no configurations."""
+    import datasets
+
     offline = refuse_network()
     try:
         tables = tuple(
-            (config, datasets.load_dataset(repo, *filter(None, (config,)), split=split, revision=revision))
-            for config in configs or ("",)
+            (config, datasets.load_dataset(repo, *filter(None, (config,)), split=hub.split, revision=hub.revision))
+            for config in hub.configs or ("",)
         )
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         if offline:
             return f"data set {repo} is not here; {offline}"
         return f"data set {repo} could not be loaded: {(str(error) or type(error).__name__).splitlines()[0]}"
-    return HubTables(repo, split, tables)
+    return HubTables(repo, str(hub.split), tables)
 
 
-def _hub_file(repo: str, file: str, revision: str | None) -> Path | str:
-    try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
-        return f"{repo} on the hub needs the package huggingface_hub; pip install huggingface_hub"
+def _fetch_file(repo: str, file: str, revision: str | None) -> Path | str:
+    from huggingface_hub import hf_hub_download
+
     offline = refuse_network()
     try:
         fetched = hf_hub_download(repo, file, repo_type="dataset", revision=revision, local_files_only=bool(offline))

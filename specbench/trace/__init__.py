@@ -8,8 +8,7 @@ from pathlib import Path
 
 from specbench.input import InputError, numbered_lines, parse_json, read_file
 from specbench.suite.prompt import PromptBuilder
-from specbench.trace.live import model_of, read_live
-from specbench.trace.recorded import Recorded, RecordedTurn, Trace
+from specbench.trace.recorded import Recorded, RecordedTurn, Trace, model_of, read_live
 from specbench.trace.texts import read_answer_file, read_chat
 from specbench.types import Case
 
@@ -46,17 +45,9 @@ def read_trace(
 ) -> Trace:
     """Reads a trace of any kind.
 
-    Args:
-        path: the file.
-        builder: makes the prompts of texts; not called for records, which hold ids.
-        end: the EOS id, which is put after texts.
-        cases: the suite's cases, to keep those in this order; None keeps all that the file has.
-
-    Returns:
-        The trace.
-
-    Raises:
-        InputError: the file is not a trace, or has none of the cases.
+    builder: makes the prompts of texts; not called for records, which hold ids. end: the EOS id, which is put after
+    texts. cases: the suite's cases, to keep those in this order; None keeps all that the file has. Raises InputError
+    if the file is not a trace, or has none of the cases.
     """
     kind = kind_of(path)
     if kind == "answers":

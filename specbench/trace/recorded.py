@@ -1,4 +1,7 @@
-"""A trace: conversations whose answers are recorded token by token, to be replayed without a model."""
+"""Recorded answers, to be replayed without a model: a trace, and the traces of records.
+
+Records are those of a run, or lines of another program with the few entries that a replay needs.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,24 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal, NotRequired
 
 import numpy as np
+from pydantic import Field
+from typing_extensions import TypedDict
 
-from specbench.types import Case
+from specbench.input import InputError, numbered_lines, parse_as, parse_json, read_file
+from specbench.records.manifest import Manifest, TargetModel
+from specbench.records.record import OVERALL, VANILLA, Count, Tokens
+from specbench.records.store import MANIFEST, read_manifest
+from specbench.types import Case, named
+
+CATEGORY = "trace"  # of a line that names none
+_EXPECTED = (
+    'expected the records.jsonl of a run of specbench, or lines such as {"case": "1", "turns": [{"prompt_ids":'
+    ' [1, 5], "ids": [7, 2], "finish": "eos"}]}, with at least one id in each list'
+)
+_Ids = Annotated[Tokens, Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +90,95 @@ class Trace:
 def digest_of(path: Path) -> str:
     """Returns the SHA-256 of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class _Turn(TypedDict):
+    ids: _Ids
+    prompt_ids: NotRequired[_Ids | None]
+    finish: NotRequired[Literal["eos", "length", "context"]]
+    text: NotRequired[str]
+
+
+class _Line(TypedDict):
+    case: str
+    turns: list[_Turn]
+    category: NotRequired[str]
+    subcategory: NotRequired[str]
+    method: NotRequired[str]
+    round: NotRequired[Count]
+    status: NotRequired[Literal["ok", "error"]]
+
+
+def read_live(path: Path) -> Trace:
+    """Reads vanilla's first decoding of every case. Raises InputError.
+
+    Only ids that ended one of its answers end an answer: another tokenizer's EOS is a token like any other.
+    """
+    found: dict[str, _Line] = {}
+    grown = bool(_manifest_of(path).grown)  # such a run has vanilla again, next to the methods that were added later
+    raw = read_file(path, "model.trace=", _EXPECTED)
+    head, _, last = raw.rpartition(b"\n")
+    try:
+        parse_json(last or b"{}", "", "")
+    except InputError:  # a kill cut the last line
+        raw = head
+    for number, text in numbered_lines(raw):
+        where = f"model.trace={path}, line {number}"
+        line = parse_as(_Line, text, where, _EXPECTED)
+        if line.get("method", VANILLA) != VANILLA or line.get("round", 0) != 0:
+            continue
+        if line["case"] in found:
+            if grown:
+                continue
+            raise InputError(f"{where}: case {line['case']} is recorded twice; expected the records of one run")
+        if OVERALL in (line.get("category"), line.get("subcategory")):
+            raise InputError(f"{where}: category {OVERALL!r} is the row of all categories; rename the category")
+        found[line["case"]] = line
+    kept: list[Recorded] = []
+    ends: set[int] = set()
+    for name, line in found.items():
+        turns = line["turns"]
+        if line.get("status", "ok") != "ok" or not turns or not all(turn.get("prompt_ids") for turn in turns):
+            continue
+        ends.update(turn["ids"][-1] for turn in turns if turn.get("finish") == "eos")
+        case = Case(name, line.get("category", CATEGORY), ("",) * len(turns), line.get("subcategory", ""))
+        packed = (RecordedTurn.of(turn.get("prompt_ids") or (), turn["ids"], turn.get("text", "")) for turn in turns)
+        kept.append(Recorded(case, tuple(packed)))
+    if not kept:
+        raise InputError(f"model.trace={path}: holds no good record of {VANILLA} with its prompts; {_EXPECTED}")
+    _check_ends(path, kept, ends)
+    return Trace(
+        kind="records",
+        origin=str(path),
+        sha256=digest_of(path),
+        conversations=tuple(kept),
+        ends=frozenset(ends),
+        model=model_of(path).name or "",
+        suite=_manifest_of(path).suite.name or "",
+        failed=len(found) - len(kept),
+    )
+
+
+def _check_ends(path: Path, conversations: Sequence[Recorded], ends: set[int]) -> None:
+    """Refuses an id that ends answers and is inside another, which it would cut. Raises InputError."""
+    for each in conversations:
+        for number, turn in enumerate(each.turns):
+            inside = np.flatnonzero(np.isin(turn.ids[:-1], list(ends)))
+            if len(inside):
+                raise InputError(
+                    f"model.trace={path}, case {each.case.id}, turn {number}: id {turn.ids[inside[0]]} at place"
+                    f" {inside[0]} of {len(turn.ids)} ends other answers; expected it last alone, or finish=length in"
+                    " every turn, so that answers are replayed unchanged"
+                )
+
+
+def model_of(path: Path) -> TargetModel:
+    """Return the model section of the manifest next to ``path``; its entries are None if there is no manifest."""
+    return _manifest_of(path).model
+
+
+def _manifest_of(path: Path) -> Manifest:
+    if not (path.parent / MANIFEST).exists():
+        return Manifest()
+    with named(f"model.trace={path}, the manifest next to it: "):
+        return read_manifest(path.parent, "expected the manifest of the run that wrote the trace, or none")

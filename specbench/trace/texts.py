@@ -7,16 +7,14 @@ it); inside the conversation its tokens are those that were generated, except wh
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NotRequired
 
-from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from specbench.input import numbered_lines, parse_as, read_file
-from specbench.records.answers import FAILED, Answer, read_answers
+from specbench.records.answers import FAILED, read_answers
 from specbench.records.record import OVERALL
 from specbench.suite.prompt import PromptBuilder
 from specbench.trace.recorded import Recorded, RecordedTurn, Trace, digest_of
@@ -54,24 +52,18 @@ def read_answer_file(path: Path, cases: Sequence[Case], builder: PromptBuilder, 
     A Spec-Bench answer file counts each answer's tokens but holds only its text. A text that has one token less than
     its count ended with EOS, which is appended; one with the counted tokens was cut at the length limit, the longest
     count of the file. An answer with another count lost something in decoding (a split character, a stripped newline).
-
-    Args:
-        path: the file.
-        cases: the suite's questions.
-        builder: writes the conversations.
-        end: the EOS id.
-
-    Returns:
-        The trace of the questions that have one valid answer a turn.
-
-    Raises:
-        InputError: the file is not an answer file, or answers no question of the suite.
+    Questions without one valid answer a turn are left out. end: the EOS id. Raises InputError if the file is not an
+    answer file, or answers no question of the suite.
     """
     with named("model.trace: "):
         lines = read_answers(path, timed=False)
     answers = {str(answer.question_id): answer for answer in lines}
     there = [case for case in cases if case.id in answers]
-    answered = [case for case in there if _is_whole(case, answers[case.id])]
+    answered: list[Case] = []
+    for case in there:
+        texts = [turn.text for turn in answers[case.id].turns]
+        if len(texts) == len(case.turns) and FAILED not in texts and all(text.strip() for text in texts):
+            answered.append(case)
     if not answered:
         raise InputError(
             f"model.trace={path}: has a good answer to none of the suite's {len(cases)} selected questions (it has"
@@ -105,12 +97,6 @@ def read_answer_file(path: Path, cases: Sequence[Case], builder: PromptBuilder, 
     )
 
 
-def _is_whole(case: Case, answer: Answer) -> bool:
-    """Returns whether there is one valid answer a turn."""
-    texts = [turn.text for turn in answer.turns]
-    return len(texts) == len(case.turns) and FAILED not in texts and all(text.strip() for text in texts)
-
-
 class _Part(TypedDict):
     type: Literal["text"]
     text: str
@@ -127,11 +113,6 @@ class _Line(TypedDict):
     category: NotRequired[str | None]
 
 
-@functools.cache
-def _schema() -> TypeAdapter[_Line]:
-    return TypeAdapter(_Line)
-
-
 def read_chat(path: Path, builder: PromptBuilder, end: int | None) -> Trace:
     """Reads the conversations of a chat log that have at least one answer.
 
@@ -143,7 +124,7 @@ def read_chat(path: Path, builder: PromptBuilder, end: int | None) -> Trace:
     seen: set[str] = set()
     for number, text in numbered_lines(read_file(path, "model.trace=", _EXPECTED_CHAT)):
         where = f"model.trace={path}, line {number}"
-        line = parse_as(_schema(), text, where, _EXPECTED_CHAT)
+        line = parse_as(_Line, text, where, _EXPECTED_CHAT)
         if fault := _find_fault(line["messages"]):
             raise InputError(f"{where}: {fault}; {_EXPECTED_CHAT}")
         recorded = _recorded(line, str(number), builder, end)

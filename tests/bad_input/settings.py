@@ -1,4 +1,4 @@
-"""What a user can get wrong on the command line, in the configuration, with models and with names."""
+"""Mistakes of users on the command line, in the configuration, with models and with names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def target(name: str, *words: str) -> Bad:
 
 
 LONG = "x" * 300
-# Every text of the configuration is looked through alike, and the directory of the run beside it.
+# Every text of the configuration is checked alike, and so is the directory of the run.
 PATHS = ("model.path", "hydra.run.dir")
 NUMBERS = (
     bad("measure.price_per_hour=inf", "measure.price_per_hour=inf", "a finite number of at least 0"),
@@ -62,6 +62,21 @@ NUMBERS = (
     *(bad(f"'{key}=\"~nosuch/x\"'", f"{key}=~nosuch/x", "home", name=f"{key} of nobody") for key in PATHS),
     bad("'model.name=\"\ud800\"'", "model.name=", "UTF-8", name="half a character"),
     bad("suite.name=a/b suite.path=null", "a/b"),
+    *(
+        bad(f"suite.{key}={value}", f"suite.{key}={value}", "whole number of at least 1")
+        for key in ("limit", "first", "sample")
+        for value in (0, -1)
+    ),
+    *(bad(f"suite.{key}=[]", f"suite.{key}=[]: expected some names") for key in ("ids", "categories")),
+    *(
+        bad(f"suite.part='{part}'", f"suite.part={part}: expected k/n")
+        for part in ("0/2", "3/2", "1", "half", "1/2/3", "-1/2")
+    ),
+    bad("suite.seed=a", "suite.seed=a", "Integer"),
+    bad("suite.sample=2.5", "suite.sample=2.5", "Integer"),
+    bad("suite.shots=-1", "suite.shots=-1: expected a whole number of at least 0"),
+    bad("suite.shots=true", "suite.shots=true", "Integer"),
+    bad("suite.shots_seed=a", "suite.shots_seed=a", "Integer"),
 )
 
 TARGETS = (
@@ -114,9 +129,8 @@ SETTINGS = (
     bad("measure.rounds=0", "measure.rounds=0"),
     bad("engine.kind=fast2", "engine.kind=fast2", "eager"),
     bad("suite.categories=[poetry]", "suite.categories", "poetry", "translation"),
-    bad("suite.limit=0", "suite.limit=0"),
     bad("suite.ids=[nope]", "suite.ids", "nope"),
-    bad("suite.order=random", "suite.order='random'", "shuffled"),
+    bad("suite.order=random", "suite.order=random", "shuffled"),
     bad("suite.path=/nowhere/question.jsonl", "/nowhere/question.jsonl"),
     bad("model.path=/nowhere/model", "model.path=/nowhere/model", "no such folder"),
     bad("model.path=bundled:huge", "bundled:huge", "tiny"),
@@ -150,7 +164,7 @@ SETTINGS = (
     bad("method=[speculative_sampling] method.speculative_sampling.length=0", "speculative_sampling.length=0"),
     bad(
         "model.path=model",
-        "holds no weights",
+        "contains no weights",
         "safetensors",
         name="model without weights",
         files=copy_of("safetensors"),

@@ -1,10 +1,19 @@
-"""Synthetic drafts for synthetic turns: what ``measure.keep_trees`` would have recorded of them."""
+"""Drafts as root paths, and synthetic ones for synthetic turns, as ``measure.keep_trees`` would have recorded them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from specbench.records.record import VANILLA, CaseRecord, TurnRecord
+
+
+def root_paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]]:
+    """Every node as the tokens, or ranks, on the way to it."""
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(tokens, parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), int(token)))
+    return found
 
 
 def draw_trees(turn: TurnRecord, sources: tuple[str, ...] = (), width: int = 2) -> None:

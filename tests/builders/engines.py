@@ -15,7 +15,7 @@ from specbench.models.eager.engine import EagerEngine
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import Buckets
-from specbench.types import Draft
+from specbench.types import ROOT, Draft, Step
 
 CPU = torch.device("cpu")
 COUNT = 28
@@ -44,6 +44,35 @@ def decode_one(
 def decode_script(engine, script, prompt, limit: int = COUNT, sampling: Sampling | None = None, seed: int = 0):
     """The transcript of one request whose drafts ``script`` writes."""
     return decode_one(engine, Scripted(script), prompt, limit, sampling, seed)
+
+
+def read_slots(engine, length: int) -> list[torch.Tensor]:
+    """[(K, length, D) keys, values, ...] of the first slots, layer by layer."""
+    if isinstance(engine, FastEngine):
+        return [each[0] for each in engine.cache.read(length)]
+    return [each[0, :, :length] for layer in engine.cache.slots for each in (layer.keys, layer.values)]
+
+
+def assert_same_rows(found, right, near: float = 1e-8) -> None:
+    """Two steps, or two prefills, have the same top tokens and hidden states."""
+    assert torch.equal(found.topk.ids, right.topk.ids)
+    torch.testing.assert_close(found.topk.logits, right.topk.logits, atol=near, rtol=near)
+    assert found.hidden.keys() == right.hidden.keys()
+    for layer, states in right.hidden.items():
+        torch.testing.assert_close(found.hidden[layer], states, atol=near, rtol=near)
+    if isinstance(right, Step):
+        assert (found.emitted, found.path, found.fed.tolist()) == (right.emitted, right.path, right.fed.tolist())
+
+
+def draw_rows(rng: random.Random, right: list[int]) -> Draft:
+    """Some rows from the root, one of them right for a while."""
+    rows = [[rng.randrange(VOCAB) for _ in range(rng.randrange(1, 6))] for _ in range(rng.randrange(1, 5))]
+    rows.insert(rng.randrange(len(rows) + 1), [*right[: rng.randrange(1, 6)]])
+    tokens, parents = [], []
+    for row in rows:
+        parents += [ROOT, *range(len(tokens), len(tokens) + len(row) - 1)]
+        tokens += row
+    return Draft(tokens, parents)
 
 
 class _ScriptedDrafter(Drafter):

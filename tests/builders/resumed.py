@@ -7,44 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from builders.records import write_json_lines
-from builders.runs import Stopped, job_for
+from builders.runs import repeating_lines, replay_settings
 from specbench.records.record import CaseRecord
 from specbench.records.store import MANIFEST, RECORDS
-from specbench.runs.execution import execute
 
 
 def replay_of(folder: Path, cases: int) -> tuple[str, ...]:
     """Settings of a replay of so many conversations, which are written into ``folder``; no model is loaded."""
-    answers = [[5, 6, 7 + case, 5, 6, 7 + case, 5] * (1 + case) for case in range(cases)]
-    rows = [
-        {"case": str(case), "category": "ab"[case % 2], "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": ids}]}
-        for case, ids in enumerate(answers)
-    ]
-    trace = write_json_lines(folder / "t.jsonl", rows)
-    return "model=replay", f"model.trace={trace}", "model.tokenizer=bundled:tiny"
-
-
-def watch_job(folder: Path, *overrides: str, stop_after: int | None = None) -> list[list[int]]:
-    """Execute ``specbench OVERRIDES``; returns the blocks of each call of the observer.
-
-    stop_after: raise inside the observer after so many blocks, those of an earlier process included.
-    """
-    seen: list[list[int]] = []
-
-    def observe(records: list[CaseRecord], done: int, total: int) -> None:
-        seen.append(sorted({record.block for record in records}))
-        if stop_after is not None and sum(map(len, seen)) >= stop_after:
-            raise Stopped
-
-    if stop_after is None:
-        execute(job_for(*overrides), folder, observe)
-    else:
-        with pytest.raises(Stopped):
-            execute(job_for(*overrides), folder, observe)
-    return seen
+    return replay_settings(folder / "t.jsonl", repeating_lines(cases))
 
 
 def edit_manifest(directory: Path, edit: Callable[[dict[str, Any]], object]) -> None:

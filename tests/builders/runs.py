@@ -78,22 +78,27 @@ class Stopped(Exception):
     """Ends a run from its observer."""
 
 
-def execute_job(folder: Path, *overrides: str, stop_after: int | None = None) -> list[CaseRecord]:
-    """The records of ``specbench OVERRIDES``, executed in ``folder`` without a report.
+def watch_job(folder: Path, *overrides: str, stop_after: int | None = None) -> list[list[int]]:
+    """Execute ``specbench OVERRIDES`` without a report; returns the blocks of each call of the observer.
 
-    stop_after: raise in the observer when this number of blocks is done, as an interruption would.
+    stop_after: raise in the observer after so many blocks, those of an earlier process included, as an interruption.
     """
+    seen: list[list[int]] = []
 
     def observe(records: Sequence[CaseRecord], done: int, total: int) -> None:
-        if done == stop_after:
+        seen.append(sorted({record.block for record in records}))
+        if stop_after is not None and done >= stop_after:
             raise Stopped
 
     job = job_for(*overrides)
-    if stop_after is None:
+    with contextlib.nullcontext() if stop_after is None else pytest.raises(Stopped):
         execute(job, folder, observe)
-    else:
-        with pytest.raises(Stopped):
-            execute(job, folder, observe)
+    return seen
+
+
+def execute_job(folder: Path, *overrides: str, stop_after: int | None = None) -> list[CaseRecord]:
+    """The records of a run, as ``watch_job`` executes it."""
+    watch_job(folder, *overrides, stop_after=stop_after)
     return read_run(folder).records
 
 

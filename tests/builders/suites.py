@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
+
+from specbench.suite import Suite, load_suite
+from specbench.suite.settings import FieldsConfig, HubConfig, SuiteConfig
 
 FILLED = {"question_id": "x1", "category": "coding", "sub_category": "python", "turns": ["Write f.", "Now g."]}
 SPEED = FILLED | {"source": "s", "src_id": "0", "difficulty": "", "multiturn": True}
@@ -38,6 +42,14 @@ HAND_MADE = {
     "ruler_32k": RULER,
     "mt_bench_101": (1388, TALK, "7", "CM", "CM", ("Hi.",), ()),
 }
+
+
+def suite_with(name: str, **settings: Any) -> Suite:
+    """The suite of these settings; ``hub`` and ``fields`` may be plain values."""
+    hub = HubConfig(**settings.pop("hub", None) or {})
+    fields = FieldsConfig(**settings.pop("fields", None) or {})
+    given = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
+    return load_suite(SuiteConfig(name=name, hub=hub, fields=fields, **given))
 
 
 def write_parquet(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:

@@ -6,11 +6,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from builders.engines import Scripted, eager_engine, scripts
+from builders.engines import decode_script, eager_engine, scripts
 from builders.models import BASE, FAMILIES, build, plain_greedy
 from specbench.decode.check import check_engine
-from specbench.decode.loop import Request, decode
-from specbench.measure.clock import Clock
 from specbench.models.eager import engine as eager
 from specbench.types import InputError
 
@@ -70,7 +68,7 @@ def test_other_families_of_the_hub(kind, extra):
     check_engine(eager_engine(model), model)
     truth = plain_greedy(model, PROMPT, 20)
     for script in (scripts(truth)["wide"], scripts(truth)["chain"]):
-        out = decode(eager_engine(model), Scripted(script), Request(PROMPT, 16, None, 0), Clock(torch.device("cpu")))
+        out = decode_script(eager_engine(model), script, PROMPT, 16)
         assert out.ids == truth[:16]
 
 

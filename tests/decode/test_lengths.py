@@ -155,8 +155,8 @@ def test_a_drafter_that_is_asked_stops_where_its_whole_draft_is_cut(policy, gree
 
 def test_entropy_bound():
     policy, law = AdaEdl(), torch.tensor([0.5, 0.5])
-    assert policy.goes_on(DraftLevel(1, law=law)) is (1 - math.sqrt(0.2 * math.log(2)) >= 0.4)
-    assert not policy.goes_on(DraftLevel(1, law=torch.full((64,), 1 / 64)))  # 1 - sqrt(0.2 * 4.16) = 0.088
+    assert policy.goes_on(DraftLevel(1, distribution=law)) is (1 - math.sqrt(0.2 * math.log(2)) >= 0.4)
+    assert not policy.goes_on(DraftLevel(1, distribution=torch.full((64,), 1 / 64)))  # 1 - sqrt(0.2 * 4.16) = 0.088
     for _ in range(3):
         policy.observe([(5, 5)], 6, 6, 0.0, 1.0)
     assert policy._threshold == pytest.approx(0.4 - 3 * 0.001)  # more than wanted was accepted

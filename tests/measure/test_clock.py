@@ -10,7 +10,7 @@ from methods.vanilla import Vanilla
 from specbench.decode.loop import Request, decode
 from specbench.measure import clock as module
 from specbench.measure.clock import Clock
-from specbench.runs.sources import set_stage
+from specbench.runs.session import set_stage
 
 
 def test_steps_lie_between_marks_and_read_no_clock_of_their_own(monkeypatch):

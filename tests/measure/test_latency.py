@@ -9,28 +9,19 @@ import torch
 
 from builders.runs import job_for
 from specbench.advise import latency
-from specbench.advise.latency import (
-    Bench,
-    Reach,
-    best_of,
-    measure_ceilings,
-    shape_of,
-    sweep,
-    sweep_rows,
-    traits_of,
-)
+from specbench.advise.latency import Bench, Reach, best_of, measure_ceilings, shape_of, sweep, sweep_rows, traits_of
 from specbench.input import whole_numbers
 from specbench.models.engine import Engine
 from specbench.models.fast.graphs import GRAPHED
 from specbench.profile import Ceilings, ModelShape
-from specbench.runs.sources import set_stage
+from specbench.runs.session import set_stage
 from specbench.types import InputError, Prefill, Step
 
 CPU = torch.device("cpu")
 
 
 class Scripted(Engine):
-    """Takes as long as it is told, on a clock of its own; knows what was asked of it."""
+    """Takes a given time on its own clock; records the requests."""
 
     def __init__(self, cost):
         self.kind, self.context, self.max_nodes, self.eos, self.fed = "scripted", 4096, 600, frozenset(), 0

@@ -24,7 +24,7 @@ def frozen_from(entries: dict[tuple, list[tuple]]) -> FrozenTable:
 def started(prompt=PROMPT, frozen=None, **options):
     """A request whose prompt and first token are ``prompt``."""
     method = Cacheback(tables="dual" if frozen else "dynamic", **options)
-    method.frozen = frozen
+    method.table = frozen
     return method, method.begin(prompt[:-1], Prefill(prompt[-1]), 0)
 
 
@@ -51,14 +51,15 @@ WANTED = {
 }
 
 
-def test_prompt_fills_the_table():
+def test_prompt_and_steps_fill_the_table():
     method, _ = started()
     assert contents(method.dynamic) == WANTED
+    method, drafter = started()
+    drafter.observe(Step(4, (1, 2), (0,), False))
+    assert contents(method.dynamic)[2][0] == (3, 4, 1)
+    assert contents(method.dynamic)[3][0] == (4, 1, 2)
 
-
-def test_fifo_would_not():
-    """The wrong variant: a follower that is put again must become most recent."""
-
+    # The wrong variant: a follower that is put again must become most recent.
     class Fifo(LruTable):
         def put(self, leader, follower):
             if follower not in self._table.get(leader, {}):
@@ -95,13 +96,6 @@ def test_tree_of_the_papers_size():
     assert found[3:5] == [(2, (7, 1, 2)), (8, (4, 1, 2))]
     assert [tokens for parent, tokens in found if parent == 11] == [(6, 7, 1), (3, 4, 1)]
     assert set(draft.source) == {0, 1}
-
-
-def test_commit_inserts_the_windows_that_end_in_it():
-    method, drafter = started()
-    drafter.observe(Step(4, (1, 2), (0,), False))
-    assert contents(method.dynamic)[2][0] == (3, 4, 1)
-    assert contents(method.dynamic)[3][0] == (4, 1, 2)
 
 
 def saturated(uncached, **options):
@@ -151,12 +145,12 @@ def test_lru_of_followers_and_leaders():
     table = LruTable(2, 2)
     for follower in ("A", "B", "A", "C"):
         table.put((1,), (follower,))
-    assert table.get((1,)) == [("C",), ("A",)]
+    assert list(table.recent((1,))) == [("C",), ("A",)]
     table.put((2,), ("x",))
-    table.get((1,))
+    list(table.recent((1,)))
     table.put((3,), ("y",))
-    assert table.get((2,)) == []
-    assert table.get((1,)) == [("C",), ("A",)]
+    assert list(table.recent((2,))) == []
+    assert list(table.recent((1,))) == [("C",), ("A",)]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 4)), max_size=80))
@@ -167,7 +161,7 @@ def test_lru_table_against_lists(operations):
         entry = next((pair for pair in leaders if pair[0] == leader), None)
         if is_get:
             wanted = [(gram,) for gram in reversed(entry[1])] if entry else []
-            assert table.get((leader,)) == wanted
+            assert list(table.recent((leader,))) == wanted
         else:
             table.put((leader,), (follower,))
             if entry is None:
@@ -217,15 +211,13 @@ def test_frozen_build_against_counting(documents, lead, follow):
         assert table.get(leader) == ranked
 
 
-def test_missing_table_says_how_to_build_one(tmp_path):
+def test_a_missing_table_and_one_of_other_lengths_are_refused_and_a_pattern_finds_the_right_one(tmp_path):
     class Card:
         name = "m"
 
     with pytest.raises(InputError, match=r"specbench build frozen_table"):
         Cacheback().check(Card())
 
-
-def test_a_table_of_other_lengths_is_refused_and_a_pattern_finds_the_right_one(tmp_path):
     class Card:
         name = "m"
         tokenizer = range(10)
@@ -236,29 +228,23 @@ def test_a_table_of_other_lengths_is_refused_and_a_pattern_finds_the_right_one(t
     pattern = str(tmp_path / "t_%LL_%FL.safetensors")
     method = Cacheback(leader_length=1, follower_length=2, frozen=pattern)
     method.check(Card())
-    assert method.frozen.get((1,)) == [(2, 3)]
+    assert method.table.get((1,)) == [(2, 3)]
     wrong = Cacheback(leader_length=1, follower_length=2, frozen=str(tmp_path / "t_2_1.safetensors"))
     with pytest.raises(InputError, match=r"lengths \(2, 1\); expected \(1, 2\)"):
         wrong.check(Card())
 
 
-def test_refeed_counts_what_the_last_step_committed():
+def test_refeed_the_engines_budget_and_a_frozen_table_alone():
     method, drafter = started([9, 9, 9, 9, 7])
     drafter.observe(Step(7, (1, 2, 3, 7), (0, 1, 2), False))
     for token in range(100, 140):
         method.dynamic.put((7,), (token, token, 7))
     draft = drafter.propose([7], 256)
     assert (sum(parent == -1 for parent in draft.parents), len(draft)) == (25, 90)  # as saturated with four
-
-
-def test_the_engines_budget_is_kept():
     _, drafter = started(chaining_reserve=0)
     assert len(drafter.propose(PROMPT, 7)) == 6
-
-
-def test_only_frozen_asks_and_fills_no_dynamic_table():
     method = Cacheback(tables="frozen")
-    method.frozen = frozen_from(FROZEN)
+    method.table = frozen_from(FROZEN)
     drafter = method.begin(PROMPT[:-1], Prefill(PROMPT[-1]), 0)
     assert set(drafter.propose(PROMPT, 256).source) == {1}
     assert contents(method.dynamic) == {}

@@ -73,7 +73,7 @@ class Paths:
 
 
 def read_frontier(cache: DraftCache, context, seed):
-    """What the draft model does: the best children of every node of the frontier."""
+    """The work of the draft model: the best children of every node of the frontier."""
     lines = {cache.frontier.ids[0]: ()} if not cache.layers else paths_of(cache)
     rows = [distribution_after((*context, *lines[node]), seed) for node in cache.frontier.ids]
     best = np.array([np.argsort(-row)[: cache.children] for row in rows])
@@ -136,15 +136,12 @@ def filled() -> DraftCache:
     return cache
 
 
-def test_layers_hold_the_heaviest_paths():
+def test_layers_are_the_heaviest_paths_and_a_hit_keeps_what_follows():
     cache = filled()
     assert [layer.tokens.tolist() for layer in cache.layers] == [[1, 2], [3, 4], [5, 6]]
     assert np.exp(cache.layers[1].weights) == pytest.approx([0.42, 0.36])
     assert cache.query(99)[1] == [1, 3, 5]
     assert cache.query(2)[1] == [1, 3]
-
-
-def test_hit_keeps_what_follows_and_weighs_it_anew():
     cache = filled()
     chain, _ = cache.query(99)
     node = cache.find([], 2)  # the target rejects 1 and says 2
@@ -155,20 +152,6 @@ def test_hit_keeps_what_follows_and_weighs_it_anew():
     assert np.exp(cache.layers[0].weights) == pytest.approx([0.9])
     assert cache.query(99)[1] == [4, 6]
     assert cache.root == node
-
-
-def test_emptied_layer_is_filled_from_the_secondary_cache():
-    cache = DraftCache(2, 3, frozenset())
-    cache.grow(np.array([[1, 2, 3]]), np.log([[0.6, 0.3, 0.1]]))
-    cache.grow(np.array([[4, 5, 6], [6, 5, 4]]), np.log([[0.5, 0.4, 0.1], [0.4, 0.35, 0.25]]))
-    assert cache.layers[1].tokens.tolist() == [4, 5]  # both below 1: nothing of 2 is in the layer
-    assert cache.correct(cache.find([], 2), 1)
-    assert cache.layers[0].tokens.tolist() == [6, 5]  # but what follows from 2 is remembered
-    assert np.exp(cache.layers[0].weights) == pytest.approx([0.4, 0.35])
-    assert cache.unread
-
-
-def test_miss_and_wrong_ids():
     cache = filled()
     assert cache.find([], 9) is None
     assert cache.find(cache.query(99)[0], 1) is None  # behind the last layer nothing is known
@@ -181,7 +164,15 @@ def test_miss_and_wrong_ids():
     assert cache.query(99) == ([], [])
 
 
-def test_nothing_follows_an_eos():
+def test_emptied_layers_and_an_eos():
+    cache = DraftCache(2, 3, frozenset())
+    cache.grow(np.array([[1, 2, 3]]), np.log([[0.6, 0.3, 0.1]]))
+    cache.grow(np.array([[4, 5, 6], [6, 5, 4]]), np.log([[0.5, 0.4, 0.1], [0.4, 0.35, 0.25]]))
+    assert cache.layers[1].tokens.tolist() == [4, 5]  # both below 1: nothing of 2 is in the layer
+    assert cache.correct(cache.find([], 2), 1)
+    assert cache.layers[0].tokens.tolist() == [6, 5]  # but what follows from 2 is remembered
+    assert np.exp(cache.layers[0].weights) == pytest.approx([0.4, 0.35])
+    assert cache.unread
     cache = DraftCache(2, 2, frozenset([1]))
     cache.grow(np.array([[1, 2]]), np.log([[0.9, 0.1]]))
     cache.grow(np.array([[5, 6], [3, 4]]), np.log([[0.5, 0.5], [0.5, 0.5]]))
@@ -239,15 +230,10 @@ def figures(model, draft, **options):
     return sum(sum(out.accept) for out in outs) / sum(len(out.accept) for out in outs), hits / (hits + misses)
 
 
-def test_more_nodes_a_layer_hit_more_and_give_more_tokens():
-    model = build("llama", torch.float64)
+def test_more_nodes_correcting_and_waiting_pay(model):
     found = [figures(model, noisy(model, 0.02), nodes_per_layer=nodes, ratio=4) for nodes in (1, 5, 40)]
     assert found[0][0] < found[1][0] < found[2][0]
     assert found[0][1] < found[1][1] < found[2][1]
-
-
-def test_correcting_and_waiting_pay():
-    model = build("llama", torch.float64)
     plain, queries, waits = (
         figures(model, noisy(model, 0.02), nodes_per_layer=8, ratio=4, **options)
         for options in ({}, {"correct": False}, {"wait": True})
@@ -276,26 +262,20 @@ def test_a_draft_that_is_always_sure_and_right_gives_ratio_tokens_a_round(ratio)
     assert drafter.stats()["draft_forwards"] == 8 * ratio
 
 
-def test_forwards_stop_where_the_cache_is_full():
-    model = build("llama", torch.float64)
+def test_forwards_stop_where_the_cache_is_full_and_the_first_round_drafts_only_if_the_target_waits(model):
     drafter = begin(fitted(Card("unused", nodes_per_layer=3, ratio=9, max_depth=4), model), PROMPT)
     assert len(drafter.propose(PROMPT, 64)) == 0
     drafter.launch()
     drafter.join()
     session = inline_actor(drafter.port).sessions[drafter.number]
     assert len(session.store.layers) == 4
-
-
-def test_the_first_round_has_a_draft_only_if_the_target_waits():
-    model = build("llama", torch.float64)
     best = plain_greedy(model, PROMPT, 1)
     for wait in (False, True):
         drafter = begin(fitted(Card("unused", wait=wait), model), PROMPT)
         assert list(drafter.propose(PROMPT, 64).tokens) == (best if wait else [])
 
 
-def test_ratio_is_measured_where_it_is_not_given():
-    model = build("llama", torch.float64)
+def test_ratio_is_measured_where_it_is_not_given(model, monkeypatch):
     method = Card("unused", nodes_per_layer=4, ratio=None)
     fitted(method, model)
 
@@ -306,6 +286,10 @@ def test_ratio_is_measured_where_it_is_not_given():
             for _ in range(5):
                 model(ids)
 
-    assert method._measured(Slow()) >= 2
+    assert method.measure_ratio(Slow()) >= 2
+    for target_s, ratio in ((7.0, 7), (6.1, 7), (0.5, 1)):  # to a draft forward of 1 s
+        monkeypatch.setattr("methods.card.measure_forward_s", lambda forward, device, found=target_s: found)
+        monkeypatch.setattr(method.port, "ask", lambda verb: 1.0)
+        assert method.measure_ratio(Slow()) == ratio
     with pytest.raises(InputError, match="ratio=null"):
         Card("unused", ratio=None).bind(Target(None, None, 64, None))

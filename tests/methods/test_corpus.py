@@ -12,7 +12,7 @@ from methods.parts.corpus import drop_overlapping, read_documents, tokenize
 from specbench.types import InputError
 
 
-def test_shapes(tmp_path):
+def test_shapes_archives_and_errors(tmp_path):
     rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}, {"text": "c"}]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "x.json").write_text(json.dumps(rows))
@@ -23,9 +23,11 @@ def test_shapes(tmp_path):
         assert list(read_documents(path)) == ["user\na\nassistant\nb", "c"]
         assert list(read_documents(path, ["messages.content", "text"])) == ["a\nb", "c"]
     assert [text.strip() for text in read_documents([tmp_path / "x.txt"])] == ["one\nline", "two"]
-
-
-def test_errors(tmp_path):
+    with zipfile.ZipFile(tmp_path / "books.zip", "w") as archive:
+        archive.writestr("books/b.txt", "three")
+        archive.writestr("books/a.txt", "one\r\n\r\ntwo")
+        archive.writestr("books/readme.xml", "<no/>")
+    assert list(read_documents([tmp_path / "books.zip"])) == ["one", "two", "three"]
     with pytest.raises(InputError, match="no such file"):
         list(read_documents([tmp_path / "nope"]))
     (tmp_path / "bad.jsonl").write_text('{"a": "b"}\n{\n')
@@ -33,30 +35,19 @@ def test_errors(tmp_path):
         list(read_documents([tmp_path / "bad.jsonl"]))
 
 
-def test_tokenize_keeps_order_across_batches():
+def test_order_across_batches_and_documents_that_share_thirteen_words():
     def tokenizer(texts, verbose):
         return {"input_ids": [[len(text)] for text in texts]}
 
     texts = ["x" * n for n in range(1, 8)]
     assert [ids.tolist() for ids in tokenize(iter(texts), tokenizer, batch=3)] == [[n] for n in range(1, 8)]
-
-
-LINE = "the quick brown fox jumps over the lazy dog while nobody looks at it"  # fourteen words
-
-
-def test_documents_that_share_thirteen_words_are_kept_out():
     copied = "He wrote: The quick brown fox, jumps over the LAZY dog\nwhile nobody looks at ... and left."
     shorter = "the quick brown fox jumps over the lazy dog while nobody sleeps at all in there"
     kept, dropped = drop_overlapping([copied, shorter, "another text", ""], [LINE])
     assert (kept, dropped) == ([shorter, "another text", ""], 1)
     assert drop_overlapping([copied], []) == ([copied], 0)
     assert drop_overlapping([shorter], [LINE], words=11) == ([], 1)
-    assert drop_overlapping([LINE], ["the quick brown fox"]) == ([LINE], 0)  # too short to be told from chance
+    assert drop_overlapping([LINE], ["the quick brown fox"]) == ([LINE], 0)  # too short to be distinguished from chance
 
 
-def test_texts_in_an_archive(tmp_path):
-    with zipfile.ZipFile(tmp_path / "books.zip", "w") as archive:
-        archive.writestr("books/b.txt", "three")
-        archive.writestr("books/a.txt", "one\r\n\r\ntwo")
-        archive.writestr("books/readme.xml", "<no/>")
-    assert list(read_documents([tmp_path / "books.zip"])) == ["one", "two", "three"]
+LINE = "the quick brown fox jumps over the lazy dog while nobody looks at it"  # fourteen words

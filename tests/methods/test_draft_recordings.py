@@ -43,7 +43,7 @@ MAKE = {
 
 
 class Owner:
-    """What a recording of one cache may write, as ``Playback`` asks an engine for it."""
+    """The tensors that a recording of one cache may write, as ``Playback`` asks an engine for them."""
 
     frames = {}  # noqa: RUF012
 
@@ -86,9 +86,8 @@ def figures(out):
 
 @pytest.mark.parametrize("sampling", [None, Sampling(1.0)], ids=["T0", "T1"])
 @pytest.mark.parametrize("name", MAKE)
-def test_recordings_draft_what_plain_forwards_draft(name, sampling):
+def test_recordings_draft_what_plain_forwards_draft(model, name, sampling):
     """Two requests one after the other, the second longer than the first one's keys; then two at once."""
-    model = build("llama", torch.float64)
     draft = noisy(model, 0.02)
     plain, method = fitted(MAKE[name](), draft, sampling), fitted(MAKE[name](), draft, sampling)
     runner = recorded(lm_of(method)).runner
@@ -188,9 +187,8 @@ def moved(runner, size):
     return CompactRunner._frame(runner, *size)
 
 
-def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_that(monkeypatch):
+def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_that(model, monkeypatch):
     monkeypatch.setattr(runners, "STANDING", 100)
-    model = build("llama", torch.float64)
     lm = recorded(DraftLM(model, 512))
     lm.prepare(CHAIN)
     (cache,) = lm.runner.caches
@@ -207,7 +205,7 @@ def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_th
 
 @torch.inference_mode()
 def test_what_one_request_left_does_not_reach_the_next():
-    """Keys are read beyond those that are held: numbers there that are not finite would make all of them so."""
+    """Keys are read beyond those that are stored: numbers there that are not finite would make all of them so."""
     lm = recorded(DraftLM(build("llama", torch.float64), 512))
     request = DraftRequest(lm, VOCAB)
     request.feed([5, 6, 7], 0)

@@ -39,7 +39,7 @@ class Words:
         return found
 
 
-def test_shared_tokens_and_their_translation():
+def test_shared_tokens_their_translation_and_a_text_cut_anew():
     both = Vocabularies(Words("a", "b", "ab", "c"), Words("b", "x", "a"))
     assert both.shared == {0: 2, 1: 0}
     assert both.translate([1, 2, 0]) == [0, 2, 0, 2]  # ab is the draft's a and b
@@ -48,10 +48,6 @@ def test_shared_tokens_and_their_translation():
     signs.draft.encode = lambda text, add_special_tokens=True: [2] if text == " " else []
     signs.target.encode = lambda text, add_special_tokens=True: [0] if text == " " else []
     assert Vocabularies(signs.target, signs.draft).shared == {0: 2, 1: 0, 2: 1}
-
-
-def test_a_text_is_cut_anew_behind_its_context():
-    both = Vocabularies(Words("a", "b", "ab", "c"), Words("b", "x", "a"))
     assert both.recut([3], [2, 0]) == [2]  # c, a b -> c, ab
     assert both.recut([0], [0]) == [1]  # a, b would be ab together: then the text alone
 
@@ -69,7 +65,7 @@ def method_with(draft, sampling=None, both=None, **options) -> ForeignDraft:
     return fitted(method, draft, sampling)
 
 
-def test_a_chain_is_the_drafts_best_shared_tokens():
+def test_a_chain_is_the_drafts_best_shared_tokens_and_the_output_the_targets(model):
     model, both = build("llama", torch.float64), permuted(20)
     ids = [30 + place * 7 % 90 for place in range(30)]
     drafter = begin(method_with(model, both=both), ids[:20])
@@ -84,10 +80,6 @@ def test_a_chain_is_the_drafts_best_shared_tokens():
             assert token == max(allowed, key=allowed.__getitem__)
             text.append(both.shared[token])
         assert every != chain  # the wrong variant: ids that are not translated
-
-
-def test_output_is_the_targets_and_the_same_vocabulary_is_no_other_draft():
-    model = build("llama", torch.float64)
     for match in ("token", "string"):
         assert run(model, method_with(noisy(model, 0.1), match=match)).ids == plain_greedy(model, [5, 6, 7], 61)
         out = run(model, method_with(model, both=permuted(0, seed=1), match=match), limit=20)
@@ -107,7 +99,7 @@ def test_sampled_strings_keep_the_targets_distribution(monkeypatch, match, wrong
     both = Vocabularies(Words("a", "b", "c", "d", "e"), Words("d", "x", "b", "y", "a"))
     if wrong:
         monkeypatch.setattr(ForeignDraft, "pad_probs", lambda self, probs: 0.4 * probs + 0.12)
-    method = ForeignDraft("unused", match, length=3, schedule="fixed")
+    method = ForeignDraft("unused", match=match, length=3, schedule="fixed")
     method.vocabularies = both
     assert method.draws == (match == "token")
     p_value = keeps_the_distribution(method, Sampling(1.0), target, draft)
@@ -119,7 +111,7 @@ def test_a_string_is_cut_to_the_budget_and_ends_at_the_drafts_eos():
     for token in range(5):
         table[token, (token + 1) % 5] = 5.0
     both = Vocabularies(Words("a", "b", "c", "d", "e"), Words("a", "b", "c", "d", "e"))
-    method = ForeignDraft("unused", "string", length=3)
+    method = ForeignDraft("unused", match="string", length=3)
     method.vocabularies = both
     fitted(method, MarkovLM(table), vocab=5)
     assert list(begin(method, [0, 0]).propose([0, 0], 64).tokens) == [1, 2, 3]

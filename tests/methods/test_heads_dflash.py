@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 
-from builders.models import VOCAB, build, plain_greedy
+from builders.models import VOCAB, plain_greedy
 from head_models import DFlash as DFlashModule
-from head_models import begun, bound, card_of, paths_of, run, states, watched
+from head_models import begun, bound, card_of, features_of, paths_of, run, states, watched
 from methods.dflash import DFlash
 from specbench.decode.lengths import Confidence
 from specbench.decode.sampling import Sampling
@@ -20,11 +20,6 @@ SMALLER = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90]
 SPARK = {"speculators_model_type": "dspark", "markov_rank": 8, "enable_confidence_head": True,
          "confidence_head_with_markov": True}  # fmt: skip
 OURS = {"block_size": 6, "mask_token_id": 3, "aux_hidden_state_layer_ids": [0, 1, 2]}  # speculators
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build("llama", torch.float64)
 
 
 def z_lab(module, folder, **settings):
@@ -42,11 +37,6 @@ def speculators(module, folder, **settings):
     config |= {"transformer_layer_config": module.raw, "draft_vocab_size": drafted, "target_hidden_size": None}
     (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
-
-
-def features_of(model, method, ids):
-    hidden = states(model, ids)
-    return [hidden[layer] for layer in method.needs.hidden]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +101,7 @@ def test_tokens_of_dspark_know_the_one_before(model, tmp_path, write, options, k
 
 
 def test_the_recurrent_state_has_passed_the_row_of_the_root(model, tmp_path):
-    """Where the first row drafts nothing it was trained on all the same; from a state of zeros the draft differs."""
+    """A first row that drafts nothing was trained nevertheless; from a state of zeros the draft differs."""
     module, ids = DFlashModule(rank=8, kind="rnn"), [*PROMPT, 9]
     for each in module.markov_head.values():
         each.weight.data *= 8
@@ -242,20 +232,6 @@ def test_a_block_sees_itself_in_both_directions(model, tmp_path):
     )
 
 
-def test_trees_and_drawn_tokens(model, tmp_path):
-    module, ids, sampling = DFlashModule(), [*PROMPT, 9], Sampling(0.9, top_p=0.8)
-    folder = speculators(module, tmp_path)
-    method = bound(DFlash(folder), model, sampling)
-    features = features_of(model, method, ids[:-1])
-    levels = module.levels(model, features, 9, 6)[1:]
-    draft = begun(method, model, ids).propose(ids, 64)
-    assert method.draws
-    assert torch.allclose(draft.probs, sampling(levels).to(draft.probs.dtype), atol=1e-6)
-    method = bound(DFlash(folder, choices=[[2], [1, 1]]), model)
-    (a, b), (c, _) = module.levels(model, features, 9, 3)[1:].topk(2).indices.tolist()
-    assert paths_of(begun(method, model, ids).propose(ids, 64)) == [(a,), (b,), (a, c), (b, c)]
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -284,10 +260,21 @@ def test_what_is_missing_or_unknown_is_named(model, tmp_path, settings, said):
     assert said in str(caught.value)
 
 
-def test_a_draft_longer_than_the_block_is_refused(model, tmp_path):
+def test_trees_drawn_tokens_and_drafts_longer_than_the_block(model, tmp_path):
     folder = speculators(DFlashModule(), tmp_path)
     with pytest.raises(InputError, match=r"length or levels of choices=6: expected a whole number from 1 to 5"):
         DFlash(folder, length=6).check(card_of(model))
     with pytest.raises(InputError, match="length=0"):
         DFlash(folder, length=0)
     assert bound(DFlash("random"), model).inputs == ()
+    module, ids, sampling = DFlashModule(), [*PROMPT, 9], Sampling(0.9, top_p=0.8)
+    folder = speculators(module, tmp_path)
+    method = bound(DFlash(folder), model, sampling)
+    features = features_of(model, method, ids[:-1])
+    levels = module.levels(model, features, 9, 6)[1:]
+    draft = begun(method, model, ids).propose(ids, 64)
+    assert method.draws
+    assert torch.allclose(draft.probs, sampling(levels).to(draft.probs.dtype), atol=1e-6)
+    method = bound(DFlash(folder, choices=[[2], [1, 1]]), model)
+    (a, b), (c, _) = module.levels(model, features, 9, 3)[1:].topk(2).indices.tolist()
+    assert paths_of(begun(method, model, ids).propose(ids, 64)) == [(a,), (b,), (a, c), (b, c)]

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import methods.eagle.eagle as eagle_module
+from builders.drafts import root_paths
 from builders.models import VOCAB, build, plain_greedy
 from draft_models import markov_tables
-from head_models import Eagle1, begun, bound, card_of, paths_of, run, states, target_of, watched
+from head_models import Eagle1, begun, bound, card_of, features_of, paths_of, run, states, target_of, watched
 from head_models import Eagle3 as Eagle3Module
 from methods.eagle.eagle import Eagle, Eagle3, EagleRun, read_frequent
 from methods.parts.draft_layer import LayerMemory
@@ -42,11 +43,6 @@ def deep():
 @pytest.fixture(scope="module")
 def small():
     return build("llama", torch.float64)
-
-
-def features_of(model, method, ids):
-    hidden = states(model, ids)
-    return [hidden[layer] for layer in method.needs.hidden]
 
 
 def naive_dynamic(model, head, features, ids, top_k, depth, nodes):
@@ -186,19 +182,7 @@ def test_an_oracle_is_accepted_to_full_depth(deep, monkeypatch, kind, options, d
     assert len(out.accept) > 4
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2"])
-@pytest.mark.parametrize("tree", ["static", "dynamic"])
-def test_ids_are_the_targets_whatever_the_head(family, tree):
-    model = build(family, torch.float64)
-    truth = plain_greedy(model, PROMPT, 40)
-    for kind in (Eagle, Eagle3):
-        method = bound(kind("random", tree=tree, top_k=4, total_tokens=24), model)
-        for _ in range(2):  # the second request reuses the first one's buffers
-            assert run(model, method, PROMPT, 40).ids == truth
-
-
-def test_sampled_ids_of_a_chosen_tree_are_vanillas(small):
+def test_sampled_ids_are_vanillas_and_a_drawn_tree_states_its_distributions(small):
     from methods.vanilla import Vanilla
 
     sampling = Sampling(0.9, top_p=0.95)
@@ -207,9 +191,6 @@ def test_sampled_ids_of_a_chosen_tree_are_vanillas(small):
         assert (
             run(small, bound(Eagle("random", **options), small, sampling), PROMPT, 40, sampling, seed=4).ids == wanted
         )
-
-
-def test_drawn_tree_decodes_and_states_its_distributions(small):
     sampling = Sampling(0.9, top_p=0.8)
     method = bound(Eagle("random", tree="static", sampling="drawn"), small, sampling)
     assert method.draws
@@ -230,7 +211,7 @@ class Fixed:
     """A run whose logits are given, the same below every node."""
 
     def __init__(self, logits):
-        self._logits = logits
+        self._logits, self.head = logits, self
 
     def root(self):
         yield from ()
@@ -274,13 +255,17 @@ def test_drawn_siblings_follow_their_distributions():
     assert not torch.allclose(given_[:, 1], given_[:, 0], atol=1e-2)  # wrong by tests/decode/test_drawn.py
 
 
-def test_where_nothing_is_left_to_draw_the_distribution_is_certain():
+def test_certain_distributions():
     logits = torch.tensor([0.0, -torch.inf, -torch.inf, -torch.inf])
     choose = DrawnChoice(Fixed(logits), Sampling(1.0), torch.Generator().manual_seed(0))
     tokens = choose(logits[None], torch.zeros(3, dtype=torch.long), torch.arange(3), 3)
     assert tokens[0] == 0
     assert len(set(tokens.tolist())) == 3
     assert choose.probs[0].gather(1, tokens[:, None]).tolist() == [[1.0]] * 3
+    certain = torch.full((8,), -torch.inf)
+    certain[3] = 0.0  # every path of threes has score 0
+    draft = complete(grow(Fixed(certain), 2, 3, 3))
+    assert paths_of(draft) == [(3,), (3, 3), (3, 3, 3)]
 
 
 @given(st.integers(1, 6), st.integers(0, 4), st.integers(1, 60), st.booleans(), st.integers(0, 99))
@@ -298,30 +283,21 @@ def test_no_node_stands_without_its_parent(top_k, depth, nodes, flat, seed):
     assert len(draft.score) == len(draft)
 
 
-def test_with_equal_scores_shallower_nodes_come_first():
-    certain = torch.full((8,), -torch.inf)
-    certain[3] = 0.0  # every path of threes has score 0
-    draft = complete(grow(Fixed(certain), 2, 3, 3))
-    assert paths_of(draft) == [(3,), (3, 3), (3, 3, 3)]
-
-
-def test_published_trees():
+def test_published_trees_and_their_first_parts():
     tree = TreeShape.from_counts(EAGLE_TREE, WIDEST)
     assert [len(level.ranks) for level in tree.levels] == [4, 8, 8, 3, 2]
-    paths = ranks_of(tree)
+    paths = set(root_paths(tree.ranks, tree.parents))
     assert {(3, 0), (2, 1), (1, 0, 0), (0, 2, 1), (0, 0, 0, 2), (0, 0, 0, 0, 1)} <= paths
     tree = TreeShape.from_counts(MEDUSA_TREE, WIDEST)
     assert [len(level.ranks) for level in tree.levels] == [10, 28, 23, 2]
-    paths = ranks_of(tree)
+    paths = set(root_paths(tree.ranks, tree.parents))
     assert {(1, 6), (2, 2), (9, 0), (0, 1, 2), (0, 0, 9), (0, 7, 0), (1, 0, 1), (2, 0, 0), (0, 0, 0, 1)} <= paths
     assert TreeShape.from_counts([[2], [1, 0]], WIDEST).parents == (-1, -1, 0)
-
-
-def ranks_of(tree):
-    found = []
-    for parent, rank in zip(tree.parents, tree.ranks, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), rank))
-    return set(found)
+    shape = TreeShape.from_counts(EAGLE_TREE, WIDEST)
+    for nodes in range(1, len(shape) + 1):
+        plan = ShapePlan(shape.cut(nodes), torch.device("cpu"))
+        tokens, _ = complete(fill(Fixed(torch.arange(8.0)), plan, BestChoice(Fixed(torch.arange(8.0)))))
+        assert len(tokens) == nodes
 
 
 def test_fixed_tree_is_filled_by_rank(deep, tmp_path):
@@ -342,23 +318,17 @@ def test_fixed_tree_is_filled_by_rank(deep, tmp_path):
     assert len(drafter.propose(ids, 0)) == 0
 
 
-def test_budget_is_kept(small):
+def test_budget_and_memory_of_requests_that_are_alive_together(small):
     method = bound(Eagle("random"), small)
     drafter = begun(method, small, [*PROMPT, 9])
     for budget in (0, 1, 5, 30, 200):
         assert len(drafter.propose([*PROMPT, 9], budget)) == min(budget, 59)
-
-
-def test_two_requests_alive_at_once_do_not_share_memory(small):
     method = bound(Eagle("random"), small)
     ids, other = [*PROMPT, 9], [3, 2, 1]
     alone = begun(method, small, ids).propose(ids, 64).tokens.tolist()
     first, second = begun(method, small, ids), begun(method, small, other)
     second.propose(other, 64)
     assert first.propose(ids, 64).tokens.tolist() == alone
-
-
-def test_memory_grows_without_forgetting(small):
     method = bound(Eagle("random", top_k=3, depth=2, total_tokens=10), small)
     ids = torch.arange(3, 3 + 150).tolist() * 2
     whole = begun(method, small, ids).propose(ids, 64)
@@ -395,14 +365,6 @@ def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
     assert spread.shape == (2, VOCAB)
     assert spread.isfinite().sum().item() == 180
     assert (spread[:, 100:] == -torch.inf).all()
-
-
-def test_a_plan_of_any_first_part_of_a_tree_is_a_tree():
-    shape = TreeShape.from_counts(EAGLE_TREE, WIDEST)
-    for nodes in range(1, len(shape) + 1):
-        plan = ShapePlan(shape.cut(nodes), torch.device("cpu"))
-        tokens, _ = complete(fill(Fixed(torch.arange(8.0)), plan, BestChoice(Fixed(torch.arange(8.0)))))
-        assert len(tokens) == nodes
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,6 @@ from specbench.types import InputError
 IDS = [5, 6, 7, 8, 9]
 
 
-@pytest.fixture(scope="module")
-def model():
-    return build("llama", torch.float64)
-
-
 def drafted(method, model):
     return begun(method, model, IDS).propose(IDS, 64).tokens.tolist()
 
@@ -35,7 +30,7 @@ def refused(method, model) -> str:
     return str(caught.value)
 
 
-def test_missing_and_unexpected_names_are_told(model, tmp_path):
+def test_names_and_shapes_are_checked(model, tmp_path):
     folder = Eagle1().save(tmp_path, drop=("fc.bias", "layers.0.mlp.up_proj.weight"))
     message = refused(Eagle(folder), model)
     assert message.startswith(f"head={folder}: no EAGLE head for this target: ")
@@ -44,18 +39,18 @@ def test_missing_and_unexpected_names_are_told(model, tmp_path):
     save_file({**state, "fc.bias": torch.zeros(64), "fc2.bias": torch.zeros(1)}, tmp_path / "model.safetensors")
     message = refused(Eagle(folder), model)
     assert "lacks layers.0.mlp.up_proj.weight; holds unexpected fc2.bias" in message
-
-
-def test_shapes_are_held_to(model, tmp_path):
     folder = Eagle1().save(tmp_path, intermediate_size=100)
     message = refused(Eagle(folder), model)
     assert "layers.0.mlp.gate_proj.weight [96, 64] (expected [100, 64])" in message
     other = Eagle1(vocab_size=32000).save(tmp_path / "y")
     assert "made for a vocabulary of 32000; expected the target's 199" in refused(Eagle(other), model)
     assert "made for a hidden size of 32" in refused(Eagle(Eagle1(hidden_size=32).save(tmp_path / "x")), model)
+    folder = Eagle3Module().save(tmp_path)
+    assert "unexpected" in refused(Eagle(folder), model)
+    assert "midlayer.hidden_norm.weight" in refused(Eagle(folder), model)
 
 
-def test_embedding_and_old_buffers_may_be_there(model, tmp_path):
+def test_what_may_be_there_is_ignored_and_torch_files_are_read_only_when_asked_for(model, tmp_path):
     folder = Eagle1().save(tmp_path)
     plain = drafted(bound(Eagle(folder), model), model)
     state = load_file(tmp_path / "model.safetensors")
@@ -63,9 +58,6 @@ def test_embedding_and_old_buffers_may_be_there(model, tmp_path):
     state["layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
     save_file(state, tmp_path / "model.safetensors")
     assert drafted(bound(Eagle(folder), model), model) == plain
-
-
-def test_torch_files_only_when_asked_for(model, tmp_path):
     folder = Eagle1().save(tmp_path)
     plain = drafted(bound(Eagle(folder), model), model)
     torch.save(load_file(tmp_path / "model.safetensors"), tmp_path / "pytorch_model.bin")
@@ -74,7 +66,7 @@ def test_torch_files_only_when_asked_for(model, tmp_path):
     assert drafted(bound(Eagle(folder, safetensors=False), model), model) == plain
 
 
-def test_a_pickle_with_code_is_not_run(model, tmp_path):
+def test_a_pickle_with_code_is_not_run_and_a_broken_file_is_named(model, tmp_path):
     class Bomb:
         def __reduce__(self):
             return open, (str(tmp_path / "written"), "w")
@@ -84,9 +76,6 @@ def test_a_pickle_with_code_is_not_run(model, tmp_path):
     torch.save({"fc.weight": Bomb()}, tmp_path / "pytorch_model.bin")
     assert "cannot be read as a state dict" in refused(Eagle(folder, safetensors=False), model)
     assert not (tmp_path / "written").exists()
-
-
-def test_a_broken_file_is_told(model, tmp_path):
     folder = Eagle1().save(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
     assert "model.safetensors cannot be read" in refused(Eagle(folder), model)
@@ -166,12 +155,6 @@ def test_flags_of_other_programs_are_taken(model, tmp_path):
     assert drafted(bound(Eagle3(ignored), model), model) != drafted(plain, model)
 
 
-def test_an_eagle3_head_is_no_eagle_head(model, tmp_path):
-    folder = Eagle3Module().save(tmp_path)
-    assert "unexpected" in refused(Eagle(folder), model)
-    assert "midlayer.hidden_norm.weight" in refused(Eagle(folder), model)
-
-
 def fused(layers, **config):
     return ThirdHead.layers_read(HeadFile("x", config, ThirdHead.format, True, None), layers)
 
@@ -188,10 +171,16 @@ def test_which_layers_are_fused():
         fused(4, eagle_aux_hidden_state_layer_ids=[1, 2, 9])
 
 
-def test_random_heads_differ_from_nothing_read(model):
+def test_random_heads_are_seeded_and_every_bundled_head_fits_its_target(model):
     first, second = (bound(Eagle("random"), model) for _ in range(2))
     assert drafted(first, model) == drafted(second, model)
     assert first.inputs == ()
+    from builders.runs import job_for
+
+    job = job_for("method=[eagle,eagle2,eagle3,p_eagle,medusa,hydra_heads]")  # checks each head against the card
+    assert {entry.name for entry in job.entries} >= {"eagle", "eagle2", "eagle3", "medusa", "hydra_heads"}
+    assert any("tiny_p_eagle" in path for entry in job.entries for path in entry.method.inputs)
+    assert card_of(build("llama")).vocab_size == 199
 
 
 def test_medusa_names_are_told(model, tmp_path):
@@ -206,12 +195,3 @@ def test_medusa_names_are_told(model, tmp_path):
     torch.save(state, tmp_path / "a" / "medusa_lm_head.pt")
     (tmp_path / "a" / "medusa_lm_head.safetensors").unlink()
     assert bound(Medusa(str(tmp_path / "a"), safetensors=False), model).inputs == (str(tmp_path / "a"),)
-
-
-def test_every_bundled_head_fits_its_target():
-    from builders.runs import job_for
-
-    job = job_for("method=[eagle,eagle2,eagle3,p_eagle,medusa,hydra_heads]")  # checks each head against the card
-    assert {entry.name for entry in job.entries} >= {"eagle", "eagle2", "eagle3", "medusa", "hydra_heads"}
-    assert any("tiny_p_eagle" in path for entry in job.entries for path in entry.method.inputs)
-    assert card_of(build("llama")).vocab_size == 199

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from builders.models import VOCAB, build
+from builders.models import VOCAB
 from head_models import HOSTILE, DFlash, Eagle1, begun, bound, run
 from head_models import Eagle3 as Eagle3Module
 from head_models import PEagle as PEagleModule
@@ -32,11 +32,6 @@ KINDS = {
 }
 LAYER = {"rope_parameters": None, "rope_scaling": None, "head_dim": None, "hidden_act": "silu", "layer_types": None,
          "transformer_layer_config": None, "draft_vocab_size": None, "attention_bias": False}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build("llama", torch.float64)
 
 
 def saved(kind, folder, **config):
@@ -155,13 +150,19 @@ def test_tensors_of_another_type_or_range_are_named(model, tmp_path, name, value
     assert said in refused("eagle3", rewritten(tmp_path, **{name: value}), model)
 
 
-def test_offsets_of_a_whole_vocabulary_move_nothing(model, tmp_path):
+def test_offsets_of_a_whole_vocabulary_and_a_tree_wider_than_one(model, tmp_path):
     folder = Eagle3Module().save(tmp_path, **AUX)
     plain = drafted(bound(Eagle3(folder), model), model)
     rewritten(tmp_path, d2t=torch.zeros(VOCAB, dtype=torch.int64))
     assert drafted(bound(Eagle3(folder), model), model) == plain
     rewritten(tmp_path, d2t=torch.arange(VOCAB).flip(0) - torch.arange(VOCAB))
     assert "d2t moves ids of the whole vocabulary; expected zeros" in refused("eagle3", folder, model)
+    folder = Eagle3Module(drafted=4, ids=torch.tensor([9, 40, 70, 120])).save(tmp_path, **AUX)
+    with pytest.raises(InputError, match="drafts 4 different tokens, and a node of the tree has 10 children"):
+        bound(Eagle3(folder), model)
+    assert len(drafted(bound(Eagle3(folder, top_k=4, total_tokens=12), model), model)) == 11
+    with pytest.raises(InputError, match=rf"drafts {VOCAB} different tokens, and a node of the tree has 300 children"):
+        bound(Eagle("random", top_k=300), model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -182,18 +183,9 @@ def test_weights_of_every_float_type_draft_as_their_values_do(model, tmp_path, k
     assert torch.equal(turned[first].double(), state[first]) == (dtype == torch.float32)
 
 
-def test_a_tree_wider_than_the_vocabulary_is_refused(model, tmp_path):
-    folder = Eagle3Module(drafted=4, ids=torch.tensor([9, 40, 70, 120])).save(tmp_path, **AUX)
-    with pytest.raises(InputError, match="drafts 4 different tokens, and a node of the tree has 10 children"):
-        bound(Eagle3(folder), model)
-    assert len(drafted(bound(Eagle3(folder, top_k=4, total_tokens=12), model), model)) == 11
-    with pytest.raises(InputError, match=rf"drafts {VOCAB} different tokens, and a node of the tree has 300 children"):
-        bound(Eagle("random", top_k=300), model)
-
-
 @pytest.mark.parametrize("kind", ["eagle3", "p_eagle", "frequent"])
 def test_a_later_turn_is_drafted_as_by_a_fresh_head(model, tmp_path, kind):
-    """Memories are used again; what they held of another turn is not."""
+    """Memories are used again, but not their content from another turn."""
     (tmp_path / "freq.json").write_text(json.dumps(SUBSET.tolist()))
     folder = saved("eagle" if kind == "frequent" else kind, tmp_path)
     options = {"vocabulary": str(tmp_path / "freq.json")} if kind == "frequent" else {}

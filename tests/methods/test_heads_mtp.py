@@ -245,8 +245,8 @@ def test_a_policy_ends_the_chain_by_the_modules_distributions(model, tmp_path, s
     path = laws.gather(1, torch.tensor(tokens)[:, None])[:, 0].cumprod(0)
     for level, own, wanted in zip(asked, path, laws, strict=True):
         assert not level.drafted
-        assert float(level.reach) == pytest.approx(float(own), rel=1e-4)
-        torch.testing.assert_close(level.law.double(), wanted.double(), atol=1e-4, rtol=1e-3)
+        assert float(level.probability) == pytest.approx(float(own), rel=1e-4)
+        torch.testing.assert_close(level.distribution.double(), wanted.double(), atol=1e-4, rtol=1e-3)
 
 
 def test_drawn_tokens_state_the_modules_own_distributions(model, tmp_path):
@@ -257,6 +257,12 @@ def test_drawn_tokens_state_the_modules_own_distributions(model, tmp_path):
     torch.testing.assert_close(draft.probs, sampling(module.rows(model, ids, tokens)), atol=1e-4, rtol=1e-3)
     assert not torch.allclose(draft.probs[1:], sampling(module.rows(model, ids))[1:], atol=1e-3)  # behind other tokens
     assert len(run(model, bound(Mtp("random"), model, sampling), ids, 20, sampling).ids) == 20
+    modules, sampling, ids = [Module("deepseek", place) for place in range(2)], Sampling(0.8, top_k=20), [5, 6, 7, 8, 9]
+    method = bound(Mtp(saved(modules, tmp_path), length=3), model, sampling)
+    draft = begun(method, model, ids).propose(ids, 64)
+    tokens = [int(token) for token in draft.tokens]
+    torch.testing.assert_close(draft.probs, sampling(in_turn(modules, model, ids, 3, tokens)), atol=1e-4, rtol=1e-3)
+    assert len(run(model, method, ids, 20, sampling).ids) == 20
 
 
 @pytest.mark.parametrize(("layout", "count", "length"), [("deepseek", 2, 2), ("deepseek", 3, 3), ("mimo", 3, 2),
@@ -310,15 +316,6 @@ def test_several_requests_share_the_modules_forwards(model, tmp_path):
     for each, ids in zip(asked, contexts, strict=True):
         assert each.error is None
         assert each.draft.tokens.tolist() == in_turn(modules, model, ids, 3).argmax(-1).tolist()
-
-
-def test_drawn_tokens_of_several_modules_state_their_distributions(model, tmp_path):
-    modules, sampling, ids = [Module("deepseek", place) for place in range(2)], Sampling(0.8, top_k=20), [5, 6, 7, 8, 9]
-    method = bound(Mtp(saved(modules, tmp_path), length=3), model, sampling)
-    draft = begun(method, model, ids).propose(ids, 64)
-    tokens = [int(token) for token in draft.tokens]
-    torch.testing.assert_close(draft.probs, sampling(in_turn(modules, model, ids, 3, tokens)), atol=1e-4, rtol=1e-3)
-    assert len(run(model, method, ids, 20, sampling).ids) == 20
 
 
 def test_a_module_that_is_missing_or_too_many_is_named(model, tmp_path):

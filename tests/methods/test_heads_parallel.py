@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from builders.models import VOCAB, build, plain_greedy
+from builders.models import VOCAB, plain_greedy
 from head_models import Eagle3 as Eagle3Module
 from head_models import PEagle as PEagleModule
 from head_models import begun, bound, card_of, paths_of, run, states, watched
@@ -19,11 +19,6 @@ from specbench.types import InputError
 PROMPT = [5, 6, 7, 8]
 LAYERS = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
 SMALLER = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90].sort().values
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build("llama", torch.float64)
 
 
 def nested(module, folder):
@@ -100,7 +95,7 @@ def test_mask_state_and_places_are_what_make_them_equal(model, tmp_path):
         assert right[1:] != wrong[1:]
 
 
-def test_a_policy_is_told_what_the_head_gives_its_likeliest_path(model, tmp_path):
+def test_a_policy_and_a_drawn_chain_get_the_levels_distributions(model, tmp_path):
     """Over the target's vocabulary, of a head with a smaller one; all levels are there."""
     module, ids, asked = PEagleModule(drafted=90, ids=SMALLER), [*PROMPT, 9], []
     drafter = begun(bound(PEagle(module.save(tmp_path, **LAYERS), choices=[[2], [1, 2]]), model), model, ids)
@@ -110,12 +105,9 @@ def test_a_policy_is_told_what_the_head_gives_its_likeliest_path(model, tmp_path
     assert len(draft) == 5
     for level, own in zip(asked, laws, strict=True):
         assert level.drafted
-        assert float(level.reach) == pytest.approx(float(laws[: level.depth].max(-1).values.prod()), rel=1e-5)
-        assert level.law.shape == (VOCAB,)
-        assert torch.allclose(level.law[SMALLER].double(), own, atol=1e-6)
-
-
-def test_a_drawn_chain_states_each_levels_distribution(model, tmp_path):
+        assert float(level.probability) == pytest.approx(float(laws[: level.depth].max(-1).values.prod()), rel=1e-5)
+        assert level.distribution.shape == (VOCAB,)
+        assert torch.allclose(level.distribution[SMALLER].double(), own, atol=1e-6)
     module, ids, sampling = PEagleModule(), [*PROMPT, 9], Sampling(0.9, top_p=0.8)
     method = bound(PEagle(module.save(tmp_path, **LAYERS), length=4), model, sampling)
     assert method.draws

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from builders.models import VOCAB, build
-from head_models import begun, bound
+from builders.models import VOCAB, build, plain_greedy
+from head_models import begun, bound, run
 from methods.dflash import DFlash
 from methods.eagle.eagle import Eagle, Eagle3, PEagle
 from methods.hydra_heads import HydraTree
 from methods.medusa import Medusa
 from methods.parts import draft_layer
-from methods.parts.draft_layer import DraftLayers, RowFunction, RowsCall
+from methods.parts.draft_layer import DraftLayers, RowFunction, RowsCall, turn
 from specbench.decode.together import SharedRequest, draft_on
 
 CONTEXTS = [[5, 6, 7, 11], [9, 8, 2], [3, 4] * 6, list(range(4, 40))]
@@ -28,9 +28,15 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def model():
-    return build("llama", torch.float64)
+@pytest.mark.matrix
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2"])
+@pytest.mark.parametrize("kind", [*KINDS, "eagle3 static"])
+def test_ids_are_the_targets_whatever_the_head(family, kind):
+    model = build(family, torch.float64)
+    method = bound(KINDS[kind][0]() if kind in KINDS else Eagle3("random", tree="static"), model)
+    truth = plain_greedy(model, [5, 6, 7, 8], 40)
+    for _ in range(2):  # the second request reuses the first one's buffers
+        assert run(model, method, limit=40).ids == truth
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,7 +83,7 @@ def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(ki
     assert together() == alone
     assert same()
     if layers:  # the wrong variant: positions of others
-        monkeypatch.setattr(draft_layer, "_each_row", lambda angles, rows: angles[:1].roll(1, -1).expand(rows, -1, -1))
+        monkeypatch.setattr(draft_layer, "turn", lambda rows, cos, sin: turn(rows, cos.roll(1, 0), sin.roll(1, 0)))
         together()
         assert not same()
 

@@ -75,9 +75,6 @@ def test_a_request_beyond_the_cache_names_the_setting():
     assert len(decode_by(method, [5, 6, 7, 8])) == 20
     with pytest.raises(CaseError, match=r"24 slots.*raise method\.hf_compiled\.length"):
         decode_by(method, [5, 6, 7, 8, 9])
-
-
-def test_the_cache_is_no_longer_than_the_context():
     assert bound(build("llama"), context=30, length=2048, compile=False)._slots == 30
 
 
@@ -89,9 +86,3 @@ def test_without_a_compiler_the_way_out_is_named(monkeypatch, tmp_path):
     with pytest.raises(InputError, match=r"compile=true: torch\.compile failed .*expected a working compiler"):
         bound(build("llama"), length=28)
     torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("length", [0, 4, -1])
-def test_a_length_that_holds_no_request_is_refused(length):
-    with pytest.raises(InputError, match=f"length={length}: expected a whole number of at least 5"):
-        HFCompiled(length=length)

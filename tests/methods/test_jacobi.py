@@ -44,13 +44,10 @@ def trace(method, model, context, steps, seed=0, budget=64):
     return out
 
 
-def test_a_model_of_the_last_token_alone_is_never_accelerated():
+def test_a_model_of_the_last_token_is_never_accelerated_and_one_of_the_position_every_other_step():
     windows, emitted = zip(*trace(Jacobi(3), markov, [1], 5), strict=True)
     assert windows == ([0, 0, 0], [1, 1, 1], [4, 4, 4], [2, 2, 2], [7, 7, 7])
     assert emitted == ([4], [2], [7], [0], [1])
-
-
-def test_a_model_of_the_position_alone_is_right_every_other_step():
     windows, emitted = zip(*trace(Jacobi(3), clock, [5], 4), strict=True)
     assert windows == ([0, 0, 0], [11, 12, 13], [0, 0, 0], [16, 17, 18])
     assert emitted == ([10], [11, 12, 13, 14], [15], [16, 17, 18, 19])
@@ -77,11 +74,16 @@ def test_padding(padding, first, third):
     assert windows == [first, [11, 12, 13], third]
 
 
-def test_padding_from_the_prompt_is_seeded():
+def test_padding_from_the_prompt_is_seeded_and_a_budget_is_kept():
     prompt = list(range(40, 80))
     one, again, other = (trace(Jacobi(6, "prompt"), clock, [*prompt, 5], 3, seed) for seed in (1, 1, 2))
     assert one == again != other
     assert set(one[0][0]) <= set(prompt)
+    drafter = Jacobi(4).begin([1], Prefill(2), 0)
+    assert len(drafter.propose([1, 2], 2)) == 2
+    ids = torch.tensor([[3], [4], [5]])
+    drafter.observe(Step(2, (3,), (), False, torch.tensor([2, 0, 0]), TopK(ids, ids.float())))
+    assert list(drafter.propose([1, 2, 3], 64).tokens) == [4, 5, 0, 0]
 
 
 @given(
@@ -101,14 +103,6 @@ def test_window_is_the_targets_word_on_the_window_before(modulus, size, padding,
         assert following == kept + [fresh] * (size - len(kept))
         assert emitted == said[: len(emitted)]
         root += emitted
-
-
-def test_budget_is_kept_and_the_window_grows_back():
-    drafter = Jacobi(4).begin([1], Prefill(2), 0)
-    assert len(drafter.propose([1, 2], 2)) == 2
-    ids = torch.tensor([[3], [4], [5]])
-    drafter.observe(Step(2, (3,), (), False, torch.tensor([2, 0, 0]), TopK(ids, ids.float())))
-    assert list(drafter.propose([1, 2, 3], 64).tokens) == [4, 5, 0, 0]
 
 
 @pytest.mark.parametrize(

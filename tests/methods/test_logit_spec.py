@@ -42,30 +42,18 @@ def test_branches_of_the_reference():
     assert branches(draft) == [[4, 1, 2], [2, 3, 4, 1], [5], [1, 2, 3]]
     assert len(draft) == 11
     assert list(draft.source) == [0, 0, 0, 1, 2, 2, 2, 1, 1, 2, 2]
-
-
-def test_without_the_ranking_only_the_first_branch_is_left():
-    """The wrong variant: plain retrieval behind the next token."""
+    # The wrong variant: plain retrieval behind the next token.
     draft = started(ranked=[3]).propose([*TEXT, 3], 64)
     assert branches(draft) == [[4, 1, 2]]
-
-
-def test_a_sampled_root_leaves_the_best_token_among_the_ranked():
     draft = started().propose([*TEXT, 5], 64)
     assert branches(draft) == [[3, 4, 1, 2], [2, 3, 4, 1], [1, 2, 3]]
-
-
-def test_ranks_decide_the_length():
     drafter = started(ranked=[3, 2, 1, 4], ranks=[1, 2], lengths=[4, 2, 1], capacity=64)
     assert branches(drafter.propose([*TEXT, 3], 64))[1:] == [[2, 3, 4, 1], [1, 2], [4]]
-
-
-def test_the_budget_is_kept():
     assert branches(started().propose([*TEXT, 3], 5)) == [[4, 1, 2], [2, 3]]
     assert branches(started().propose([*TEXT, 3], 2)) == [[4, 1]]
 
 
-def test_merged_branches_share_prefixes_and_reach_further():
+def test_merged_branches_and_the_ranking_of_the_last_accepted_node():
     ranked, text = [9, 4, 2, 5, 1], [*TEXT, 9, 4, 1, 2, 7]
     options = {"max_ngram": 2, "num_draft": 3, "capacity": 12}
     merged, plain = (
@@ -76,9 +64,6 @@ def test_merged_branches_share_prefixes_and_reach_further():
     assert branches(merged) == [[4, 1, 2, 7], [2, 9, 4, 1], [5], [1, 2]]
     assert list(merged.source) == [0, 0, 0, 2, 1, 2, 2, 2, 1, 1, 2]
     assert len(merged) == len(plain) == 11
-
-
-def test_the_ranking_of_the_last_accepted_node_counts():
     drafter = started()
     drafter.propose([*TEXT, 3], 64)
     rows = [[8, 8, 8, 8]] * 12

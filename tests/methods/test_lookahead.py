@@ -28,7 +28,7 @@ def mixed(path):
 
 
 def forward(draft, context, model):
-    """What the target picks at the root and at every node, each from its own path alone."""
+    """The target's picks at the root and at every node, each computed from its own path alone."""
     paths, picks = [], [model(context)]
     for token, parent in zip(draft.tokens, draft.parents, strict=True):
         paths.append([*(paths[parent] if parent != ROOT else context), token])
@@ -52,7 +52,7 @@ def trace(method, model, context, steps, level=None, seed=0, budget=256):
         fed = torch.tensor([context[-1], *draft.tokens])
         drafter.observe(Step(context[-1], tuple(emitted), tuple(path), False, fed, TopK(ids, ids.float())))
         context += emitted
-        pool = {key: grams[::-1] for key in range(11) if (grams := method.pool.get((key,)))}  # oldest first
+        pool = {key: grams[::-1] for key in range(11) if (grams := list(method.pool.recent((key,))))}  # oldest first
         out.append((draft, emitted, pool))
     return out
 
@@ -79,7 +79,7 @@ def test_integer_example_of_the_reference(bonus, third):
         assert steps[3][2][0] == [(0, 1), (1, 4)]  # the first is off by one: the window was not moved to the new root
 
 
-def test_what_is_drafted_is_the_pools_and_the_window_never_is():
+def test_the_window_is_never_drafted_and_hung_as_one_chain_it_would_fail(monkeypatch):
     for draft, _, _ in trace(Lookahead(4, 5, 3), mixed, [3, 1, 4, 1, 5], 20):
         assert list(draft.source) == [int(rides) for rides in draft.passenger]
         assert all(
@@ -87,6 +87,13 @@ def test_what_is_drafted_is_the_pools_and_the_window_never_is():
             for node, parent in enumerate(draft.parents)
             if parent != ROOT
         )
+
+    def emitted():
+        return [(emitted, pool) for _, emitted, pool in trace(Lookahead(4, 4, 3), mixed, [3, 1, 4, 1, 5], 25)]
+
+    right = emitted()
+    monkeypatch.setattr(lookahead_window, "window_parents", lambda widths: list(range(-1, sum(widths) - 1)))
+    assert emitted() != right
 
 
 class ByTheCell:
@@ -167,15 +174,6 @@ def test_every_step_equals_the_cells(data):
         assert len(draft.tokens) <= largest_window(n, w) + g * (n - 1 if keep else n - 2)
 
 
-def test_a_window_hung_as_one_chain_would_fail(monkeypatch):
-    def emitted():
-        return [(emitted, pool) for _, emitted, pool in trace(Lookahead(4, 4, 3), mixed, [3, 1, 4, 1, 5], 25)]
-
-    right = emitted()
-    monkeypatch.setattr(lookahead_window, "window_parents", lambda widths: list(range(-1, sum(widths) - 1)))
-    assert emitted() != right
-
-
 @pytest.mark.parametrize("family", ["llama", "mistral-window"])
 def test_the_engine_shows_each_cell_what_it_may_see(family):
     """Masks and positions of passengers: the engine's steps are those of a model that reads every cell's own text."""
@@ -205,16 +203,13 @@ def test_the_engine_shows_each_cell_what_it_may_see(family):
     assert max(out.accept) > 1
 
 
-def test_parents_of_a_window():
+def test_parents_of_a_window_and_of_branches():
     assert window_parents([4]) == [-1, 0, 1, 2]
     assert window_parents([2, 3]) == [-1, 0, -1, 0, 1]
     assert window_parents([2, 3, 3]) == [-1, 0, -1, 0, 1, 2, 3, 4]
     assert window_parents([0, 1, 1]) == [-1, 0]
     assert window_parents([6, 7, 7, 7])[6:13] == [-1, 0, 1, 2, 3, 4, 5]
     assert len(window_parents([6, 7, 7, 7])) == largest_window(5, 7) == 27
-
-
-def test_branches():
     grams = [(1, 2, 3), (1, 2, 4), (1, 2, 3), (5, 2, 3)]
     assert branch_of(grams[:2], False, 99) == ([1, 2, 3, 1, 2, 4], [-1, 0, 1, -1, 3, 4])
     assert branch_of(grams, False, 8) == ([1, 2, 3, 1, 2, 4], [-1, 0, 1, -1, 3, 4])

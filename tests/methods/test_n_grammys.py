@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.drafts import root_paths
 from builders.models import VOCAB, build, plain_greedy
 from methods.n_grammys import NGrammys, RowIndex, bigram_ids, fingerprint, greedy_rows, unigram_ids
 from methods.parts.branches import Branches
@@ -61,14 +62,8 @@ def test_integer_example():
     assert rows_of(draft) == [(2, 3), (5, 6), (2, 4), (2, 3), (7, 8)]
     assert draft.parents == [-1, 0, -1, 2, -1, 4, -1, 6, -1, 8]
     assert draft.source == [0] * 6 + [1] * 4
-
-
-def test_integer_example_without_doubles():
     draft = drafter(EXAMPLE, dedupe=True).propose(EXAMPLE, 64)
     assert rows_of(draft) == [(2, 3), (5, 6), (2, 4), (7, 8), (9, 1)]
-
-
-def test_integer_example_as_a_trie():
     draft = drafter(EXAMPLE, verify="trie").propose(EXAMPLE, 64)
     assert (draft.tokens, draft.parents) == ([2, 3, 5, 6, 4, 7, 8], [-1, 0, -1, 2, 0, -1, 5])
     assert draft.source == [0, 0, 0, 0, 0, 1, 1]
@@ -139,10 +134,8 @@ def test_trie_holds_each_prefix_once_and_names_its_first_row(rows):
     tree = Branches(merge=True)
     tree.add_rows(-1, rows, range(len(rows)), 99)
     tokens, parents, owners = tree.tokens, tree.parents, tree.source
-    paths = []
-    for node, parent in enumerate(parents):
-        assert parent < node
-        paths.append((*(() if parent == -1 else paths[parent]), tokens[node]))
+    assert all(parent < node for node, parent in enumerate(parents))
+    paths = root_paths(tokens, parents)
     prefixes = {tuple(row[:end]): 0 for row in rows for end in range(1, len(row) + 1)}
     assert paths == list(prefixes)
     for path, owner in zip(paths, owners, strict=True):
@@ -163,9 +156,8 @@ def target_of(model, bos=1) -> Target:
 
 @pytest.mark.parametrize("first", [None, 1])
 @torch.inference_mode()
-def test_bigram_is_what_the_model_says_after_one_token(first, monkeypatch):
+def test_bigram_is_what_the_model_says_after_one_token(model, first, monkeypatch):
     monkeypatch.setattr("methods.n_grammys.BATCH_LOGITS", 7 * VOCAB)  # a last batch that is not full
-    model = build("llama", torch.float64)
     table = bigram_ids(target_of(model), 6, first)
     assert table.shape == (VOCAB, 6)
     for token in (0, 5, 6, 7, 198):
@@ -175,8 +167,7 @@ def test_bigram_is_what_the_model_says_after_one_token(first, monkeypatch):
 
 
 @torch.inference_mode()
-def test_unigram_is_the_papers_formula_and_the_code_is_not():
-    model = build("llama", torch.float64)
+def test_unigram_is_the_papers_formula_and_the_code_is_not(model):
     inputs, outputs = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     apart = outputs - outputs.mean(0)
     distance = [float(sum((row @ vector) ** 2 for vector in inputs)) ** 0.5 for row in apart]
@@ -187,8 +178,7 @@ def test_unigram_is_the_papers_formula_and_the_code_is_not():
     assert unigram_ids(target_of(model), 9, "inner_product").tolist() != order[:9]
 
 
-def test_unigram_rows_are_the_same_after_every_token():
-    model = build("llama", torch.float64)
+def test_unigram_rows_are_the_same_after_every_token(model):
     method = NGrammys(k=4, strategy="unigram")
     method.bind(target_of(model))
     ranked = [(token,) for token in unigram_ids(target_of(model), 4, "distance").tolist()]
@@ -253,7 +243,7 @@ def test_a_broken_file_is_built_again_and_said(tmp_path, caplog, content):
     assert file.read_bytes() == whole
 
 
-def test_ids_beyond_the_vocabulary_are_not_read(tmp_path, caplog):
+def test_ids_beyond_the_vocabulary_and_a_folder_that_cannot_be_written(tmp_path, caplog):
     model = build("llama")
     bound(model, tmp_path)
     (file,) = tmp_path.iterdir()
@@ -261,9 +251,6 @@ def test_ids_beyond_the_vocabulary_are_not_read(tmp_path, caplog):
     file.write_bytes(whole[:-4] + b"\xff\xff\xff\x7f")
     bound(model, tmp_path)
     assert "expected 0 to 198" in caplog.text
-
-
-def test_a_folder_that_cannot_be_written_is_done_without(tmp_path, caplog):
     place = tmp_path / "file"
     place.write_text("")
     assert bound(build("llama"), place / "cache")[0].state_bytes() > 0
@@ -340,12 +327,9 @@ def test_budget_is_kept(verify, budget):
     assert bool(len(draft)) == (budget >= 2)
 
 
-def test_a_batch_that_the_engine_cannot_hold_is_refused():
+def test_a_batch_that_the_engine_cannot_hold_and_a_missing_bos_are_named():
     with pytest.raises(InputError, match=r"25, w=14: a draft has up to 350 nodes.*engine.max_nodes=256"):
         NGrammys(k=25, w=14).bind(_Spoken())
     NGrammys(k=25, w=14, strategy="bigram").bind(_Spoken())
-
-
-def test_bos_that_the_tokenizer_lacks_is_named():
     with pytest.raises(InputError, match="bos=true"):
         NGrammys(bos=True).check(target_of(build("llama"), bos=None).card)

@@ -1,16 +1,14 @@
-"""Ouroboros: the draft's lookahead against plain decoding, the phrase pool against lists, and how endings are told."""
+"""Ouroboros: the draft's lookahead against plain decoding, the phrase pool against lists, and its endings."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.models import build, plain_greedy
+from builders.models import plain_greedy
 from draft_models import begin, fitted, noisy, run
 from methods.ouroboros import Ouroboros, PhrasePool
-from specbench.decode.sampling import Sampling
 from specbench.types import Step, TopK
 
 SMALL = {"gamma": 4, "window": 4, "level": 4, "endings": 2}
@@ -36,22 +34,8 @@ def truthful(model, context, draft):
     return Step(context[-1], (*tokens, said[place + 1]), tuple(path), False, None, TopK(ids, ids.double())), said
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
-@pytest.mark.parametrize("epsilon", [0.0, 0.05, 1.0])
-def test_output_is_the_targets_whatever_the_draft(family, epsilon):
-    model = build(family, torch.float64)
-    method = method_with(noisy(model, epsilon))
-    for _ in range(2):  # the second request reuses the buffers, and the pool
-        out = run(model, method, limit=40)
-        assert out.ids == plain_greedy(model, [5, 6, 7], 40)
-    if epsilon == 0.0:
-        assert min(out.accept[:-1]) >= 5  # gamma, and the bonus token
-
-
-def test_the_draft_models_lookahead_says_what_plain_decoding_says():
+def test_the_draft_models_lookahead_says_what_plain_decoding_says(model):
     """Whatever is in the window, the pool and the cache, the drafted chain is the draft's own greedy text."""
-    model = build("llama", torch.float64)
     target = noisy(model, 0.05)
     drafter, context = begin(method_with(model), [5, 6, 7, 5, 6, 8]), [5, 6, 7, 5, 6, 8]
     most = 0
@@ -68,16 +52,11 @@ def test_the_draft_models_lookahead_says_what_plain_decoding_says():
     assert drafter.stats()["mean_forwards"] < drafter.stats()["mean_draft_length"]
 
 
-def test_without_endings_it_is_the_drafts_chain():
-    model = build("llama", torch.float64)
+def test_chains_without_endings_beyond_gamma_and_at_an_eos(model):
     draft = begin(method_with(model, endings=0), [5, 6, 7]).propose([5, 6, 7], 64)
     assert list(draft.parents) == list(range(-1, len(draft) - 1))
     assert list(draft.tokens) == plain_greedy(model, [5, 6, 7], len(draft))
-
-
-def test_tokens_beyond_gamma_are_kept_or_cut():
-    """A phrase of the pool that the draft model says too: its forward gives four tokens at once, gamma is two."""
-    model = build("llama", torch.float64)
+    # A phrase of the pool that the draft model says too: its forward gives four tokens at once, gamma is two.
     said = plain_greedy(model, [5, 6, 7], 40)
     longest = {}
     for overshoot in ("kept", "cut"):
@@ -92,11 +71,13 @@ def test_tokens_beyond_gamma_are_kept_or_cut():
         longest[overshoot] = max(lengths)
         assert min(lengths) >= 2
     assert longest["kept"] > longest["cut"] == 2
+    truth = plain_greedy(model, [5, 6, 7], 3)
+    method = fitted(Ouroboros("unused", **SMALL), model, eos=frozenset([truth[1]]))
+    assert list(begin(method, [5, 6, 7]).propose([5, 6, 7], 64).tokens) == truth[:2]
 
 
-def test_endings_hang_from_the_last_drafted_token():
+def test_endings_hang_from_the_last_drafted_token(model):
     """Two forwards only fill the window, so what is in the pool is what was put there."""
-    model = build("llama", torch.float64)
     last = plain_greedy(model, [5, 6, 7], 2)[-1]
     method = method_with(model, gamma=2)
     for phrase in ((1, 2, 3), (4, 5, 6), (7, 8, 9)):
@@ -109,8 +90,7 @@ def test_endings_hang_from_the_last_drafted_token():
     assert narrow.tokens[2:] == [7, 8, 9]
 
 
-def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected():
-    model = build("llama", torch.float64)
+def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected(model):
     truth = plain_greedy(model, [5, 6, 7], 9)
     method = method_with(model, gamma=2)
     right, wrong = tuple(truth[2:5]), (11, 12, 13)
@@ -125,14 +105,24 @@ def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected(
     assert method.pool.newest(truth[1], 9) == [(truth[2], *said[3:5]), right]
 
 
-def test_rejected_tokens_teach_phrases():
-    """The rejected tokens and what the target said after them, as the reference's loop over positions gives them."""
+def test_rejected_tokens_teach_phrases_and_a_correction_takes_the_place_of_its_phrase():
+    """The rejected tokens and the target's picks after them, as the reference's loop over positions gives them."""
     pool = PhrasePool(3)
     pool.learn([7, 1, 5, 4], [1, 2, 9, 9], 2)
     assert pool.newest(7, 9) == [(1, 2)]
     assert [pool.newest(key, 9) for key in (1, 5, 4)] == [[], [], []]
     pool.learn([7, 1, 2], [1, 2, 3], 2)
     assert (pool.newest(7, 9), pool.newest(1, 9)) == ([(1, 2)], [(2, 3)])
+    pool = PhrasePool(4)
+    for phrase in ((1, 1), (2, 2), (3, 3)):
+        pool.add(0, phrase)
+    pool.replace(0, (2, 2), (9, 9))
+    assert pool.newest(0, 9) == [(1, 1), (9, 9), (3, 3)]
+    pool.replace(0, (3, 3), (1, 1))  # held already: once only, in the corrected one's place
+    assert pool.newest(0, 9) == [(9, 9), (1, 1)]
+    pool.replace(0, (7, 7), (8, 8))
+    pool.replace(5, (7, 7), (8, 8))
+    assert (pool.newest(0, 9), pool.newest(5, 9), pool.newest(0, 0)) == ([(9, 9), (1, 1)], [], [])
 
 
 def learnt_by_position(drafted, said, length):
@@ -184,21 +174,7 @@ def test_the_pool_is_the_references_lists(data):
     assert pool.nbytes() == 0
 
 
-def test_a_correction_takes_the_place_of_its_phrase():
-    pool = PhrasePool(4)
-    for phrase in ((1, 1), (2, 2), (3, 3)):
-        pool.add(0, phrase)
-    pool.replace(0, (2, 2), (9, 9))
-    assert pool.newest(0, 9) == [(1, 1), (9, 9), (3, 3)]
-    pool.replace(0, (3, 3), (1, 1))  # held already: once only, in the corrected one's place
-    assert pool.newest(0, 9) == [(9, 9), (1, 1)]
-    pool.replace(0, (7, 7), (8, 8))
-    pool.replace(5, (7, 7), (8, 8))
-    assert (pool.newest(0, 9), pool.newest(5, 9), pool.newest(0, 0)) == ([(9, 9), (1, 1)], [], [])
-
-
-def test_a_warm_pool_needs_fewer_steps():
-    model = build("llama", torch.float64)
+def test_a_warm_pool_needs_fewer_steps(model):
     method = method_with(noisy(model, 0.02), endings=3)
     cold, warm = run(model, method, limit=60), run(model, method, limit=60)
     assert method.state_bytes() > 0
@@ -206,26 +182,3 @@ def test_a_warm_pool_needs_fewer_steps():
     method.reset()
     assert method.state_bytes() == 0
     assert run(model, method, limit=60).accept == cold.accept
-
-
-def test_deterministic_at_every_temperature():
-    model, sampling = build("llama", torch.float64), Sampling(0.8)
-    method = method_with(noisy(model, 0.02), sampling)
-    assert not method.draws
-    vanilla = run(model, method_with(model, sampling), sampling=sampling, max_nodes=0)
-    assert run(model, method, sampling=sampling).ids == vanilla.ids
-
-
-def test_eos_ends_the_draft():
-    model = build("llama", torch.float64)
-    truth = plain_greedy(model, [5, 6, 7], 3)
-    method = fitted(Ouroboros("unused", **SMALL), model, eos=frozenset([truth[1]]))
-    assert list(begin(method, [5, 6, 7]).propose([5, 6, 7], 64).tokens) == truth[:2]
-
-
-@pytest.mark.parametrize("budget", [0, 1, 5])
-def test_budget_is_kept(budget):
-    model = build("llama")
-    method = method_with(model)
-    run(model, method)
-    assert len(begin(method, [5, 6, 7]).propose([5, 6, 7], budget)) <= budget

@@ -1,4 +1,4 @@
-"""What CARD and PEARL share: the target's own output, one transcript behind every port, and partners that get lost."""
+"""The shared part of CARD and PEARL: the target's output, the same transcript by every port, and lost partners."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from builders.models import EVERY_FAMILY, build, plain_greedy
 from builders.runs import job_for
 from draft_models import begin, fitted, noisy, run
 from methods.card import Card, CardActor
-from methods.parts.parallel_draft import RoundTimes, forwards_per_target
+from methods.parts.parallel_draft import RoundTimes
 from methods.pearl import Pearl, PearlActor
 from methods.vanilla import Vanilla
 from specbench.decode.sampling import Sampling
@@ -48,7 +48,7 @@ def transcript(out):
 
 @pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_greedy_output_is_the_targets(make, family):
-    """Of the target as its own draft, a good and a bad one; of the families beside llama, the good one."""
+    """Of the target as its own draft, a good and a bad one; of the families other than llama, the good one."""
     model = build(family, torch.float64)
     drafts = (([5], 0.0), (PROMPT, 0.02), (list(range(3, 30)), 0.1))
     for prompt, epsilon in drafts if family == "llama" else drafts[1:2]:
@@ -57,8 +57,7 @@ def test_greedy_output_is_the_targets(make, family):
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.02])
-def test_an_eos_inside_the_draft_ends_the_answer(make, epsilon):
-    model = build("llama", torch.float64)
+def test_an_eos_inside_the_draft_ends_the_answer(model, make, epsilon):
     truth = plain_greedy(model, PROMPT, LIMIT)
     draft = noisy(model, epsilon)
     for place in (0, 1, 4, 17):
@@ -70,13 +69,11 @@ def test_an_eos_inside_the_draft_ends_the_answer(make, epsilon):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
-def test_the_limit_may_fall_inside_a_draft(make, limit):
-    model = build("llama", torch.float64)
+def test_the_limit_may_fall_inside_a_draft(model, make, limit):
     assert run(model, fitted(make(), model), PROMPT, limit).ids == plain_greedy(model, PROMPT, limit)
 
 
-def test_drafts_keep_to_the_budget(make):
-    model = build("llama", torch.float64)
+def test_drafts_keep_to_the_budget(model, make):
     truth = plain_greedy(model, PROMPT, LIMIT)
     for budget in (0, 1, 2):
         out = run(model, fitted(make(), noisy(model, 0.01)), PROMPT, LIMIT, max_nodes=budget)
@@ -84,8 +81,7 @@ def test_drafts_keep_to_the_budget(make):
         assert max(out.proposed) == budget
 
 
-def test_buffers_are_used_again_and_requests_do_not_touch_each_other(make):
-    model = build("llama", torch.float64)
+def test_buffers_are_used_again_and_requests_do_not_touch_each_other(model, make):
     method = fitted(make(), noisy(model, 0.02))
     prompts = [[5, 6, 7], [9], [5, 6, 7]]
     outs = [transcript(run(model, method, prompt, LIMIT)) for prompt in prompts]
@@ -111,8 +107,7 @@ def one_round(drafter, context: list[int], truth: list[int]) -> tuple[Draft, int
     return draft, path + 1
 
 
-def test_many_requests_may_be_alive_at_once(make):
-    model = build("llama", torch.float64)
+def test_many_requests_may_be_alive_at_once(model, make):
     method = fitted(make(), noisy(model, 0.02))
     starts = ([5, 6, 7], [9, 8])
     truths = [plain_greedy(model, start, 60) for start in starts]
@@ -133,8 +128,7 @@ def test_many_requests_may_be_alive_at_once(make):
     assert any(any(drafts) for drafts in alone)
 
 
-def test_a_request_that_was_given_up_leaves_no_session(make):
-    model = build("llama", torch.float64)
+def test_a_request_that_was_given_up_leaves_no_session(model, make):
     method = fitted(make(), model)
     one_round(begin(method, PROMPT), PROMPT, plain_greedy(model, PROMPT, 9))  # nobody finishes it
     last = begin(method, PROMPT)
@@ -145,8 +139,7 @@ def test_a_request_that_was_given_up_leaves_no_session(make):
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ["pearl", "card", "card-waits"])
 @pytest.mark.parametrize("sampling", [None, Sampling(0.9)], ids=["greedy", "sampled"])
-def test_transcript_is_the_same_behind_every_port_and_delay(name, sampling):
-    model = build("llama", torch.float64)
+def test_transcript_is_the_same_behind_every_port_and_delay(model, name, sampling):
     wanted = transcript(
         run(model, fitted(METHODS[name](), noisy(model, 0.02), sampling), PROMPT, LIMIT, sampling=sampling)
     )
@@ -162,8 +155,7 @@ def test_transcript_is_the_same_behind_every_port_and_delay(name, sampling):
 
 
 @pytest.mark.parametrize("name", ["pearl", "card"])
-def test_a_process_that_dies_costs_one_case(name):
-    model = build("llama", torch.float64)
+def test_a_process_that_dies_costs_one_case(model, name):
     method = METHODS[name](port="process", patience_s=20.0)
     method.kind = MORTAL[type(method)]
     fitted(method, model)
@@ -228,12 +220,7 @@ def test_modelled_time_is_the_longer_side_of_each_round():
     assert stats["target_forward_ms"] == 1000.0
 
 
-def test_ratio_is_rounded_up_and_at_least_one():
-    assert [forwards_per_target(7.0, 1.0), forwards_per_target(6.1, 1.0), forwards_per_target(0.5, 1.0)] == [7, 7, 1]
-
-
-def test_sampled_card_emits_vanillas_ids_for_the_same_seed():
-    model = build("llama", torch.float64)
+def test_sampled_card_emits_vanillas_ids_for_the_same_seed(model):
     sampling = Sampling(1.0)
     for seed in range(5):
         vanilla = run(model, Vanilla(), PROMPT, LIMIT, sampling=sampling, seed=seed)

@@ -11,10 +11,15 @@ import pytest
 from methods.cacheback import Cacheback
 from methods.card import Card
 from methods.eagle.eagle import Eagle
+from methods.hf_compiled import HFCompiled
+from methods.hybrid import Hybrid
+from methods.hydra_heads import HydraTree
 from methods.jacobi import Jacobi
 from methods.logit_spec import LogitSpec
 from methods.lookahead import Lookahead
+from methods.medusa import Medusa
 from methods.n_grammys import NGrammys
+from methods.ngram_map import NgramMap
 from methods.ngram_mod import NgramMod
 from methods.opt_tree import OptTree
 from methods.ort_genai import OrtGenai
@@ -33,7 +38,7 @@ from specbench.types import InputError
 
 RECYCLED = {"auxiliary": "token_recycling"}
 RATES = [0.6, 0.2, 0.1]
-# Of each: an option, and the words beside its name, what it was and what was expected.
+# Of each: an option, and the words next to its name, the value and the expected values.
 REFUSED = {
     partial(Card, "x"): [
         ({"nodes_per_layer": 0}, ""), ({"children": 0}, ""), ({"ratio": 0}, ""), ({"max_depth": 0}, ""),
@@ -42,6 +47,11 @@ REFUSED = {
     partial(Eagle, "random"): [
         ({"top_k": 0}, ""), ({"depth": -1}, ""), ({"total_tokens": 1}, ""), ({"sampling": "drawn"}, "a dynamic tree"),
     ],
+    HFCompiled: [({"length": 4}, "expected a whole number of at least 5"), ({"length": -1}, "")],
+    partial(Hybrid, {"pld": PromptLookup()}): [
+        ({"budget": 0}, ""), ({"threshold": 1.5}, "expected a probability"), ({"strength": 0.0}, ""),
+    ],
+    partial(HydraTree, "random"): [({"heads": 0}, "")],
     Jacobi: [({"window": 0}, "")],
     LogitSpec: [
         ({"capacity": 1}, ""), ({"ranks": [8, 8]}, ""), ({"lengths": [4, 3, 0]}, ""),
@@ -49,6 +59,8 @@ REFUSED = {
     ],
     Lookahead: [({"ngram": 2}, ""), ({"window": 0}, ""), ({"guesses": 0}, "")],
     NGrammys: [({"k": 0}, ""), ({"w": 0}, ""), ({"q": 0}, "")],
+    partial(Medusa, "random"): [({"heads": 0}, ""), ({"typical_alpha": 0.0}, "")],
+    NgramMap: [({"min_hits": 0}, "expected a whole number of at least 1")],
     NgramMod: [({"min_draft": 65}, "expected a whole number from 0 to 64")],
     partial(OptTree, "x"): [
         ({"nodes": 0}, ""), ({"max_depth": 0}, ""), ({"threshold": -0.1}, ""), ({"threshold": 1.0}, ""),
@@ -118,6 +130,7 @@ def test_a_parameter_names_itself_and_what_was_expected(make, options, words):
     ("make", "words"),
     [
         (lambda: Eagle("random", choices=[[2], [1]]), "choices: level 1 lists 1 nodes"),
+        (lambda: Hybrid({}), "members: none"),
         (lambda: SAM(**RECYCLED), "tree: not set with auxiliary=token_recycling"),
         (lambda: SAM(tree=[[2]]), "tree: set with auxiliary=none"),
         (lambda: SAM(**RECYCLED, tree=[[2], [1]]), "level 1 lists 1 nodes; expected 2"),

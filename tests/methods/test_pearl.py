@@ -55,25 +55,19 @@ def test_rounds_of_the_paper():
     assert stats["mean_run"] == pytest.approx((0 + 5 + 1) / 3)  # drafted tokens accepted between two rejections
 
 
-def test_a_bonus_that_is_not_the_late_token_drops_it():
+def test_a_wrong_late_token_an_eos_and_a_small_budget():
     drafter = counter(gamma=2)
     one_round(drafter, [0, 1])
     drafter.observe(Step(1, (2,), (), False, late=1))
     assert one_round(drafter, [0, 1, 2]) == ([3], [4, 5])
     drafter.observe(Step(2, (3, 9), (0,), False, late=0))  # the whole draft was right, the late token was not
     assert one_round(drafter, [0, 1, 2, 3, 9]) == ([], [0, 1])
-
-
-def test_nothing_is_drafted_behind_an_eos():
     drafter = counter(gamma=5, eos=frozenset([4]))
     assert one_round(drafter, [0, 1]) == ([], [2, 3, 4])
     drafter.observe(Step(1, (2,), (), False, late=1))
     assert one_round(drafter, [0, 1, 2]) == ([3, 4], [])  # it is the target's to say what comes instead
     drafter.observe(Step(2, (3, 6), (0,), False, late=0))
     assert one_round(drafter, [0, 1, 2, 3, 6]) == ([], [7, 8, 9, 0, 1])
-
-
-def test_a_small_budget_keeps_the_rest_for_later():
     drafter = counter(gamma=4)
     one_round(drafter, [0, 1])
     drafter.observe(Step(1, (2,), (), False, late=1))
@@ -84,8 +78,7 @@ def test_a_small_budget_keeps_the_rest_for_later():
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 3, 4, 5, 6])
-def test_the_target_as_its_own_draft_gives_gamma_tokens_a_round(gamma):
-    model = build("llama", torch.float64)
+def test_the_target_as_its_own_draft_gives_gamma_tokens_a_round(model, gamma):
     out = run(model, fitted(Pearl("unused", gamma=gamma), model), [5, 6, 7], 62)
     assert out.ids == plain_greedy(model, [5, 6, 7], 62)
     assert out.accept[0] == 1  # nothing is pending yet
@@ -93,15 +86,10 @@ def test_the_target_as_its_own_draft_gives_gamma_tokens_a_round(gamma):
     assert out.stats["pre_verify_rounds"] == (1 if gamma > 1 else len(out.accept))
 
 
-def test_sampled_from_the_targets_own_distribution_gamma_tokens_a_round_too():
-    model = build("llama", torch.float64)
+def test_acceptance_falls_with_the_drafts_quality_from_all_of_it(model):
     sampling = Sampling(1.0)
     out = run(model, fitted(Pearl("unused", gamma=4), model, sampling), [5, 6, 7], 62, sampling=sampling)
     assert set(out.accept[1:-1]) == {4}  # p = q: the ratio test accepts everything
-
-
-def test_acceptance_falls_with_the_drafts_quality():
-    model = build("llama", torch.float64)
     rates = []
     for epsilon in (0.0, 0.02, 1.0):
         out = run(model, fitted(Pearl("unused", gamma=4), noisy(model, epsilon)), [5, 6, 7], 62)
@@ -131,8 +119,7 @@ def test_stating_another_distribution_than_the_one_drawn_from_would_not_keep_it(
     assert keeps_the_distribution(Pearl("unused", gamma=1), SAMPLINGS[0], *markov_tables()) < FAILS
 
 
-def test_one_seed_of_the_drafter_gives_one_draft():
-    model = build("llama", torch.float64)
+def test_one_seed_of_the_drafter_gives_one_draft(model):
     method = fitted(Pearl("unused", gamma=6), model, Sampling(1.0))
     drafts = [one_round(begin(method, [5, 6, 7], seed), [5, 6, 7])[1] for seed in (1, 1, 2)]
     assert drafts[0] == drafts[1] != drafts[2]

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from builders.runs import Done, run_main
+from head_models import paths_of
 from methods.rest import Datastore, Rest
 from specbench import commands
 from specbench.types import InputError, Prefill
@@ -31,7 +32,7 @@ def datastore(documents=DOCUMENTS, vocab=10) -> Datastore:
 
 def method_on(documents=DOCUMENTS, **options) -> Rest:
     method = Rest(**options)
-    method.datastore = datastore(documents)
+    method.store = datastore(documents)
     return method
 
 
@@ -39,62 +40,54 @@ def draft(method, context, budget=256, seed=0):
     return method.begin(context[:-1], Prefill(context[-1]), seed).propose(context, budget)
 
 
-def paths(proposal) -> list[tuple]:
-    found = []
-    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
-
-
 EXAMPLE = [(4,), (5,), (4, 1), (4, 2), (5, 6), (4, 1, 2), (4, 2, 3)]
 
 
-def test_continuations_and_counts():
+def test_continuations_counts_and_stats():
     method = method_on(depth=3)
-    assert method.datastore.array.continuations([2, 3], 3) == [[4, 1, 2], [4, 2, 3], [5, 6]]
+    assert method.store.array.continuations([2, 3], 3) == [[4, 1, 2], [4, 2, 3], [5, 6]]
     tree = method.retrieve([2, 3], 256, 0)
     assert tree.counts == [2, 1, 1, 1, 1, 1, 1]
     proposal = draft(method, [9, 2, 3])
-    assert paths(proposal) == EXAMPLE
+    assert paths_of(proposal) == EXAMPLE
     assert proposal.source == [0] * 7
     assert proposal.score == pytest.approx([2 / 3, 1 / 3, 1 / 2, 1 / 2, 1, 1, 1])
+    drafter = method_on(depth=3).begin([], Prefill(0), 0)
+    assert drafter.stats() == {"matched_steps": 0.0}
+    for context in ([2, 3], [1, 2, 3], [9, 9]):
+        drafter.propose(context, 64)
+    assert drafter.stats() == {"matched_steps": pytest.approx(2 / 3), "query_tokens": 2.5, "matches": 2.5}
 
 
 @pytest.mark.parametrize("nodes", range(1, 8))
 def test_the_most_frequent_nodes_ties_by_depth_then_first_seen(nodes):
-    assert paths(draft(method_on(depth=3, nodes=nodes), [2, 3])) == EXAMPLE[:nodes]
-    assert paths(draft(method_on(depth=3), [2, 3], budget=nodes)) == EXAMPLE[:nodes]
+    assert paths_of(draft(method_on(depth=3, nodes=nodes), [2, 3])) == EXAMPLE[:nodes]
+    assert paths_of(draft(method_on(depth=3), [2, 3], budget=nodes)) == EXAMPLE[:nodes]
 
 
-def test_cut_of_the_code_is_smaller():
+def test_cut_of_the_code_is_smaller_and_counts_a_repeated_token_once():
     """Paths cost their distinct tokens: (4), (5), (4 1) are 1 + 1 + 2 of 3, so (4 1) goes."""
-    assert paths(draft(method_on(depth=3, nodes=2, cut="reference"), [2, 3])) == [(4,), (5,)]
-    assert paths(draft(method_on(depth=3, nodes=3, cut="reference"), [2, 3])) == [(4,), (5,)]
-    assert paths(draft(method_on(depth=3, nodes=3, cut="paper"), [2, 3])) == [(4,), (5,), (4, 1)]
-    assert paths(draft(method_on(depth=3, nodes=7, cut="reference"), [2, 3])) == [(4,), (5,), (4, 1), (4, 2)]
-
-
-def test_cut_counts_a_repeated_token_once():
+    assert paths_of(draft(method_on(depth=3, nodes=2, cut="reference"), [2, 3])) == [(4,), (5,)]
+    assert paths_of(draft(method_on(depth=3, nodes=3, cut="reference"), [2, 3])) == [(4,), (5,)]
+    assert paths_of(draft(method_on(depth=3, nodes=3, cut="paper"), [2, 3])) == [(4,), (5,), (4, 1)]
+    assert paths_of(draft(method_on(depth=3, nodes=7, cut="reference"), [2, 3])) == [(4,), (5,), (4, 1), (4, 2)]
     chain = [1, 2, 8, 8, 8, 8]
-    assert paths(draft(method_on([chain], depth=4, nodes=4, cut="reference"), [1, 2])) == [
+    assert paths_of(draft(method_on([chain], depth=4, nodes=4, cut="reference"), [1, 2])) == [
         (8,) * n for n in (1, 2, 3, 4)
     ]
     distinct = [1, 2, 5, 6, 7, 8]
-    assert paths(draft(method_on([distinct], depth=4, nodes=4, cut="reference"), [1, 2])) == [(5,), (5, 6)]
+    assert paths_of(draft(method_on([distinct], depth=4, nodes=4, cut="reference"), [1, 2])) == [(5,), (5, 6)]
 
 
-def test_the_longest_suffix_is_taken_and_one_token_is_none():
-    assert paths(draft(method_on(depth=1), [1, 2, 3])) == [(4,)]
-    assert paths(draft(method_on(depth=1), [2, 3])) == [(4,), (5,)]
-    assert paths(draft(method_on(depth=1, longest=2), [1, 2, 3])) == [(4,), (5,)]
+def test_the_longest_suffix_is_taken_and_continuations_may_stop_at_the_border():
+    assert paths_of(draft(method_on(depth=1), [1, 2, 3])) == [(4,)]
+    assert paths_of(draft(method_on(depth=1), [2, 3])) == [(4,), (5,)]
+    assert paths_of(draft(method_on(depth=1, longest=2), [1, 2, 3])) == [(4,), (5,)]
     assert len(draft(method_on(depth=1), [7, 3])) == 0
-    assert paths(draft(method_on(depth=1, shortest=1), [7, 3])) == [(4,), (5,)]
+    assert paths_of(draft(method_on(depth=1, shortest=1), [7, 3])) == [(4,), (5,)]
     assert len(draft(method_on(), [3])) == 0
-
-
-def test_continuations_may_stop_at_the_border():
-    assert paths(draft(method_on(depth=3, cross_documents=False), [2, 3])) == [(4,), (5,), (5, 6)]
-    assert paths(draft(method_on(depth=3, cross_documents=True), [3, 4])) == [
+    assert paths_of(draft(method_on(depth=3, cross_documents=False), [2, 3])) == [(4,), (5,), (5, 6)]
+    assert paths_of(draft(method_on(depth=3, cross_documents=True), [3, 4])) == [
         (1,),
         (2,),
         (1, 2),
@@ -105,27 +98,16 @@ def test_continuations_may_stop_at_the_border():
     assert len(draft(method_on(depth=3, cross_documents=False), [3, 4])) == 0
 
 
-def test_the_first_matches_are_not_a_fair_subset():
+def test_a_subset_is_fair_and_the_seeds():
     """The code's first 5000 in sorted order are those followed by small ids."""
     documents = [[1, 2, 3]] * 10 + [[1, 2, 9]] * 90
-    assert paths(draft(method_on(documents, depth=1, nodes=1, max_matches=10), [1, 2])) == [(9,)]
-    assert paths(draft(method_on(documents, depth=1, nodes=1, max_matches=10, subset="first"), [1, 2])) == [(3,)]
-
-
-def test_the_same_seed_draws_the_same_subset():
+    assert paths_of(draft(method_on(documents, depth=1, nodes=1, max_matches=10), [1, 2])) == [(9,)]
+    assert paths_of(draft(method_on(documents, depth=1, nodes=1, max_matches=10, subset="first"), [1, 2])) == [(3,)]
     random = np.random.default_rng(0)
     documents = [[1, 2, *random.integers(3, 10, 3)] for _ in range(500)]
     method = method_on(documents, max_matches=20)
     first, second, other = (draft(method, [1, 2], seed=seed) for seed in (1, 1, 2))
-    assert paths(first) == paths(second) != paths(other)
-
-
-def test_stats_say_how_long_the_matches_were():
-    drafter = method_on(depth=3).begin([], Prefill(0), 0)
-    assert drafter.stats() == {"matched_steps": 0.0}
-    for context in ([2, 3], [1, 2, 3], [9, 9]):
-        drafter.propose(context, 64)
-    assert drafter.stats() == {"matched_steps": pytest.approx(2 / 3), "query_tokens": 2.5, "matches": 2.5}
+    assert paths_of(first) == paths_of(second) != paths_of(other)
 
 
 def test_a_file_is_mapped_as_it_was_built(tmp_path):
@@ -143,7 +125,7 @@ def test_a_file_is_mapped_as_it_was_built(tmp_path):
         method.check(Card(tokenizer=range(vocab)))
         assert method.inputs == (str(path),)
         assert method.state_bytes() == built.nbytes()
-        assert paths(draft(method, [1, 2])) == [(vocab - 1,), (vocab - 1, 3), (vocab - 1, 3, 1)]
+        assert paths_of(draft(method, [1, 2])) == [(vocab - 1,), (vocab - 1, 3), (vocab - 1, 3, 1)]
         with pytest.raises(InputError, match=rf"datastore=.*built for {vocab} tokens.* has 11"):
             Rest(str(path)).check(Card(tokenizer=range(11)))
 
@@ -177,9 +159,14 @@ def test_what_is_no_datastore_is_refused(tmp_path):
         Datastore.load(path, 10, "key")
 
 
-def test_no_datastore_says_how_to_build_one():
+def test_the_bundled_datastore_fits_and_a_missing_one_says_how_to_build_it():
     with pytest.raises(InputError, match=r"^datastore: not set and model=m .*specbench build datastore"):
         Rest().check(Card())
+    method = Rest("bundled:tiny/datastore.safetensors")
+    method.check(Card(tokenizer=range(2048)))
+    tokens = method.store.array.tokens
+    assert Path(method.inputs[0]).stat().st_size <= 2**20
+    assert draft(method, tokens[1000:1016].tolist()).tokens[0] == tokens[1016]
 
 
 def build(*arguments: object) -> Done:
@@ -199,11 +186,3 @@ def test_the_script_builds_one_from_a_corpus(tmp_path):
     assert "is a --field misspelt?" in misspelt.stderr
     missing = build("--out", out, tmp_path / "none.jsonl")
     assert (missing.returncode, "no such file" in missing.stderr) == (2, True)
-
-
-def test_the_bundled_datastore_fits_the_bundled_model():
-    method = Rest("bundled:tiny/datastore.safetensors")
-    method.check(Card(tokenizer=range(2048)))
-    tokens = method.datastore.array.tokens
-    assert Path(method.inputs[0]).stat().st_size <= 2**20
-    assert draft(method, tokens[1000:1016].tolist()).tokens[0] == tokens[1016]

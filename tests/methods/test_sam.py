@@ -33,9 +33,9 @@ def static_of(documents, eos=0, ids=0, ranked=8) -> StaticAutomaton:
 
 
 def draft(context, static=None, budget=64, **options):
-    """What is drafted for a request whose prompt and first token are ``context``."""
+    """The draft for a request whose prompt and first token are ``context``."""
     method = SAM(**options)
-    method.static = static
+    method.corpus = static
     if method.tree is not None:
         method.bind(_Target())
         method.reset()
@@ -62,10 +62,14 @@ def test_chain_of_the_reference(root, match, chain):
     assert list(found.parents) == [-1, 0, 1, 2, 3]
 
 
-def test_no_match_is_the_auxiliarys():
+def test_short_matches_are_the_auxiliarys():
     found = aided([*TEXT, 9])
     assert found.source == [AUXILIARY] * 5
     assert not draft([*TEXT, 9], n_predicts=6)
+    for matched, threshold, source in ((5, 5, DYNAMIC), (5, 6, AUXILIARY), (4, 5, AUXILIARY)):
+        text = list(range(1, 13))
+        found = aided([*text, *text[:matched]], threshold=threshold)
+        assert set(found.source) == {source}
 
 
 CLIMBING = [2, 5, 6, 7, 8, 9, 4, 1, 2, 5, 3, 1]
@@ -80,33 +84,20 @@ def test_a_shorter_match_is_taken_for_a_longer_copy():
     assert draft([*CLIMBING, 2], n_predicts=6).tokens == [5, 3, 1]  # alone it never climbs
 
 
-def test_first_occurrence_is_copied():
+def test_the_first_occurrence_is_copied_as_far_as_the_match_allows():
     text = [1, 2, 3, 9, 1, 2, 4, 8, 1]
     assert draft([*text, 2]).tokens == [3, 9, 1, 2, 4, 8, 1]
     assert brute_match(text, 2) == (2, 2)
     assert brute_match(text, 2, latest=True) == (2, 6)  # the wrong variant, which the search below tells apart
-
-
-def test_length_of_a_chain_alone():
-    """1 + int(alpha L) tokens with the root, n_predicts at most; so the nodes are int(alpha L)."""
+    # 1 + int(alpha L) tokens with the root, n_predicts at most; so the nodes are int(alpha L).
     text = list(range(1, 40))
     for alpha, matched, nodes in ((4.0, 1, 4), (4.0, 2, 8), (1.5, 1, 1), (1.5, 3, 4), (0.5, 1, 0)):
         assert len(draft([*text, *text[:matched]], alpha=alpha)) == nodes
     assert len(draft([*text, 1, 2, 3], n_predicts=9)) == 8
     assert len(draft([*text, 1, 2, 3], budget=5)) == 5
-
-
-def test_the_root_is_not_copied():
-    """It is not in the reference's automaton yet when it is looked up."""
+    # It is not in the reference's automaton yet when it is looked up.
     assert draft([1, 2, 1, 2]).tokens == [1]  # with it: [1, 2]
     assert not draft([7, 7, 7, 7])
-
-
-def test_threshold_and_what_counts():
-    for matched, threshold, source in ((5, 5, DYNAMIC), (5, 6, AUXILIARY), (4, 5, AUXILIARY)):
-        text = list(range(1, 13))
-        found = aided([*text, *text[:matched]], threshold=threshold)
-        assert set(found.source) == {source}
 
 
 def brute_match(text, token, latest=False):
@@ -137,18 +128,12 @@ def test_matches_equal_a_search(tokens, data):
     assert automaton.arrays.meta[EDGES] <= 3 * len(tokens)
 
 
-def test_static_chain_of_the_reference():
+def test_static_examples_of_the_reference():
     static = static_of([[1, 2, 3, 4], [1, 2, 5, 6]])
     found = aided([8, 1, 2], static=static, len_bias=1)
     assert found.tokens == [3, 4, 0, 1, 2]
     assert found.source == [STATIC] * 5
     assert set(aided([8, 1, 2], static=static, len_bias=2).source) == {AUXILIARY}  # a match of 2, less 2
-
-
-STATIC_TREE = [[1, 2, 3], [1, 2, 3], [1, 2, 4]]
-
-
-def test_static_tree_of_the_reference():
     static = static_of(STATIC_TREE)
     found = draft([7, 1, 2], static=static)  # 1 + 4 * 2 nodes with the root
     assert found.tokens == [3, 0, 1, 2, 4, 3, 4, 0]
@@ -156,13 +141,17 @@ def test_static_tree_of_the_reference():
     narrow = draft([7, 1, 2], static=static, children=1)
     assert narrow.tokens == [3, 0, 1, 2, 3, 0, 1, 2]  # one node a level
     assert narrow.parents == [-1, 0, 1, 2, 3, 4, 5, 6]
-
-
-def test_dynamic_wins_ties():
     static = static_of([[1, 2, 9, 9]])
     assert set(draft([1, 2, 5, 1, 2], static=static).source) == {DYNAMIC}  # both match 2 tokens
     assert set(draft([8, 2, 5, 1, 2], static=static).source) == {STATIC}  # 1 and 2 tokens
     assert set(draft([8, 2, 5, 1, 2], static=static, len_bias=1).source) == {DYNAMIC}
+    static = static_of([[1, 2]], eos=0, ids=5)
+    assert static.arrays.text.tolist() == [1, 2, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0]
+    assert static_of([[1, 0], [2]], eos=0).arrays.text.tolist() == [1, 0, 2, 0]
+    assert static_of([[1], [2]], eos=None).arrays.text.tolist() == [1, 2]
+
+
+STATIC_TREE = [[1, 2, 3], [1, 2, 3], [1, 2, 4]]
 
 
 def brute_tree(text, string, nodes, children):
@@ -216,13 +205,6 @@ def test_static_equals_a_search(documents, query, ranked, nodes):
         assert static.following(state, 5) == text[end : end + 5]
         for children in range(1, ranked + 1):
             assert static.tree(state, nodes, children) == brute_tree(text, string, nodes, children)
-
-
-def test_every_id_is_a_match():
-    static = static_of([[1, 2]], eos=0, ids=5)
-    assert static.arrays.text.tolist() == [1, 2, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0]
-    assert static_of([[1, 0], [2]], eos=0).arrays.text.tolist() == [1, 0, 2, 0]
-    assert static_of([[1], [2]], eos=None).arrays.text.tolist() == [1, 2]
 
 
 def test_auxiliary_learns_from_prompt_and_every_forward():
@@ -298,7 +280,7 @@ def test_built_from_a_corpus_and_decoded_with(tmp_path):
     """The script's file in a run of the bundled model: output stays the target's, and the corpus drafts."""
     corpus, path = tmp_path / "corpus.txt", tmp_path / "static.safetensors"
     job = job_for("suite.limit=1")
-    corpus.write_text("\n\n".join(turn for case in job.suite.cases for turn in case.turns))
+    corpus.write_text("\n\n".join(turn for case in job.source.suite.cases for turn in case.turns))
     built = build("--out", path, "--ranked", "4", corpus)
     assert built.returncode == 0, built.stderr
     assert "states" in built.stdout

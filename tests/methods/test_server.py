@@ -123,7 +123,7 @@ def test_accounts_that_disagree_are_a_warning_and_the_one_that_holds_is_kept(dia
         ("html", "text/html: <html>Bad gateway"),
         ("no_stream", "application/json: .*all at once.*; expected a stream of events"),
         ("error_500", "status 500: .*CUDA out of memory"),
-        ("not_json", "no JSON: <html>"),
+        ("not_json", "not JSON: <html>"),
         ("endless", "does not end in 0.3 s"),
         ("no_finish", "without a reason"),
         ("too_many", "more than the 24 tokens"),
@@ -142,15 +142,12 @@ def test_a_fault_is_an_error_of_the_case_and_ends_in_time(fault: str, message: s
         assert ask(method).ids == stand_in.answer_of(PROMPT, LIMIT)  # the next case is not harmed
 
 
-def test_a_server_without_speculation_has_a_step_a_token_however_it_is_sent():
+def test_plain_steps_are_tokens_and_an_answer_that_the_context_cut_says_so():
     """As seen of vLLM on a loaded machine: 1,294 chunks for 1,355 tokens."""
     with stand_in.serving("vllm", "coalesced", speculates=False, counts=False) as server:
         server.start = 1.5e9
         assert set(ask(opened(server.url)).accept) == {1}
-
-
-def test_an_answer_that_the_servers_context_cut_says_so():
-    """As vLLM cuts one, without an error."""
+    # As vLLM cuts one, without an error.
     with stand_in.serving("vllm") as server:
         method = opened(server.url)
         assert ask(method).finish == "length"
@@ -204,12 +201,20 @@ def test_a_server_that_was_started_anew_is_an_error_of_every_later_case():
             ask(method)
 
 
-def test_whatever_a_server_counts_tells_of_its_restart():
+def test_counters_are_sums_over_labels_and_a_restart_gives_none():
     """As llama.cpp's page without speculation; an average that it calls a counter may fall."""
     page = (
         'llamacpp:prompt_tokens_total 30\nllamacpp:n_busy_slots_per_decode 2\nvllm:x_total{a="b"} 1e1\nvllm:x_total 2'
     )
     assert read_totals(page) == {"llamacpp:prompt_tokens_total": 30, "vllm:x_total": 12}
+    page = 'vllm:spec_decode_num_drafts_total{e="0"} 2.0\nvllm:spec_decode_num_drafts_total{e="1"} 3.0\n'
+    page += "vllm:spec_decode_num_draft_tokens_total 20\nvllm:spec_decode_num_accepted_tokens_total 1e1\n"
+    page += 'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 6\n'
+    found = parse_counters(page + "vllm:spec_decode_num_drafts_created 17e8\n")
+    assert found["num_drafts"] == 5
+    reports = report_from_counters({}, found)
+    assert (reports.drafts, reports.drafted, reports.accepted, reports.per_position) == (5, 20, 10, (6,))
+    assert report_from_counters(found, dict.fromkeys(found, 0.0)) is None
 
 
 def test_two_servers_of_different_models_are_refused_with_both_shown():
@@ -269,28 +274,14 @@ def test_a_server_without_ids_gets_text_and_the_run_says_so():
         assert any("text only" in text for text in method.warnings)
 
 
-def test_counters_are_sums_over_labels_and_a_restart_gives_none():
-    page = 'vllm:spec_decode_num_drafts_total{e="0"} 2.0\nvllm:spec_decode_num_drafts_total{e="1"} 3.0\n'
-    page += "vllm:spec_decode_num_draft_tokens_total 20\nvllm:spec_decode_num_accepted_tokens_total 1e1\n"
-    page += 'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 6\n'
-    found = parse_counters(page + "vllm:spec_decode_num_drafts_created 17e8\n")
-    assert found["num_drafts"] == 5
-    reports = report_from_counters({}, found)
-    assert (reports.drafts, reports.drafted, reports.accepted, reports.per_position) == (5, 20, 10, (6,))
-    assert report_from_counters(found, dict.fromkeys(found, 0.0)) is None
-
-
-def test_where_a_chunk_is_a_token_steps_are_those_of_the_counters():
+def test_steps_add_up_whatever_was_reported():
     """As llama.cpp answers: accepted tokens behind EOS count there, and plain decoding tells nothing."""
     reports = [DraftReport("request", 14, drafted=32), DraftReport("counters", 14, 8, 32)]
     account = reconcile(21, None, reports)
     assert (len(account.steps), sum(emitted for emitted, _ in account.steps), account.source) == (8, 21, "request")
     assert len(reconcile(21, None, reports[:1]).steps) == 7  # without counters the token behind EOS hides a step
     assert reconcile(5, None, []).steps == ((1, 0),) * 5
-
-
-def test_steps_add_up_whatever_was_reported():
-    """A last step that is cut counts tokens behind the end; steps without a draft are reports by nobody."""
+    # A last step that is cut counts tokens behind the end; steps without a draft are reports by nobody.
     cut = DraftReport("request", accepted=7, drafts=2, drafted=8, histogram=(0, 0, 0, 1, 1))
     account = reconcile(6, [4, 2], [cut])
     assert ([size for size, _ in account.steps], account.complaints) == ([4, 2], ())

@@ -48,13 +48,10 @@ def test_integer_examples(context, wanted, matched):
     assert drafter.stats().get("query_tokens", 0) == matched
 
 
-def test_ties_to_the_first_hit_would_differ():
+def test_ties_go_to_the_latest_and_a_vote_on_prefixes_is_not_split():
     method = serve(Spacelike(draft_length=2), [[1, 2, 3, 4], [1, 2, 3, 5]])
     assert list(draft(method, [1, 2, 3]).tokens) == [5]
     assert list(draft(serve(Spacelike(draft_length=2), [[1, 2, 3, 5], [1, 2, 3, 4]]), [1, 2, 3]).tokens) == [4]
-
-
-def test_a_vote_on_prefixes_is_not_split_by_late_differences():
     requests = [[1, 2, 5, 6], [1, 2, 5, 7], [1, 2, 9, 9], [1, 2, 9, 9], [1, 2, 5, 8]]
     assert list(draft(serve(Spacelike(draft_length=2), requests), [1, 2]).tokens) == [9, 9]
     prefix = draft(serve(Spacelike(draft_length=2, vote="prefix"), requests), [1, 2])
@@ -62,15 +59,12 @@ def test_a_vote_on_prefixes_is_not_split_by_late_differences():
     assert prefix.score == pytest.approx([3 / 5, 1 / 3])
 
 
-def test_longest_query_wins_and_its_length_is_a_limit():
+def test_longest_query_wins_and_drafts_stop_at_the_end_of_a_request_and_at_the_budget():
     requests = [[1, 2, 3, 4], [9, 2, 3, 5], [9, 2, 3, 5]]
     assert list(draft(serve(Spacelike()), [1, 2, 3], 1).tokens) == [5]
     assert list(draft(serve(Spacelike(), requests), [1, 2, 3]).tokens) == [4]
     assert list(draft(serve(Spacelike(query_length=2), requests), [1, 2, 3]).tokens) == [5]
     assert list(draft(serve(Spacelike(min_query=2), requests), [7, 3]).tokens) == []
-
-
-def test_drafts_stop_at_the_end_of_a_request_and_at_the_budget():
     method = serve(Spacelike(), [[1, 2, 3], [4, 5, 6, 7]])
     assert list(draft(method, [1]).tokens) == [2, 3]
     assert list(draft(method, [3]).tokens) == []
@@ -79,14 +73,11 @@ def test_drafts_stop_at_the_end_of_a_request_and_at_the_budget():
     assert list(draft(ended, [1]).tokens) == [4]  # two equal continuations, both cut by their request's end
 
 
-def test_the_first_matches_are_not_a_fair_subset():
+def test_a_fair_share_votes_and_unseen_draws_random_tokens_only_if_asked():
     """Of a thousand matches ten vote: the first ten in sorted order would all say 3."""
     method = serve(Spacelike(max_matches=10), [[1, 3]] * 100 + [[1, 8]] * 900)
     assert list(draft(method, [1]).tokens) == [8]
     assert method.array.continuations([1], 1)[:10] == [[3]] * 10
-
-
-def test_unseen_draws_random_tokens_only_if_asked():
     method = serve(Spacelike(unseen="random", draft_length=4))
     method.vocab = 50
     first, second, other = (draft(method, [7], seed=seed) for seed in (1, 1, 2))
@@ -124,7 +115,7 @@ def stats(method) -> dict[str, float]:
     return method.begin([1], Prefill(2), 0).stats()
 
 
-def test_inline_is_fresh_and_rebuilt_every_so_many_requests():
+def test_inline_is_rebuilt_every_so_many_requests_and_a_request_keeps_its_array():
     method = Spacelike(rebuild_every=2)
     seen = []
     for context in REQUESTS:
@@ -133,9 +124,6 @@ def test_inline_is_fresh_and_rebuilt_every_so_many_requests():
         seen.append((figures["cached_tokens"], figures["indexed_tokens"], figures["stale_requests"]))
     assert seen == [(5, 0, 1), (10, 10, 0), (15, 10, 1)]
     assert method.state_bytes() == 4 * 15 + 8 * 10
-
-
-def test_a_request_keeps_the_array_it_began_with():
     method = serve(Spacelike(), [[1, 2, 3]])
     running = method.begin([1], Prefill(2), 0)
     serve(method, [[1, 2, 9]] * 2)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.drafts import root_paths
 from methods.parts.suffix_array import CROSSING, END, SuffixArray, Tree, cut_paths, take
 
 TEXT = st.lists(st.integers(0, 3), max_size=40)
@@ -21,7 +22,7 @@ def array_of(tokens, kind=np.int32) -> SuffixArray:
 
 
 def places(tokens, pattern) -> list[int]:
-    """Where ``pattern`` occurs, by the order of what stands there."""
+    """The places of ``pattern``, in the order of the suffixes there."""
     found = [i for i in range(len(tokens)) if tokens[i : i + len(pattern)] == list(pattern)]
     return sorted(found, key=lambda i: tokens[i:])
 
@@ -34,7 +35,7 @@ def longest(tokens, tail, shortest) -> list[int]:
 
 
 def followers(tokens, pattern, length, borders=()) -> list[tuple]:
-    """What follows each occurrence, in sorted order, cut at an end, and at a border if there are any."""
+    """The tokens after each occurrence, in sorted order, cut at an end, and at a border if there are any."""
     found = []
     for place in places(tokens, pattern):
         start = place + len(pattern)
@@ -52,10 +53,16 @@ def test_order_is_the_sorted_order_of_all_suffixes(tokens):
     assert (len(array), array.nbytes()) == (len(tokens), 8 * len(tokens))
 
 
-def test_more_than_2_to_the_16_distinct_tokens():
+def test_many_distinct_tokens_and_few_of_many_matches():
     tokens = np.random.default_rng(0).permutation(70_000)
     array = array_of(tokens, np.uint32)
     assert (tokens[array.order] == np.arange(70_000)).all()
+    # The wrong variant: the first 100 matches in sorted order never see what follows in nine of ten places.
+    tokens = [7, 1, 0] * 100 + [7, 9, 0] * 900
+    array = array_of(tokens)
+    assert array.tree([7], 1, 1, 1, 100, 12345).tokens == [9]
+    assert array.tree([7], 1, 1, 1, 100, None).tokens == [1]
+    assert array.vote([7], 1, 2, 100, 12345).tokens == [9, 0]
 
 
 @given(TEXT, st.lists(st.integers(0, 4), max_size=6), st.integers(1, 3))
@@ -75,10 +82,7 @@ def test_find_and_longest_equal_search(tokens, tail, shortest):
 
 def prefixes(tree: Tree) -> list[tuple]:
     """(path, count) of each node."""
-    paths = []
-    for token, parent in zip(tree.tokens, tree.parents, strict=True):
-        paths.append((*(paths[parent] if parent >= 0 else ()), token))
-    return list(zip(paths, tree.counts, strict=True))
+    return list(zip(root_paths(tree.tokens, tree.parents), tree.counts, strict=True))
 
 
 @given(SPLIT, st.lists(st.integers(0, 2), max_size=4), st.integers(1, 4), st.integers(0, 30), st.data())
@@ -144,25 +148,13 @@ def test_a_share_is_distinct_and_every_row_is_as_likely(count, most):
     assert take(order, 0, count, 5, most, True, 7).tolist() == list(range(105, 105 + min(count, most)))
 
 
-def test_the_first_matches_are_those_of_small_tokens():
-    """The wrong variant: the first 100 matches in sorted order never see what follows in nine of ten places."""
-    tokens = [7, 1, 0] * 100 + [7, 9, 0] * 900
-    array = array_of(tokens)
-    assert array.tree([7], 1, 1, 1, 100, 12345).tokens == [9]
-    assert array.tree([7], 1, 1, 1, 100, None).tokens == [1]
-    assert array.vote([7], 1, 2, 100, 12345).tokens == [9, 0]
-
-
-def test_it_owns_its_tokens():
+def test_it_owns_its_tokens_and_reads_nothing_else():
     tokens = np.array([1, 2, 3, 1, 2, 4], np.int32)
     array = SuffixArray.build(tokens)
     tokens[:] = 0
     assert array.continuations([1, 2], 1) == [[3], [4]]
     with pytest.raises(ValueError, match="read-only"):
         array.tokens[0] = 1
-
-
-def test_an_order_that_points_elsewhere_reads_nothing_else():
     array = SuffixArray(np.array([1, 2, 3], np.int32), np.array([-5, 10**6, 2], np.int32))
     assert array.tree([1, 2], 1, 3, 8, 10).tokens == []
     assert array.vote([3], 1, 3, 10).tokens == []

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.drafts import root_paths
 from methods.parts.suffix_automaton import EDGES, STATES, find
 from methods.suffix_decoding import GLOBAL, LOCAL, Limits, SuffixDecoding, SuffixTree, Text, _fewest, _sort
 from specbench.types import Prefill
@@ -76,15 +77,12 @@ def test_equals_have_the_references_order_or_the_most_recent_comes_first(text, r
         assert likeliest([text], [0, 1], ties=ties).tokens == [wanted]
 
 
-def test_the_least_probability_bounds_the_whole_path():
+def test_the_least_probability_bounds_the_whole_path_and_is_met_exactly():
     texts = [[1, 2, 3], [1, 2, 4], [1, 5], [1, 6]]  # 2 has 1/2, and below it 4 has 1/2 of that
     assert likeliest(texts, [0, 1], factor=4.0, least=0.25).tokens == [2, 4]
     assert likeliest(texts, [0, 1], factor=4.0, least=0.26).tokens == [2]
     assert likeliest(texts, [0, 1], factor=4.0, least=0.6).tokens == []
-
-
-def test_the_least_probability_is_met_exactly():
-    """50 has 3 of 10 and 43 below it 1 of 10: the product 3/10 * 1/3 would be less than 0.1."""
+    # 50 has 3 of 10 and 43 below it 1 of 10: the product 3/10 * 1/3 would be less than 0.1.
     shares = [token for third in (41, 42, 43) for token in (39, 40, 50, third)]
     shares += [token for other in range(60, 66) for token in (39, 40, other)]
     assert 3 / 10 * (1 / 3) < 0.1
@@ -272,12 +270,22 @@ def test_draft_equals_the_references_loops(depth, happened, before, shape, facto
         assert probs(found) == wanted[2]
 
 
-def test_memory_does_not_grow_with_the_depth():
+def test_memory_budget_and_length():
     tokens = np.random.default_rng(0).integers(0, 50, 3000).tolist()
     for depth in (2, 64):
         tree = tree_of([tokens], depth)
         assert tree._arrays.meta[STATES] <= 2 * len(tokens)
         assert tree._arrays.meta[EDGES] <= 3 * len(tokens)
+    prompt = [*range(1, 40), *range(1, 30)]
+
+    def count(budget=64, **options):
+        return len(begin(bound(**options), prompt, 30).propose([*prompt, 30], budget))
+
+    assert count() == 16
+    assert count(num_draft=4) == 4
+    assert count(budget=3) == 3
+    assert count(factor=0.1) == 3  # of the 30 tokens matched
+    assert count(depth=4, offset=1.0) == 2  # 2 tokens matched and 2 drafted are a string of 4
 
 
 def begin(method, prompt, first):
@@ -300,48 +308,15 @@ def bound(**options) -> SuffixDecoding:
 )
 def test_equal_scores_are_equal(prompt, routes):
     draft = begin(bound(shape="tree", factor=3.0), prompt[:-1], prompt[-1]).propose(prompt, 64)
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    assert set(found) == routes
+    assert set(root_paths(draft.tokens, draft.parents)) == routes
 
 
-def test_of_equals_the_more_recent_is_drafted_after_an_eviction():
-    """Of 2 1, 2 1, 2 3 the first goes: 1 and 3 follow 2 once each, and 3 did later."""
-    method = bound(cached_requests=3)
-    for token in (1, 1, 3):
-        begin(method, [9], 2).finish([9, 2, token])
-    assert list(begin(method, [9], 2).propose([9, 2], 64).tokens) == [3]
-
-
-def test_local_tree_counts_the_context_itself():
+def test_the_local_tree_counts_the_context_itself_and_wins_ties():
     """The match that is the context's own end counts too, as in the reference: 3 has 1 of 2."""
     draft = begin(bound(), [1, 2, 3, 1], 2).propose([1, 2, 3, 1, 2], 64)
     assert list(draft.tokens) == [3, 1]
     assert draft.source == [LOCAL, LOCAL]
     assert draft.score == [0.5, 1.0]
-
-
-def test_global_tree_holds_answers_and_no_prompt():
-    method = bound()
-    begin(method, [5, 6, 7, 8], 1).finish([5, 6, 7, 8, 1, 2, 3, 4])
-    after = begin(method, [9, 1], 2).propose([9, 1, 2], 64)
-    assert (list(after.tokens), after.source) == ([3, 4], [GLOBAL, GLOBAL])
-    assert not begin(method, [9, 5], 6).propose([9, 5, 6], 64)  # was prompt
-    assert method.state_bytes() > 0
-    method.reset()
-    assert not begin(method, [9, 1], 2).propose([9, 1, 2], 64)
-
-
-def test_a_live_answer_helps_another_request():
-    method = bound()
-    one, other = begin(method, [8], 1), begin(method, [9, 1], 2)
-    one.propose([8, 1], 64)
-    one.propose([8, 1, 2, 3], 64)
-    assert list(other.propose([9, 1, 2], 64).tokens) == [3]
-
-
-def test_local_wins_ties():
     method = bound()
     begin(method, [0], 1).finish([0, 1, 5])
     begin(method, [0], 1).finish([0, 1, 6])
@@ -357,23 +332,33 @@ def test_local_wins_ties():
     assert list(tied.tokens) != [5]  # what a tie to the global tree would give
 
 
-def test_without_a_global_tree():
+def test_the_global_tree_has_ended_and_live_answers_and_no_prompt():
+    method = bound()
+    begin(method, [5, 6, 7, 8], 1).finish([5, 6, 7, 8, 1, 2, 3, 4])
+    after = begin(method, [9, 1], 2).propose([9, 1, 2], 64)
+    assert (list(after.tokens), after.source) == ([3, 4], [GLOBAL, GLOBAL])
+    assert not begin(method, [9, 5], 6).propose([9, 5, 6], 64)  # was prompt
+    assert method.state_bytes() > 0
+    method.reset()
+    assert not begin(method, [9, 1], 2).propose([9, 1, 2], 64)
+    method = bound()
+    one, other = begin(method, [8], 1), begin(method, [9, 1], 2)
+    one.propose([8, 1], 64)
+    one.propose([8, 1, 2, 3], 64)
+    assert list(other.propose([9, 1, 2], 64).tokens) == [3]
     method = bound(global_tree=False)
     begin(method, [5], 1).finish([5, 1, 2, 3])
     assert not begin(method, [9, 1], 2).propose([9, 1, 2], 64)
     assert method.state_bytes() == 0
 
 
-def test_the_oldest_answer_goes_first():
+def test_the_oldest_answer_goes_first_and_leaves_nothing_behind():
     method = bound(cached_requests=2)
     begin(method, [0], 1).finish([0, 1, 2, 3])
     begin(method, [0], 4).finish([0, 4, 5, 6])
     assert list(begin(method, [9, 4], 5).propose([9, 4, 5], 64).tokens) == [6]  # the newest is this request's
     assert not begin(method, [9, 1], 2).propose([9, 1, 2], 64)
     assert len(method.answers.texts) == 2
-
-
-def test_an_evicted_request_goes_on():
     method = bound(cached_requests=1)
     old = begin(method, [7], 1)
     old.propose([7, 1], 64)
@@ -381,25 +366,14 @@ def test_an_evicted_request_goes_on():
     assert list(old.propose([7, 1, 9, 1, 2], 64).tokens) == [3]
     old.finish([7, 1, 9, 1, 2, 3, 8])
     assert len(method.answers.texts) == 1
-
-
-def test_removed_texts_do_not_pile_up():
     method = bound(cached_requests=2)
     for number in range(50):
         begin(method, [0], 1).finish([0, *(number * 7 + place for place in range(20))])
     assert method.answers._arrays.meta[STATES] <= 2 * 6 * 20
     kept = begin(method, [9, 343], 344).propose([9, 343, 344], 64)
     assert list(kept.tokens) == [345, 346]
-
-
-def test_budget_and_length():
-    prompt = [*range(1, 40), *range(1, 30)]
-
-    def count(budget=64, **options):
-        return len(begin(bound(**options), prompt, 30).propose([*prompt, 30], budget))
-
-    assert count() == 16
-    assert count(num_draft=4) == 4
-    assert count(budget=3) == 3
-    assert count(factor=0.1) == 3  # of the 30 tokens matched
-    assert count(depth=4, offset=1.0) == 2  # 2 tokens matched and 2 drafted are a string of 4
+    # Of 2 1, 2 1, 2 3 the first goes: 1 and 3 follow 2 once each, and 3 did later.
+    method = bound(cached_requests=3)
+    for token in (1, 1, 3):
+        begin(method, [9], 2).finish([9, 2, token])
+    assert list(begin(method, [9], 2).propose([9, 2], 64).tokens) == [3]

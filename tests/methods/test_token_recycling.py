@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.drafts import root_paths
 from builders.runs import settings_of
 from methods.parts.recycling import RecyclingMatrix
 from methods.parts.tree_shape import Level, TreeShape
@@ -32,12 +33,8 @@ def bound(**options) -> TokenRecycling:
     return method
 
 
-def paths_of(shape: TreeShape) -> list[tuple[int, ...]]:
-    """Every node as the ranks on the way to it."""
-    found: list[tuple[int, ...]] = []
-    for parent, rank in zip(shape.parents, shape.ranks, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), rank))
-    return found
+def ranks_of(shape: TreeShape) -> list[tuple[int, ...]]:
+    return root_paths(shape.ranks, shape.parents)
 
 
 def sizes_of(shape: TreeShape) -> list[int]:
@@ -59,10 +56,10 @@ def test_shape_of_the_reference():
     assert len(shape) == 80
     children = [shape.parents.count(node) for node in range(80)]
     assert children.count(0) == 40
-    paths = {"-".join(map(str, path)) for path in paths_of(shape)}
+    paths = {"-".join(map(str, path)) for path in ranks_of(shape)}
     assert {"0-7-0", "0-2-1", "0-0-4-0", "0-0-0-1-0-0", "0-0-0-0-0-1"} <= paths  # the last five the authors added
     assert shape == TreeShape.from_counts(REFERENCE, 8)
-    assert tuple(sum(path[0] == rank for path in paths_of(shape)) for rank in range(8)) == SHARES
+    assert tuple(sum(path[0] == rank for path in root_paths(shape.ranks, shape.parents)) for rank in range(8)) == SHARES
 
 
 def yaml_of(name: str) -> dict:
@@ -79,37 +76,31 @@ def test_a_sized_tree_has_its_size_and_is_a_tree(nodes, depth, width):
         return
     shape = reference_tree(nodes, depth, width)
     assert (len(shape), len(shape.levels)) == (nodes, depth)
-    paths = paths_of(shape)
+    paths = root_paths(shape.ranks, shape.parents)
     assert len(set(paths)) == nodes
     assert all(path[-1] < width for path in paths)
     assert all(path[-1] == 0 or (*path[:-1], path[-1] - 1) in paths for path in paths)  # ranks without a gap
 
 
-def test_breadth_family_is_nested_and_passes_through_the_reference():
-    family = [set(paths_of(reference_tree(nodes, 6, 8))) for nodes in (20, 40, 60, 80, 100, 120)]
+def test_families_of_trees_pass_through_the_reference():
+    family = [set(ranks_of(reference_tree(nodes, 6, 8))) for nodes in (20, 40, 60, 80, 100, 120)]
     assert all(small < large for small, large in itertools.pairwise(family))
-    assert family[3] == set(paths_of(TreeShape.from_counts(REFERENCE, 8)))
+    assert family[3] == set(ranks_of(TreeShape.from_counts(REFERENCE, 8)))
     assert (0,) * 6 in family[0]
-
-
-def test_depth_family_keeps_what_it_can_of_the_reference():
     sizes = {depth: sizes_of(reference_tree(80, depth, 8)) for depth in (3, 5, 7, 10)}
     assert sizes[3] == [8, 32, 40]
     assert sizes[5] == [8, 21, 25, 16, 10]
     assert sizes[7] == [8, 20, 25, 15, 8, 3, 1]
     assert sizes[10] == [8, 20, 23, 14, 8, 3, 1, 1, 1, 1]
-    reference = set(paths_of(reference_tree(80, 6, 8)))
-    assert reference - set(paths_of(reference_tree(80, 7, 8))) == {(2, 2)}  # the least worth, for one more level
-
-
-def test_worth_alone_would_not_give_the_reference():
-    """The wrong variant: without the reference's nodes first, ten of its eighty are others."""
+    reference = set(ranks_of(reference_tree(80, 6, 8)))
+    assert reference - set(ranks_of(reference_tree(80, 7, 8))) == {(2, 2)}  # the least worth, for one more level
+    # The wrong variant: without the reference's nodes first, ten of its eighty are others.
     every = [path for level in range(1, 7) for path in itertools.product(range(8), repeat=level)]
     by_worth = sorted(
         every,
         key=lambda path: (-math.prod(SHARES[rank] for rank in path) * 80 ** (6 - len(path)), len(path), path),
     )
-    assert len(set(by_worth[:80]) & set(paths_of(TreeShape.from_counts(REFERENCE, 8)))) == 70
+    assert len(set(by_worth[:80]) & set(ranks_of(TreeShape.from_counts(REFERENCE, 8)))) == 70
 
 
 def test_fill_breadth_first():
@@ -121,10 +112,11 @@ def test_fill_breadth_first():
     assert method.shape.parents == (-1, -1, 0, 0, 1)
     assert list(method.matrix.draft(5).tokens) != [6, 1, 2, 7, 4]  # what tree order the example tells apart
     assert DEPTH_FIRST.parents != method.shape.parents
-
-
-def test_cold_matrix_drafts_token_zero():
     assert list(bound().matrix.draft(9).tokens) == [0, 0, 0, 0, 0]
+    matrix = RecyclingMatrix(DEPTH_FIRST, 3, "last", 16, torch.device("cpu"))
+    matrix.rows[5], matrix.rows[6] = torch.tensor([6, 7, 8]), torch.tensor([1, 2, 3])
+    matrix.rows[7] = torch.tensor([4, 9, 0])
+    assert list(matrix.draft(5).tokens) != [6, 7, 1, 2, 4]
 
 
 ROWS = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
@@ -141,7 +133,7 @@ def test_update_of_a_repeated_token(update, five):
     assert method.matrix.rows.abs().sum() == sum(five) + 15
 
 
-def test_a_request_learns_from_every_forward_and_drafts_from_its_last_token():
+def test_a_request_learns_from_prompt_and_forwards_until_a_reset():
     method = bound()
     ids = torch.tensor([[6, 7, 8]])
     drafter = method.begin([3, 4], Prefill(5, topk=TopK(ids, ids.float())), 0)
@@ -153,22 +145,17 @@ def test_a_request_learns_from_every_forward_and_drafts_from_its_last_token():
     assert method.matrix.rows[5].tolist() == rows[0].tolist()
     assert len(draft) == 5
     assert drafter.propose([3, 4, 5, 4], 64).tokens[:2] == [6, 7]
-
-
-def test_prompt_row_i_is_what_follows_prompt_token_i():
     method = bound(update_from_prefill=True)
     rows = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
     method.begin([10, 11, 10], Prefill(5, topk=TopK(rows, rows.float())), 0)
     assert method.matrix.rows[11].tolist() == [4, 5, 6]
     assert method.matrix.rows[10].tolist() == [7, 8, 9]
     assert method.needs.prompt_topk == 3
-
-
-def test_a_depth_first_fill_would_fail_the_example():
-    matrix = RecyclingMatrix(DEPTH_FIRST, 3, "last", 16, torch.device("cpu"))
-    matrix.rows[5], matrix.rows[6] = torch.tensor([6, 7, 8]), torch.tensor([1, 2, 3])
-    matrix.rows[7] = torch.tensor([4, 9, 0])
-    assert list(matrix.draft(5).tokens) != [6, 7, 1, 2, 4]
+    method = bound()
+    method.matrix.learn(torch.tensor([5]), TopK(ROWS[:1], ROWS[:1].float()))
+    method.reset()
+    assert not method.matrix.rows.any()
+    assert method.state_bytes() == 16 * 3 * 8
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.sampled_from(["last", "first", "merge"]), st.data())
@@ -209,14 +196,6 @@ def test_a_step_on_a_device_waits_for_nothing(update, most):
     assert not learning.syncs
     assert drafting.ops["rest"] == 2 * 6 + 2  # besides: the root, the joining
     assert learning.ops["rest"] <= most
-
-
-def test_reset_forgets():
-    method = bound()
-    method.matrix.learn(torch.tensor([5]), TopK(ROWS[:1], ROWS[:1].float()))
-    method.reset()
-    assert not method.matrix.rows.any()
-    assert method.state_bytes() == 16 * 3 * 8
 
 
 @pytest.mark.parametrize("update", ["last", "merge"])

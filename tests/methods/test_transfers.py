@@ -65,13 +65,13 @@ def job():
 
 @pytest.fixture(scope="module")
 def counted(job):
-    """What one request of a method does, and vanilla's, once each."""
-    prompt = job.prompts.ids(job.suite.cases[0].turns[:1], [])[-60:]
+    """The counts of one request of a method, and of vanilla's, computed once each."""
+    prompt = job.source.prompts.ids(job.source.suite.cases[0].turns[:1], [])[-60:]
     methods = {entry.name: entry.method for entry in job.entries}
 
     @functools.cache
     def count(name: str, sampling: Sampling | None):
-        return count_transfers(methods[name], job.card, prompt, 9, sampling)
+        return count_transfers(methods[name], job.source.card, prompt, 9, sampling)
 
     return count
 
@@ -116,7 +116,7 @@ def test_what_a_gpu_does_otherwise_takes_the_steps_of_a_cpu(sampling):
     """Chains and shapes that are not read, the ratio test of all nodes at once: the steps of the bundled pair."""
     drafts = "method=[speculative_sampling,specinfer,eagle2,pearl]", "model.heads.eagle=random"
     job = job_for("model=tiny", *drafts, "suite.categories=[rag]", "suite.limit=1")
-    prompt, card = job.prompts.ids(job.suite.cases[0].turns[:1], [])[-60:], job.card
+    prompt, card = job.source.prompts.ids(job.source.suite.cases[0].turns[:1], [])[-60:], job.source.card
     for method in (entry.method for entry in job.entries):
         labelled = count_transfers(method, card, prompt, 14, sampling)[0]
         model = load_model(card)

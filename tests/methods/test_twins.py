@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.drafts import root_paths
 from builders.runs import job_for
 from methods.sam import build_automaton
 from specbench.records.record import VANILLA, CaseRecord, TurnRecord
@@ -51,16 +52,9 @@ def _read(folder: Path, method: str) -> tuple[list[Turn], list[Played]]:
             if record.method == VANILLA:
                 turns.append(Turn(record.case, turn.prompt_ids, turn.ids))
             elif record.method == method:
-                played.append(Played(turn.accept, turn.proposed, [_routes(tree) for tree in turn.trees]))
+                drafts = [Counter(root_paths(tree["tokens"], tree["parents"])) for tree in turn.trees]
+                played.append(Played(turn.accept, turn.proposed, drafts))
     return turns, played
-
-
-def _routes(tree: dict) -> Counter:
-    """A recorded draft as the root paths of its nodes."""
-    routes: list[tuple[int, ...]] = []
-    for token, parent in zip(tree["tokens"], tree["parents"], strict=True):
-        routes.append((*(routes[parent] if parent >= 0 else ()), token))
-    return Counter(routes)
 
 
 def _copies(seed: int) -> list[CaseRecord]:
@@ -129,7 +123,7 @@ def trace(tmp_path_factory) -> Trace:
 
 @pytest.fixture(scope="module")
 def vicuna(data, tmp_path_factory) -> Trace:
-    """What Vicuna answered to 9 of Spec-Bench's questions, of all six tasks."""
+    """Vicuna's answers to 9 of Spec-Bench's questions, of all six tasks."""
     folder = tmp_path_factory.mktemp("vicuna")
     source = data / "traces" / "vicuna-7b-v1.3" / "spec_bench_vanilla_run1.jsonl"
     tokenizer = f"model.tokenizer={data / 'tokenizers' / 'vicuna'}"

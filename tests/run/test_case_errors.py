@@ -1,17 +1,20 @@
-"""What goes wrong during a run is an error row with its traceback; the run goes on and the figures leave it out."""
+"""A fault during a run becomes an error row with its traceback; the run continues and the figures exclude it."""
 
 from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from builders.runs import by_case, execute_job, job_for
-from methods.pld import PromptLookup
+from methods.pld import PromptLookup, _Lookup
+from specbench.models.fast.engine import FastEngine
 from specbench.runs import sources
 from specbench.runs.launch import run_job
 from specbench.screen import FAILED
+from specbench.types import Draft
 
 OPTIONS = ("method=[pld]", "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0")
 
@@ -56,28 +59,29 @@ def test_nan_logits(tmp_path, suite, monkeypatch):
     assert "NaN or infinite" in records["vanilla", "1"].error["message"]
 
 
-def test_out_of_memory_in_one_method_leaves_the_others(tmp_path, suite, monkeypatch):
-    real = PromptLookup.begin
+def raising(error):
+    def broken(*_, **__):
+        raise error
 
-    def begin(self, prompt, prefill, seed):
-        if len(prompt) < 12:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, prompt, prefill, seed)
-
-    monkeypatch.setattr(PromptLookup, "begin", begin)
-    records = records_of(tmp_path / "r", "suite.limit=1", "suite.categories=[qa,rag]")
-    assert {record.status for (method, _), record in records.items() if method == "vanilla"} == {"ok"}
-    assert all(record.error["type"] == "OutOfMemoryError" for record in records.values() if record.status == "error")
+    return broken
 
 
-def test_a_draft_that_breaks_the_contract_is_named(tmp_path, suite, monkeypatch):
-    from methods import pld
-    from specbench.types import Draft
-
-    monkeypatch.setattr(pld._Lookup, "propose", lambda self, context, budget: Draft([1, 2], [1, -1]))
-    records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1]")
-    assert records["vanilla", "1"].status == "ok"
-    assert "parent of node 0 is 1" in records["pld", "1"].error["message"]
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "message"),
+    [
+        (PromptLookup, "begin", raising(torch.OutOfMemoryError("CUDA out of memory")), "CUDA out of memory"),
+        (_Lookup, "propose", lambda *_: Draft([1, 2], [1, -1]), "parent of node 0 is 1"),
+        *((_Lookup, "stats", lambda _, value=value: {"hits": value}, "") for value in (np.nan, np.inf, "many")),
+    ],
+)
+def test_what_one_method_raises_leaves_the_others(tmp_path, suite, monkeypatch, owner, name, broken, message):
+    """Also figures that cannot be written."""
+    monkeypatch.setattr(owner, name, broken)
+    records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1,3]")
+    for case in "13":
+        assert records["vanilla", case].status == "ok"
+        assert records["pld", case].status == "error"
+        assert message in records["pld", case].error["message"]
 
 
 def test_two_turns_feed_the_methods_own_answer(tmp_path):
@@ -90,43 +94,20 @@ def test_two_turns_feed_the_methods_own_answer(tmp_path):
     assert second.prompt_ids[: first.prompt_tokens] == first.prompt_ids
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "many"])
-def test_figures_that_cannot_be_written_are_this_cases_error(tmp_path, suite, monkeypatch, value):
-    from methods import pld
-
-    monkeypatch.setattr(pld._Lookup, "stats", lambda self: {"hits": value})
-    records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1,3]")
-    assert {record.status for (method, _), record in records.items() if method == "pld"} == {"error"}
-    assert {record.status for (method, _), record in records.items() if method == "vanilla"} == {"ok"}
-
-
 def test_drafts_of_numpy_numbers_are_written(tmp_path, suite, monkeypatch):
-    import numpy as np
-
-    from methods import pld
-    from specbench.types import Draft
-
-    def propose(self, context, budget):
-        return Draft.chain(np.array(context[:4]))
-
-    monkeypatch.setattr(pld._Lookup, "propose", propose)
+    monkeypatch.setattr(_Lookup, "propose", lambda self, context, budget: Draft.chain(np.array(context[:4])))
     records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1]", "measure.keep_trees=1")
     assert records["pld", "1"].status == "ok", records["pld", "1"].error
 
 
 def test_a_case_that_cannot_be_judged_stays(tmp_path, suite, monkeypatch):
-    from specbench.models.fast.engine import FastEngine
-
-    def gaps(self, prompt, ids):
-        raise torch.OutOfMemoryError("judge")
-
-    monkeypatch.setattr(FastEngine, "gaps", gaps)
+    monkeypatch.setattr(FastEngine, "gaps", raising(torch.OutOfMemoryError("judge")))
     records = records_of(tmp_path / "r", "suite=spec_bench", suite, "suite.ids=[1]")
     assert records["pld", "1"].status == "ok"
     assert records["pld", "1"].lossless is None
 
 
 def test_a_run_without_one_good_case_fails(tmp_path, suite, monkeypatch):
-    monkeypatch.setattr(PromptLookup, "begin", lambda *a: (_ for _ in ()).throw(ValueError("broken")))
+    monkeypatch.setattr(PromptLookup, "begin", raising(ValueError("broken")))
     job = job_for(*OPTIONS, "suite=spec_bench", suite, "suite.ids=[1,3]", "report.plots=false")
     assert run_job(job, tmp_path / "r") == FAILED

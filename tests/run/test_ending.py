@@ -1,4 +1,4 @@
-"""How a run ends that is not let to its end: signals, and readers of its output that have gone."""
+"""The end of an interrupted run: by signals, or because the reader of its output has closed."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_a_kill_left_is_removed(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
     (tmp_path / "tables").symlink_to("b")
-    assert RunWriter(tmp_path, ["vanilla"]).resume() == []
+    assert RunWriter(tmp_path).resume(["vanilla"]) == []
     assert [name for name in (*gone, *kept) if (tmp_path / name).exists()] == [*kept]
 
 
@@ -118,7 +118,9 @@ def stdout(stream):
 
 
 def test_a_reader_that_has_gone_ends_nothing():
-    """As in ``specbench | head``."""
+    """As in ``specbench | head``, or without any output."""
+    with stdout(None):
+        Screen().print("nobody listens")
     read, write = os.pipe()
     os.close(read)
     with stdout(io.TextIOWrapper(os.fdopen(write, "wb"), encoding="utf-8")):
@@ -135,8 +137,3 @@ def test_a_locale_without_unicode():
         Screen().print("5 \N{MICRO SIGN}s \N{EN DASH}")
         sys.stdout.flush()
         assert out.getvalue() == b"5 \\xb5s \\u2013\n"
-
-
-def test_no_output_at_all():
-    with stdout(None):
-        Screen().print("nobody listens")

@@ -36,7 +36,7 @@ def test_a_folder_and_a_file_of_ones_own(tmp_path):
     questions.write_text(json.dumps({"question_id": 1, "category": "qa", "turns": ["a"]}) + "\n")
     given = ["method=[pld]", f"model.path={tmp_path / 'MyModel'}", f"suite.path={questions}"]
     job = job_for(*composition.with_own_groups(given))
-    assert (job.card.name, job.suite.name) == ("mymodel", "mine.v2.jsonl")
+    assert (job.source.card.name, job.source.suite.name) == ("mymodel", "mine.v2.jsonl")
     assert job.config.model.draft is None
     assert job.config.model.threads is None
     usual = job_for(*composition.with_own_groups(given[1:]))

@@ -20,8 +20,8 @@ from filelock import FileLock
 import specbench.runs.execution
 import specbench.runs.session
 import specbench.runs.sources
-from builders.resumed import edit_manifest, timeless, watch_job
-from builders.runs import Stopped
+from builders.resumed import edit_manifest, timeless
+from builders.runs import Stopped, watch_job
 from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, point_latest, read_manifest, read_run
 from specbench.runs.digest import ADDED, digest
@@ -35,17 +35,27 @@ def run(folder: Path, *overrides: str, stop_after: int | None = None) -> list[in
     return [*itertools.chain(*watch_job(folder, *OPTIONS, *overrides, stop_after=stop_after))]
 
 
-def test_the_same_command_goes_on(tmp_path):
+def test_the_same_command_goes_on_and_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
+    """A price may be set when it is over."""
     run(tmp_path / "whole")
     run(tmp_path / "cut", stop_after=2)
     assert {record.block for record in read_run(tmp_path / "cut").records} == {0, 1}
     run(tmp_path / "cut")
-    whole, cut = read_run(tmp_path / "whole").records, read_run(tmp_path / "cut").records
-    assert [timeless(record) for record in cut] == [timeless(record) for record in whole]
+    whole, cut = read_run(tmp_path / "whole"), read_run(tmp_path / "cut")
+    assert [timeless(record) for record in cut.records] == [timeless(record) for record in whole.records]
+    before = (tmp_path / "cut" / RECORDS).read_bytes()
+    monkeypatch.setattr("specbench.runs.sources.load_model", lambda *a, **k: pytest.fail("loaded the model again"))
+    run(tmp_path / "cut")
+    run(tmp_path / "cut", "measure.price_per_hour=2.5")
+    assert (tmp_path / "cut" / RECORDS).read_bytes() == before
+    after = read_run(tmp_path / "cut")
+    assert after.manifest["config"]["measure"].pop("price_per_hour") == 2.5
+    assert cut.manifest["config"]["measure"].pop("price_per_hour") is None
+    assert after.manifest == cut.manifest
 
 
 def test_a_failed_case_keeps_its_error_unless_it_is_retried(tmp_path, monkeypatch):
-    """What stood before it stays; all that was there is kept aside; a second command finds nothing to do."""
+    """Earlier records stay; all files are backed up; a second command finds nothing to do."""
     run(tmp_path / "whole")
     answer = specbench.runs.session.decode
 
@@ -73,14 +83,6 @@ def test_a_failed_case_keeps_its_error_unless_it_is_retried(tmp_path, monkeypatc
     assert not (tmp_path / "r.old2").exists()
 
 
-def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
-    run(tmp_path / "r")
-    before = (tmp_path / "r" / RECORDS).read_bytes()
-    monkeypatch.setattr("specbench.runs.sources.load_model", lambda *a, **k: pytest.fail("loaded the model again"))
-    run(tmp_path / "r")
-    assert (tmp_path / "r" / RECORDS).read_bytes() == before
-
-
 @pytest.mark.parametrize("stop_after", [pytest.param(2, marks=pytest.mark.exhaustive), None])
 def test_an_older_run_that_names_a_home_loses_the_name_and_nothing_else(tmp_path, monkeypatch, stop_after):
     monkeypatch.setenv("HOME", "/home/somebody")
@@ -96,17 +98,6 @@ def test_an_older_run_that_names_a_home_loses_the_name_and_nothing_else(tmp_path
     run(tmp_path / "r")
     assert "somebody" not in (tmp_path / "r" / MANIFEST).read_text()
     assert (tmp_path / "r" / RECORDS).read_bytes().startswith(before)
-
-
-def test_a_price_may_be_set_when_the_run_is_over(tmp_path):
-    run(tmp_path / "r")
-    before = read_run(tmp_path / "r")
-    run(tmp_path / "r", "measure.price_per_hour=2.5")
-    after = read_run(tmp_path / "r")
-    assert after.records == before.records
-    assert after.manifest["config"]["measure"].pop("price_per_hour") == 2.5
-    assert before.manifest["config"]["measure"].pop("price_per_hour") is None
-    assert after.manifest == before.manifest
 
 
 @pytest.mark.parametrize(
@@ -159,17 +150,15 @@ def test_latest_of_somebody_else_stays(tmp_path, kind):
     assert latest.resolve() == (latest if kind == "folder" else tmp_path / "other" / "place")
 
 
-def test_fresh_keeps_the_old_run_aside(tmp_path):
+def test_fresh_keeps_the_old_run_aside_also_if_only_a_manifest_of_another_run_is_left(tmp_path):
+    for name in ("r", "other"):
+        (tmp_path / name).mkdir()
     run(tmp_path / "r")
-    run(tmp_path / "r", "measure.fresh=true")
+    (tmp_path / "other" / MANIFEST).write_text('{"config_hash": "other"}')
+    for name in ("r", "other"):
+        run(tmp_path / name, "measure.fresh=true")
     assert len(read_run(tmp_path / "r.old1").records) == len(read_run(tmp_path / "r").records)
-
-
-def test_fresh_also_where_only_a_manifest_of_another_run_is_left(tmp_path):
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r" / MANIFEST).write_text('{"config_hash": "other"}')
-    run(tmp_path / "r", "measure.fresh=true")
-    assert (tmp_path / "r.old1" / MANIFEST).exists()
+    assert (tmp_path / "other.old1" / MANIFEST).exists()
 
 
 def test_two_processes_do_not_share_a_directory(tmp_path):

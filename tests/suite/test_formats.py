@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from bad_input.case import DEEP
 
+from builders.suites import suite_with
 from specbench.records.answers import MT_BENCH
 from specbench.report.frames.cases import TASKS
-from specbench.suite import Selection, load_suite
 from specbench.suite.formats import FORMATS
 from specbench.types import Case, InputError
 
@@ -39,7 +39,7 @@ def lines_of(*rows):
 
 def read(tmp_path, name, raw, file="q.jsonl", **options):
     (tmp_path / file).write_bytes(raw)
-    return list(load_suite(name, format=name, path=tmp_path / file, **options).cases)
+    return list(suite_with(name, format=name, path=tmp_path / file, **options).cases)
 
 
 def load(tmp_path, name, *rows, **options):
@@ -119,7 +119,7 @@ def test_the_language_of_a_file_of_mgsm_is_in_its_name(tmp_path):
 def test_a_folder_of_mgsm_is_read_language_by_language_and_counted_as_a_whole(tmp_path):
     for language in ("zh", "bn", "xx"):
         (tmp_path / f"mgsm_{language}.tsv").write_text("?\t1\n?\t2\n", encoding="utf-8")
-    suite = load_suite("mgsm", format="mgsm", path=tmp_path, expected=2750, selection=Selection(categories=("zh",)))
+    suite = suite_with("mgsm", format="mgsm", path=tmp_path, expected=2750, categories=["zh"])
     assert [case.id for case in suite.cases] == ["mgsm/zh/0", "mgsm/zh/1"]
     assert suite.origin == str(tmp_path)
     assert suite.warnings == (f"Suite mgsm: {tmp_path} has 4 questions, the official file has 2750.",)
@@ -131,7 +131,7 @@ def test_the_hash_of_a_folder_is_of_its_files_one_after_the_other(tmp_path):
     whole = tmp_path / "mgsm_zh" / "mgsm_zh.tsv"
     whole.parent.mkdir()
     whole.write_text("a?\t1\nb?\t2\n")
-    folder, file = (load_suite("mgsm", format="mgsm", path=path) for path in (tmp_path, whole))
+    folder, file = (suite_with("mgsm", format="mgsm", path=path) for path in (tmp_path, whole))
     assert folder.sha256 == file.sha256
 
 
@@ -250,7 +250,7 @@ def test_a_file_that_is_not_text_or_has_no_question_is_refused(tmp_path, raw, sa
 def test_a_file_that_is_not_there_to_read_is_named_with_the_reason_and_the_fix(tmp_path, name, says):
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(InputError) as caught:
-        load_suite("q", path=tmp_path / name)
+        suite_with("q", path=tmp_path / name)
     assert str(caught.value).startswith(f"Suite file {tmp_path / name}: {says}")
     assert "suite.path=" in str(caught.value)
 
@@ -283,14 +283,14 @@ def test_a_bad_file_of_mgsm_is_named_with_its_line(tmp_path, file, line, says):
 def test_text_of_mgsm_that_is_not_utf_8_is_named_with_its_line(tmp_path):
     (tmp_path / "mgsm_fr.tsv").write_bytes(b"caf\xe9\t18\n")
     with pytest.raises(InputError, match=r"mgsm_fr\.tsv, line 1: not UTF-8"):
-        load_suite("mgsm", format="mgsm", path=tmp_path)
+        suite_with("mgsm", format="mgsm", path=tmp_path)
 
 
 def test_a_folder_without_a_language_and_a_folder_in_place_of_a_file_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"has no mgsm_<language>\.tsv for any of bn, de"):
-        load_suite("mgsm", format="mgsm", path=tmp_path)
+        suite_with("mgsm", format="mgsm", path=tmp_path)
     with pytest.raises(InputError, match="is a directory; give a"):
-        load_suite("gsm8k", format="gsm8k", path=tmp_path)
+        suite_with("gsm8k", format="gsm8k", path=tmp_path)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -298,16 +298,16 @@ def test_a_form_that_a_format_has_not_is_refused_with_those_that_it_has(name):
     forms = FORMATS[name].forms
     says = f"suite.form=nope: expected one of {', '.join(forms)}" if forms else "suite.form=nope: .*leave it out"
     with pytest.raises(InputError, match=says):
-        load_suite(name, format=name, form="nope")
+        suite_with(name, format=name, form="nope")
 
 
 def test_an_unknown_format_is_refused_with_those_that_there_are():
     with pytest.raises(InputError, match=r"suite\.format=csv: expected one of questions, mt_bench, humaneval"):
-        load_suite("mine", format="csv")
+        suite_with("mine", format="csv")
 
 
 def test_the_file_of_spec_bench_has_its_480_questions(spec_bench_file):
-    suite = load_suite("spec_bench", path=spec_bench_file, sha256=SPEC_BENCH_SHA256, expected=480)
+    suite = suite_with("spec_bench", path=spec_bench_file, sha256=SPEC_BENCH_SHA256, expected=480)
     assert suite.warnings == ()
     cases = suite.cases
     assert Counter(case.category for case in cases) == dict.fromkeys(TASKS, 80)

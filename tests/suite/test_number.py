@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specbench.suite import Selection, load_suite
+from builders.suites import suite_with
 from specbench.suite.number import is_right
 from specbench.types import Case
 
@@ -75,12 +75,12 @@ def test_a_run_says_that_its_expressions_are_not_compared(monkeypatch, tmp_path)
     rows = [{"prompt": "?", "reference": text} for text in (r"It is $\boxed{\frac{1}{2}}$.", r"\boxed{3}", "4", "a")]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.setattr("specbench.suite.number._math_verify", lambda: None)
-    (said,) = load_suite("own", path=tmp_path / "p.jsonl", format="own").warnings
+    (said,) = suite_with("own", path=tmp_path / "p.jsonl", format="own").warnings
     assert "2 of 4 references stand in \\boxed" in said
     assert "pip install 'specbench[math]'" in said
-    assert not load_suite("own", path=tmp_path / "p.jsonl", format="own", selection=Selection(ids=("p-2",))).warnings
+    assert not suite_with("own", path=tmp_path / "p.jsonl", format="own", ids=["p-2"]).warnings
     monkeypatch.setattr("specbench.suite.number._math_verify", lambda: pytest)
-    assert not load_suite("own", path=tmp_path / "p.jsonl", format="own").warnings
+    assert not suite_with("own", path=tmp_path / "p.jsonl", format="own").warnings
 
 
 def test_of_several_turns_the_last_has_the_last_reference():
@@ -90,7 +90,7 @@ def test_of_several_turns_the_last_has_the_last_reference():
 
 
 def test_mini_has_ten_problems_and_each_reference_solves_its_own():
-    cases = load_suite("mini").cases
+    cases = suite_with("mini").cases
     found = [(case.category, is_right(case, str(case.references[0]))) for case in cases if case.references]
     assert [category for category, right in found if right] == ["math_reasoning"] * 10
     assert all(right is None for category, right in found if category != "math_reasoning")

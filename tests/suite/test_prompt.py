@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from specbench.suite import load_suite
+from builders.suites import suite_with
 from specbench.suite.prompt import PromptBuilder, answer_text
 from specbench.types import InputError
 
@@ -104,7 +104,7 @@ def test_every_prompt_of_spec_bench_with_the_recorded_answers(vicuna, spec_bench
     builder, digest, tokens = PromptBuilder(vicuna, "vicuna_v1.1"), hashlib.sha256(), 0
     rows = map(json.loads, vicuna_trace.read_text().splitlines())
     answers = {str(row["question_id"]): row["choices"][0]["turns"] for row in rows}
-    for case in load_suite("spec_bench", path=spec_bench_file).cases:
+    for case in suite_with("spec_bench", path=spec_bench_file).cases:
         for index in range(len(case.turns)):
             turns, earlier = case.turns[: index + 1], answers[case.id][:index]
             assert builder.text(turns, earlier) == vicuna_text(turns, earlier)

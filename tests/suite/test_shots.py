@@ -5,7 +5,7 @@ import re
 import pytest
 
 from builders.records import write_json_lines
-from specbench.suite import Selection, Shots, load_suite
+from builders.suites import suite_with
 from specbench.types import InputError
 
 ASKED = {"question": "How many?", "answer": "2\n#### 2"}
@@ -23,9 +23,14 @@ def kept(tmp_path, monkeypatch):
     return folder
 
 
+def suite(shots, **options):
+    return suite_with(
+        "gsm8k", **{"format": "gsm8k", "relative": "gsm8k/test.jsonl", "form": "qa", **options}, shots=shots
+    )
+
+
 def prompt(shots, **options):
-    given = {"format": "gsm8k", "relative": "gsm8k/test.jsonl", "form": "qa", **options}
-    return load_suite("gsm8k", shots=shots, **given).cases[0].turns[0]
+    return suite(shots, **options).cases[0].turns[0]
 
 
 def drawn(text):
@@ -35,34 +40,26 @@ def drawn(text):
 def test_an_example_is_question_and_answer_without_the_notes_for_a_calculator(kept, tmp_path):
     own = {"question": "Clips?", "answer": "In May 48/2 = <<48/2=24>>24.\n48+24 = <<48+24=72>>72 in all.\n#### 1,072"}
     worded = {"question": "Trees?", "answer": "21 - 15 = 6. The answer is 6."}
-    text = prompt(Shots(2, source=write_json_lines(tmp_path / "own.jsonl", [own, worded])))
-    assert text == (
+    assert prompt(2, shots_from=write_json_lines(tmp_path / "own.jsonl", [own, worded])) == (
         "Q: Clips?\nA: In May 48/2 = 24.\n48+24 = 72 in all. The answer is 1,072.\n\n"
         "Q: Trees?\nA: 21 - 15 = 6. The answer is 6.\n\n"
         "Q: How many?\nA:"
     )
+    assert prompt(0) == "Q: How many?\nA:"
 
 
-def test_a_seed_draws_the_same_examples_on_every_machine_in_the_order_of_the_file(kept):
-    assert drawn(prompt(Shots(8, seed=0))) == [1, 4, 8, 10, 12, 13, 15, 17]
-    assert drawn(prompt(Shots(8, seed=1))) != drawn(prompt(Shots(8)))
-    assert drawn(prompt(Shots(20))) == list(range(20))
-
-
-def test_sampling_the_suite_with_another_seed_leaves_the_examples_alone(kept):
-    assert prompt(Shots(8), selection=Selection(sample=1, seed=5)) == prompt(Shots(8))
-
-
-def test_no_examples_leave_the_bare_form_of_question_and_answer(kept):
-    assert prompt(Shots()) == "Q: How many?\nA:"
+def test_their_own_seed_draws_the_same_examples_on_every_machine_in_the_order_of_the_file(kept):
+    assert drawn(prompt(8)) == [1, 4, 8, 10, 12, 13, 15, 17]
+    assert drawn(prompt(8, shots_seed=1)) != drawn(prompt(8))
+    assert drawn(prompt(20)) == list(range(20))
+    assert prompt(8, sample=1, seed=5) == prompt(8)
 
 
 def test_the_examples_file_is_part_of_the_suites_hash_but_not_of_the_official_one(kept):
-    official = load_suite("gsm8k", format="gsm8k", path=kept / "test.jsonl").sha256
-    options = {"format": "gsm8k", "relative": "gsm8k/test.jsonl", "form": "qa", "shots": Shots(8), "sha256": official}
-    before = load_suite("gsm8k", **options)
+    official = suite_with("gsm8k", format="gsm8k", path=kept / "test.jsonl").sha256
+    before = suite(8, sha256=official)
     write_json_lines(kept / "train.jsonl", ({"question": f"R{n}?", "answer": "#### 1"} for n in range(20)))
-    after = load_suite("gsm8k", **options)
+    after = suite(8, sha256=official)
     assert len({official, before.sha256, after.sha256}) == 3
     assert before.warnings == after.warnings == ()
 
@@ -70,30 +67,26 @@ def test_the_examples_file_is_part_of_the_suites_hash_but_not_of_the_official_on
 @pytest.mark.parametrize(
     ("shots", "options", "says"),
     [
-        (Shots(-1), {}, "suite.shots=-1: expected a whole number of at least 0"),
-        (Shots(True), {}, "suite.shots=True: expected a whole number"),
-        (Shots(8, seed="a"), {}, "suite.shots_seed='a': expected a whole number"),
-        (Shots(8), {"form": "bare"}, "suite.form=bare puts no examples .* set suite.form=qa"),
-        (Shots(8), {"format": "humaneval", "form": None}, "suite.shots=8: .*format has no worked examples"),
-        (Shots(21), {}, r"suite.shots=21: .*train\.jsonl has 20 rows"),
-        (Shots(1, source="absent.jsonl"), {}, r"absent\.jsonl: no such file; give .* with suite.shots_from=<file>"),
+        (8, {"form": "bare"}, "suite.form=bare puts no examples .* set suite.form=qa"),
+        (8, {"format": "humaneval", "form": None}, "suite.shots=8: .*format has no worked examples"),
+        (21, {}, r"suite.shots=21: .*train\.jsonl has 20 rows"),
+        (1, {"shots_from": "absent.jsonl"}, r"absent\.jsonl: no such file; give .* with suite.shots_from=<file>"),
+        (2, {"shots_from": "own.jsonl"}, r"own\.jsonl, line 2: there is no answer"),
     ],
 )
-def test_examples_that_cannot_be_are_refused_with_the_knob_to_set(kept, shots, options, says):
+def test_examples_that_cannot_be_are_refused_with_the_setting_to_change(
+    kept, tmp_path, monkeypatch, shots, options, says
+):
+    monkeypatch.chdir(tmp_path)
+    write_json_lines(tmp_path / "own.jsonl", [ASKED, {"question": "No answer?"}])
     with pytest.raises(InputError, match=says):
         prompt(shots, **options)
 
 
-def test_a_bad_row_among_the_examples_is_named_with_its_line(kept, tmp_path):
-    own = write_json_lines(tmp_path / "own.jsonl", [ASKED, {"question": "No answer?"}])
-    with pytest.raises(InputError, match=r"own\.jsonl, line 2: there is no answer"):
-        prompt(Shots(2, source=own))
-
-
-def test_examples_that_are_nowhere_name_their_own_knob_and_place(kept):
+def test_examples_that_are_nowhere_name_their_own_setting_and_place(kept):
     (kept / "train.jsonl").unlink()
     with pytest.raises(InputError) as caught:
-        prompt(Shots(1))
+        prompt(1)
     message = str(caught.value)
     for part in ("Suite gsm8k examples", "suite.shots_from=<file>", "suites/gsm8k/train.jsonl"):
         assert part in message

@@ -1,4 +1,4 @@
-"""Where a suite may be: files, the data directory and the hub, whose data sets are replaced by rows in their schema."""
+"""Sources of a suite: files, the data directory and the hub, whose data sets are replaced by rows in their schema."""
 
 import functools
 import gzip
@@ -13,8 +13,9 @@ from omegaconf import OmegaConf
 
 from builders.records import write_json_lines
 from builders.runs import composed, job_for
+from builders.suites import suite_with
 from specbench import input as outside
-from specbench.suite import Selection, Shots, load_suite, sources
+from specbench.suite import sources
 from specbench.suite.formats import LANGUAGES
 from specbench.types import InputError
 
@@ -36,7 +37,7 @@ def _no_data_directory(monkeypatch):
 
 def test_a_suite_says_what_it_read_and_from_where(tmp_path):
     file = write(tmp_path / "q.jsonl", "qa", "rag", "rag")
-    suite = load_suite("mine", path=file, selection=Selection(categories=("rag",)))
+    suite = suite_with("mine", path=file, categories=["rag"])
     assert (suite.name, suite.origin, suite.warnings) == ("mine", str(file), ())
     assert suite.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     assert [case.id for case in suite.cases] == ["1", "2"]
@@ -46,21 +47,21 @@ def test_a_given_path_goes_before_the_data_directory_and_the_data_directory_befo
     named = write(tmp_path / "named.jsonl", "qa")
     kept = write(tmp_path / "data" / "suites" / "mine" / "question.jsonl", "qa")
     monkeypatch.setenv("SPECBENCH_DATA", str(tmp_path / "data"))
-    assert load_suite("mine", path=named, hub=HUB).origin == str(named)
-    assert load_suite("mine", hub=HUB).origin == str(kept)
+    assert suite_with("mine", path=named, hub=HUB).origin == str(named)
+    assert suite_with("mine", hub=HUB).origin == str(kept)
 
 
 def test_relative_names_another_file_of_the_data_directory(tmp_path, monkeypatch):
     kept = write(tmp_path / "suites" / "mbpp" / "recycling.jsonl", "code")
     monkeypatch.setenv("SPECBENCH_DATA", str(tmp_path))
-    assert load_suite("mbpp", relative="mbpp/recycling.jsonl").origin == str(kept)
+    assert suite_with("mbpp", relative="mbpp/recycling.jsonl").origin == str(kept)
 
 
 def test_a_given_path_that_is_missing_is_an_error_even_if_the_data_directory_has_the_suite(tmp_path, monkeypatch):
     write(tmp_path / "suites" / "mine" / "question.jsonl", "qa")
     monkeypatch.setenv("SPECBENCH_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"typo\.jsonl: no such file"):
-        load_suite("mine", path=tmp_path / "typo.jsonl")
+        suite_with("mine", path=tmp_path / "typo.jsonl")
 
 
 def test_the_hub_is_asked_last_for_the_file_of_a_data_set(tmp_path, monkeypatch):
@@ -74,7 +75,7 @@ def test_the_hub_is_asked_last_for_the_file_of_a_data_set(tmp_path, monkeypatch)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetch)
     monkeypatch.setattr(sources, "refuse_network", lambda: "")
-    assert load_suite("mine", hub={**HUB, "revision": "v1"}).origin == str(file)
+    assert suite_with("mine", hub={**HUB, "revision": "v1"}).origin == str(file)
     expected = {"repo_type": "dataset", "revision": "v1", "local_files_only": False}
     assert asked == [(("someone/questions", "q.jsonl"), expected)]
 
@@ -82,7 +83,7 @@ def test_the_hub_is_asked_last_for_the_file_of_a_data_set(tmp_path, monkeypatch)
 def test_with_the_hub_switched_off_only_the_local_cache_is_looked_at(monkeypatch):
     pytest.importorskip("huggingface_hub")
     with pytest.raises(InputError, match=r"q\.jsonl of someone/questions is not here; HF_HUB_OFFLINE is set"):
-        load_suite("mine", hub=HUB)
+        suite_with("mine", hub=HUB)
 
 
 def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_fix_named(monkeypatch):
@@ -102,7 +103,7 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_fix_named(monkeypatc
     monkeypatch.setattr(sources, "refuse_network", asked)
     for _ in range(2):
         with pytest.raises(InputError, match=r"huggingface\.co cannot be reached \(Name .*specbench fetch SETTINGS"):
-            load_suite("mine", hub=HUB)
+            suite_with("mine", hub=HUB)
     assert tried == [(("huggingface.co", 443), 5)]
     assert constants.HF_HUB_OFFLINE
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -120,7 +121,7 @@ def test_a_failed_download_is_one_line_of_the_error(monkeypatch, error):
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
     monkeypatch.setattr(sources, "refuse_network", lambda: "")
     with pytest.raises(InputError, match=r"q\.jsonl of data set someone/questions could not be fetched: \w+ \w+"):
-        load_suite("mine", hub=HUB)
+        suite_with("mine", hub=HUB)
 
 
 @pytest.mark.parametrize(
@@ -128,14 +129,14 @@ def test_a_failed_download_is_one_line_of_the_error(monkeypatch, error):
 )
 def test_an_address_on_the_hub_is_given_on_the_command_line(given, monkeypatch):
     monkeypatch.delenv("SPECBENCH_DATA", raising=False)
-    monkeypatch.setattr("specbench.suite.sources._hub_file", lambda *address: f"asked for {address}")
+    monkeypatch.setattr("specbench.suite.sources._fetch_file", lambda *address: f"asked for {address}")
     with pytest.raises(InputError, match=r"asked for \('a/b', 'q.jsonl', None\)"):
         job_for("suite=spec_bench", *given)
 
 
 def test_a_suite_found_nowhere_names_every_way_to_give_it(tmp_path, monkeypatch):
     with pytest.raises(InputError) as caught:
-        load_suite("spec_bench", hub={"repo": None, "file": None}, home=composed("suite=spec_bench").suite.home)
+        suite_with("spec_bench", hub={"repo": None, "file": None}, home=composed("suite=spec_bench").suite.home)
     message = str(caught.value)
     for part in (
         "suite.path=<file>",
@@ -148,23 +149,23 @@ def test_a_suite_found_nowhere_names_every_way_to_give_it(tmp_path, monkeypatch)
         assert part in message
     monkeypatch.setenv("SPECBENCH_DATA", str(tmp_path))
     with pytest.raises(InputError, match=f"looked for {tmp_path}.*which does not exist"):
-        load_suite("spec_bench")
+        suite_with("spec_bench")
 
 
 def test_another_number_or_hash_than_the_official_one_is_a_warning_that_states_both(tmp_path):
     file = write(tmp_path / "q.jsonl", "qa", "qa")
-    suite = load_suite("mine", path=file, expected=480, sha256="AB12")
+    suite = suite_with("mine", path=file, expected=480, sha256="AB12")
     number, digest = suite.warnings
     assert "has 2 questions, the official file has 480" in number
     assert f"has sha256 {suite.sha256}, the official file has ab12" in digest
-    assert len(load_suite("mine", path=file, expected=1).warnings) == 1
-    assert load_suite("mine", path=file, expected=2, sha256=suite.sha256.upper()).warnings == ()
-    one = Selection(first=1)  # the number is that of the file, not of the selection
-    assert load_suite("mine", path=file, expected=2, selection=one).warnings == ()
+    assert len(suite_with("mine", path=file, expected=1).warnings) == 1
+    assert suite_with("mine", path=file, expected=2, sha256=suite.sha256.upper()).warnings == ()
+    # the number is that of the file, not of the selection
+    assert suite_with("mine", path=file, expected=2, first=1).warnings == ()
 
 
 def test_the_bundled_suite_needs_no_data_directory():
-    suite = load_suite("mini")
+    suite = suite_with("mini")
     expected = {"multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag", "code"}
     assert set(Counter(case.category for case in suite.cases)) == expected
 
@@ -207,11 +208,10 @@ def hub_rows(folder, repo, config, split):
 
 
 def suite_options(name):
-    """What conf/suite/<name>.yaml says about where the suite is and how it is read."""
+    """The settings in conf/suite/<name>.yaml for the suite's source and format."""
     config = OmegaConf.to_container(composed("model=tiny", f"suite={name}").suite)
-    keys = ("name", "relative", "hub", "format", "form", "expected", "sha256")
-    shots = Shots(config["shots"], config["shots_seed"], config["shots_from"])
-    return {**{key: config[key] for key in keys}, "shots": shots}
+    keys = ("name", "relative", "hub", "format", "form", "expected", "sha256", "shots", "shots_seed", "shots_from")
+    return {key: config[key] for key in keys}
 
 
 @pytest.mark.parametrize("name", ["mt_bench", "humaneval", "mbpp", "gsm8k", "gsm8k_8shot", "mgsm"])
@@ -225,10 +225,10 @@ def test_the_hub_gives_the_same_cases_as_the_files(data, monkeypatch, name):
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     options = suite_options(name)
-    local = load_suite(**options)
+    local = suite_with(**options)
     assert not asked
     monkeypatch.delenv("SPECBENCH_DATA")
-    remote = load_suite(**options)
+    remote = suite_with(**options)
     assert asked
     assert remote.cases == local.cases
     assert remote.warnings == local.warnings == ()
@@ -251,22 +251,22 @@ def mock(monkeypatch, tables):
 def test_a_bad_row_of_a_data_set_is_named_with_configuration_split_and_number(monkeypatch):
     mock(monkeypatch, {"main": [{"question": "?"}, {"question": ""}]})
     with pytest.raises(InputError, match=r"someone/problems \(main, test\), row 1: question is an empty string"):
-        load_suite("gsm8k", format="gsm8k", hub=TABLES)
+        suite_with("gsm8k", format="gsm8k", hub=TABLES)
 
 
 def test_languages_are_told_by_their_configuration(monkeypatch):
     row = {"question": "?", "answer": None, "answer_number": 2125}
     mock(monkeypatch, {language: [row] for language in LANGUAGES})
-    suite = load_suite("mgsm", format="mgsm", hub={**TABLES, "configs": LANGUAGES})
+    suite = suite_with("mgsm", format="mgsm", hub={**TABLES, "configs": LANGUAGES})
     assert [case.id for case in suite.cases] == [f"mgsm/{language}/0" for language in LANGUAGES]
     assert {case.references for case in suite.cases} == {("2125",)}
 
 
 def test_the_hash_of_a_data_set_is_of_its_rows_and_never_held_against_a_files(monkeypatch):
     mock(monkeypatch, {"main": [{"question": "?"}]})
-    one = load_suite("gsm8k", format="gsm8k", hub=TABLES, sha256="ab12")
+    one = suite_with("gsm8k", format="gsm8k", hub=TABLES, sha256="ab12")
     mock(monkeypatch, {"main": [{"question": "!"}]})
-    other = load_suite("gsm8k", format="gsm8k", hub=TABLES, expected=2)
+    other = suite_with("gsm8k", format="gsm8k", hub=TABLES, expected=2)
     assert one.sha256 != other.sha256
     assert one.warnings == ()
     assert other.warnings == (
@@ -278,10 +278,10 @@ def test_rows_of_mt_bench_out_of_their_order_are_refused_because_their_ids_canno
     row = {"prompt": ["?", "And?"], "prompt_id": 7, "category": "writing", "reference": []}
     hub = {"repo": "someone/mt_bench", "split": "train"}
     mock(monkeypatch, {None: [row] * 10})
-    assert [case.id for case in load_suite("mt", format="mt_bench", hub=hub).cases] == [str(n) for n in range(81, 91)]
+    assert [case.id for case in suite_with("mt", format="mt_bench", hub=hub).cases] == [str(n) for n in range(81, 91)]
     mock(monkeypatch, {None: [row] * 11})
     with pytest.raises(InputError, match=r"row 10: category is writing, expected roleplay: .* not in MT-Bench's order"):
-        load_suite("mt", format="mt_bench", hub=hub)
+        suite_with("mt", format="mt_bench", hub=hub)
 
 
 @pytest.mark.parametrize(
@@ -298,14 +298,14 @@ def test_a_data_set_that_cannot_be_loaded_is_one_line_of_the_error(monkeypatch, 
     with pytest.raises(
         InputError, match=r"3\. the Hugging Face hub \(data set someone/problems could not be .*no route"
     ):
-        load_suite("gsm8k", format="gsm8k", hub=TABLES)
+        suite_with("gsm8k", format="gsm8k", hub=TABLES)
 
 
 @pytest.mark.parametrize(("package", "address"), [("datasets", TABLES), ("huggingface_hub", HUB)])
 def test_the_hub_without_its_package_names_the_package(monkeypatch, package, address):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=rf"{address['repo']} on the hub needs .* pip install {package}"):
-        load_suite("gsm8k", format="gsm8k", hub=address)
+        suite_with("gsm8k", format="gsm8k", hub=address)
 
 
 @pytest.mark.parametrize(
@@ -314,4 +314,4 @@ def test_the_hub_without_its_package_names_the_package(monkeypatch, package, add
 )
 def test_an_address_is_a_file_or_a_split_of_a_repository(hub):
     with pytest.raises(InputError, match=r"expected both repo and file, .* or both repo and split"):
-        load_suite("gsm8k", format="gsm8k", hub=hub)
+        suite_with("gsm8k", format="gsm8k", hub=hub)

@@ -45,7 +45,7 @@ OFFICIAL = {
 
 
 def suite_of(name, *settings):
-    return job_for("model=tiny", f"suite={name}", "method=[pld]", *settings).suite
+    return job_for("model=tiny", f"suite={name}", "method=[pld]", *settings).source.suite
 
 
 def test_every_suite_of_the_configuration_is_pinned_here():

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ranks import Forgetful, team
 
-from builders.engines import Scripted, decode_script, scripts
+from builders.engines import Scripted, assert_same_rows, decode_script, scripts
 from builders.models import VOCAB, build, plain_greedy
 from scripts.lab.__main__ import main
 from scripts.lab.batches import answers_behind
@@ -210,24 +210,14 @@ def test_rows_that_a_method_asks_for_are_those_of_a_request_alone(model, kind):
         found = None
         while found is None:
             found = batch.prefill(handle, most)
-        _agree(found, engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent()))
+        assert_same_rows(found, engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent()))
     batch.forward([(handles[2], draft), (handles[0], Draft())])
     for handle, given_draft, found in zip(
         (handles[2], handles[0]), (draft, Draft()), batch.settle([7, 7]), strict=True
     ):
         engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent())
         engine.forward(given_draft)
-        _agree(found, engine.settle(7))
-
-
-def _agree(found, right) -> None:
-    assert found.topk.ids.tolist() == right.topk.ids.tolist()
-    torch.testing.assert_close(found.topk.logits, right.topk.logits)
-    assert found.hidden.keys() == right.hidden.keys()
-    for layer, states in right.hidden.items():
-        torch.testing.assert_close(found.hidden[layer], states)
-    if isinstance(right, Step):
-        assert (found.emitted, found.path, found.fed.tolist()) == (right.emitted, right.path, right.fed.tolist())
+        assert_same_rows(found, engine.settle(7))
 
 
 @pytest.mark.parametrize("timed", [TimedEager, TimedFast])

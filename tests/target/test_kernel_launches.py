@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TOO_WIDE = """
 import sys
-from specbench.models.fast.kernels import tiles
-tiles.TILES = (tiles.Tile(128, 128, 4, 3),)  # its sums alone are 128 registers of each lane
+from specbench.models.fast.kernels import tree_attention
+tree_attention.TILES = (tree_attention.Tile(128, 128, 4, 3),)  # its sums alone are 128 registers of each lane
 from scripts.lab.__main__ import main
 sys.exit(main(["kernels", "--sizes", "128", "--dtypes", "bf16"]))
 """

@@ -10,11 +10,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from builders.engines import Scripted, scripts
+from builders.engines import decode_script, scripts
 from builders.models import plain_greedy
 from builders.runs import composed
-from specbench.decode.loop import Request, decode
-from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
 from specbench.runs.config import conf_dir
 
@@ -80,5 +78,4 @@ def test_toy_of_the_real_configuration(name):
     truth = plain_greedy(model, prompt, 28)
     engine = EagerEngine(model, 512, frozenset(), 64)
     for script in (scripts(truth)["wide"], scripts(truth)["empty"]):
-        out = decode(engine, Scripted(script), Request(prompt, 20, None, 0), Clock(torch.device("cpu")))
-        assert out.ids == truth[:20]
+        assert decode_script(engine, script, prompt, 20).ids == truth[:20]

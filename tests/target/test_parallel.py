@@ -16,7 +16,7 @@ import torch
 from ranks import NODES, Dawdling, Dying, Failing, Forgetful, Narrow, Recorder, Recording, Twisted, card_of, team
 
 import specbench.models.fast.engine as fast_engine
-from builders.engines import decode_script, scripts
+from builders.engines import assert_same_rows, decode_script, draw_rows, scripts
 from builders.models import VOCAB, build, plain_greedy
 from specbench.decode.check import check_engine
 from specbench.decode.sampling import Sampling
@@ -79,42 +79,23 @@ def test_steps_show_the_same(rows):
     with team(model, check=True) as (engine, _):
         engines = [alone(model), engine]
         first = [each.start(PROMPTS[1], COUNT, Walk(None, 0), needs, Silent()) for each in engines]
-        compare(*first)
+        assert_same_rows(*first)
         while done < COUNT - 8:
-            draft = rows_draft(rng, truth[done : done + 4])
+            draft = draw_rows(rng, truth[done : done + 4])
             steps = []
             for each in engines:
                 each.forward(draft)
                 steps.append(each.settle(COUNT))
-            assert (steps[0].emitted, steps[0].path) == (steps[1].emitted, steps[1].path)
-            assert torch.equal(steps[0].fed, steps[1].fed)
-            compare(*steps)
+            assert_same_rows(*steps)
             done += len(steps[0].emitted)
-        with pytest.raises(CaseError, match="expected as many"):  # found before any rank is told
+        with pytest.raises(CaseError, match="expected as many"):  # found before any rank is notified
             engine.forward(Draft([1, 2], [ROOT]))
         assert run(engine, scripts(truth)["chain"]).ids == truth[:COUNT]
 
 
-def compare(theirs, ours) -> None:
-    assert torch.equal(theirs.topk.ids, ours.topk.ids)
-    for layer, states in theirs.hidden.items():
-        torch.testing.assert_close(ours.hidden[layer], states, atol=1e-8, rtol=1e-8)
-
-
-def rows_draft(rng, right) -> Draft:
-    """Some rows from the root, one of them right for a while."""
-    rows = [[rng.randrange(VOCAB) for _ in range(rng.randrange(1, 4))] for _ in range(rng.randrange(1, 4))]
-    rows.insert(rng.randrange(len(rows) + 1), [*right[: rng.randrange(1, 5)]])
-    tokens, parents = [], []
-    for row in rows:
-        parents += [ROOT, *range(len(tokens), len(tokens) + len(row) - 1)]
-        tokens += row
-    return Draft(tokens, parents)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 def test_other_types_of_number(dtype):
-    """What rank 0 emits are the best tokens by its own teacher forcing, up to rounding."""
+    """Rank 0 emits the best tokens by its own teacher forcing, up to rounding."""
     model = build("llama", dtype)
     with team(model, check=True) as (engine, _):
         for name, script in scripts(plain_greedy(model, PROMPTS[1], COUNT + 8)).items():
@@ -199,10 +180,7 @@ def test_a_lost_rank_ends_the_run_and_is_named(follower):
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(signal.SIGKILL, id="killed"),
-        pytest.param(signal.SIGSTOP, id="stuck", marks=pytest.mark.exhaustive),
-    ],
+    [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGSTOP, id="stuck", marks=pytest.mark.exhaustive)],
 )
 def test_a_killed_or_stuck_rank_is_named_within_seconds(kind):
     model = build("llama", torch.float64)

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import specbench.models.tensor_parallel.share as parallel_load
 from builders.models import BASE, FAMILIES, build
 from specbench.models.tensor_parallel.share import load_share
-from specbench.models.tensor_parallel.team import Message, MessageFormat, Op
+from specbench.models.tensor_parallel.team import PACKET, Op, Team
 from specbench.types import InputError
 
 PLAIN = {"revision": None, "safetensors": True, "seed": 0}
@@ -116,19 +116,18 @@ def test_weights_of_another_model_are_named(change, word, tmp_path):
         shares(card, 2)
 
 
-numbers = st.integers(0, 2**40)
+NUMBERS = st.integers(0, 2**40)
 
 
-few, many = st.lists(numbers, max_size=3), st.lists(numbers, max_size=8)
-
-
-@given(numbers, few, many, many, st.booleans())
-def test_a_message_is_read_as_it_was_written(past, taps, moves, tokens, flag):
-    """Whatever was in the buffer before."""
-    form = MessageFormat(layers=2, max_nodes=8)
-    buffer = form.empty().fill_(77)
-    parents = list(range(-1, len(tokens) - 1))
-    message = Message(Op.STEP, past + 1, past, 3, 4, flag, tuple(taps), moves, tokens, parents)
-    form.write(message, buffer)
-    assert form.read(buffer) == message
-    assert len(buffer) == form.size
+@given(st.lists(st.lists(NUMBERS, max_size=8), max_size=4), st.integers(0, 3 * PACKET))
+def test_a_message_is_received_as_it_was_sent(lists, count):
+    """Also a long one, which takes two broadcasts."""
+    sent, (rank_0, other) = [], (Team.__new__(Team), Team.__new__(Team))
+    rank_0._hosts = other._hosts = None
+    lists = [*lists, list(range(count))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.distributed, "broadcast", lambda each, *_, **__: sent.append(each.clone()))
+        rank_0.send(Op.STEP, *lists)
+        assert len(sent) == 1 + (2 + len(lists) + sum(map(len, lists)) >= PACKET)
+        patch.setattr(torch.distributed, "broadcast", lambda each, *_, **__: each.copy_(sent.pop(0)))
+        assert other.receive() == (Op.STEP, lists)

@@ -1,4 +1,4 @@
-"""What a GPU records once and replays, by a stand-in on a CPU: the same steps, whatever was decoded before."""
+"""Recordings of a GPU, by a stand-in on a CPU: the same steps after any other requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specbench.models.fast.frame import Frame
 from specbench.models.fast.graphs import GRAPHED, Buckets
 from specbench.models.runner import CompactRunner
 from specbench.models.tensor_parallel.engine import Follower, Leader
-from specbench.models.tensor_parallel.team import Message, Op
+from specbench.models.tensor_parallel.team import Op
 from specbench.types import Draft, InputError, Needs
 
 FEW = Buckets((1, 2, 4, 8, 16, 32, 64, 96), (64, 128, 256, 512))
@@ -171,9 +171,9 @@ def test_acceptance_moves_no_more_rows_than_a_shallow_tree_needs():
 
 def test_what_a_method_asked_for_is_enqueued_before_the_device_is_waited_for(monkeypatch):
     model, order = build("llama"), []
-    for owner, name in ((fast_engine, "find_top"), (fast_engine.Outcome, "read"), (eager_engine, "find_top")):
+    for owner, name in ((fast_engine, "find_top"), (fast_engine, "read_outcome"), (eager_engine, "find_top")):
         real = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given, name=name, real=real: order.append(name) or real(*given))
+        monkeypatch.setattr(owner, name, lambda *given, name=name, real=real: order.append(name[:4]) or real(*given))
     verify = EagerRequest.verify
     monkeypatch.setattr(EagerRequest, "verify", lambda *given: order.append("read") or verify(*given))
     for engine in (engine_for(model), EagerEngine(model, 512, frozenset(), 64)):
@@ -181,7 +181,7 @@ def test_what_a_method_asked_for_is_enqueued_before_the_device_is_waited_for(mon
         order.clear()
         engine.forward(Draft([7, 8], [-1, -1]))
         engine.settle(COUNT)
-        assert order == ["find_top", "read"]
+        assert order == ["find", "read"]
 
 
 def test_what_is_alive_is_left_out_of_the_collections_of_a_recording(monkeypatch):
@@ -280,7 +280,7 @@ def test_recordings_are_dropped_before_the_ranks_leave_their_group(rank):
     engine.graphs, engine.acceptances = Playback(engine), Playback(engine)
     engine.graphs._recorded["one"] = engine.acceptances._recorded["one"] = (None, None)
     held = []
-    engine.team = SimpleNamespace(receive=lambda: Message(Op.STOP))
+    engine.team = SimpleNamespace(receive=lambda: (Op.STOP, []))
     engine._ranks = SimpleNamespace(close=lambda team: held.append(len(engine.graphs._recorded)))
     if rank == "rank 0":
         engine.close()

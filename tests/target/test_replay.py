@@ -128,7 +128,7 @@ def test_chat_log(tmp_path):
     first, second = found[VANILLA, "1"], found[VANILLA, "b"]
     assert (first.category, second.category) == ("chat", "poems")
     job = job_for("model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "method=[pld]")
-    tokenizer = job.card.tokenizer
+    tokenizer = job.source.card.tokenizer
     assert tokenizer.decode(first.turns[0].ids, skip_special_tokens=True).strip() == "1 2 3 4 5"
     assert first.turns[0].ids[-1] == tokenizer.eos_token_id
     assert len(second.turns) == 2
@@ -174,11 +174,11 @@ def test_answers_of_vicuna_come_back_token_by_token(data, run):
         "model=replay", f"model.trace={path}", f"model.tokenizer={data / 'tokenizers' / 'vicuna'}",
         "model.template=vicuna_v1.1", "suite=spec_bench", "method=[pld]",
     )  # fmt: skip
-    trace = job.trace
+    trace = job.source.trace
     assert (trace.turns, len(trace.conversations)) == (560, 480)
     assert trace.exact >= 556
     counts = {str(answer.question_id): [turn.new_tokens for turn in answer.turns] for answer in read_answers(path)}
     for each in trace.conversations:
         for turn, count in zip(each.turns, counts[each.case.id], strict=True):
             assert abs(len(turn.ids) - count) <= 1
-            assert (turn.ids[-1] == job.card.tokenizer.eos_token_id) == (count < 1024)
+            assert (turn.ids[-1] == job.source.card.tokenizer.eos_token_id) == (count < 1024)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from builders.engines import Scripted, scripts
+from builders.engines import decode_script, scripts
 from builders.models import build, plain_greedy
-from specbench.decode.loop import Request, decode
-from specbench.measure.clock import Clock
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.operations import Norm, SmallOps
 
 FusedOps = pytest.importorskip(
-    "specbench.models.fast.kernels.fused", reason="Triton is not installed: pip install '.[triton]'",
+    "specbench.models.fast.kernels.small_ops", reason="Triton is not installed: pip install '.[triton]'",
     exc_type=ImportError,
 ).FusedOps  # fmt: skip
 NEAR = {torch.float32: 1e-6, torch.float16: 2e-3}
@@ -74,5 +72,4 @@ def test_the_engine_emits_plain_greedy_ids(family):
     truth = plain_greedy(model, prompt, 16)
     engine = FastEngine(model, 512, frozenset(), 8, options=FastOptions(attention="fused"))
     assert type(engine.compact.small) is FusedOps
-    request = Request(prompt, 4, None, 0)
-    assert decode(engine, Scripted(scripts(truth)["wide"]), request, Clock(torch.device("cpu"))).ids == truth[:4]
+    assert decode_script(engine, scripts(truth)["wide"], prompt, 4).ids == truth[:4]

@@ -9,14 +9,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from builders.engines import Scripted, scripts
+from builders.engines import Scripted, decode_one, read_slots, scripts
 from builders.models import VOCAB, build
 from builders.runs import job_for
 from specbench.commands import run as run_command
 from specbench.decode.check import check_engine
-from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
-from specbench.measure.clock import Clock
 from specbench.models import weights
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import Silent
@@ -29,7 +27,6 @@ from specbench.records.store import read_manifest, read_run
 from specbench.runs.execution import execute
 from specbench.types import Draft, InputError, Needs
 
-CPU = torch.device("cpu")
 PROMPT = [5, 17, 3, 42, 8, 11]
 COUNT = 30
 ENGINES = {
@@ -65,19 +62,9 @@ def as_rows(context, done, rng):
 
 
 def follow(engine, method, limit=COUNT):
-    """Decode the answer; the transcript and the keys and values that are held then."""
+    """Decode the answer; returns the transcript and the keys and values that are cached then."""
     engine.load(PROMPT, said())
-    return decode(engine, method, Request(PROMPT, limit, None, 0), Clock(CPU))
-
-
-def held(engine, length):
-    """[(K, length, D) keys, values, ...] layer by layer."""
-    if isinstance(engine, FastEngine):
-        layers = len(engine.cache.layers)
-        tensors = [each[0] for each in engine.cache.read(length)]
-        assert len(tensors) == 2 * layers
-        return tensors
-    return [each[0, :, :length] for layer in engine.cache.slots for each in (layer.keys, layer.values)]
+    return decode_one(engine, method, PROMPT, limit)
 
 
 @pytest.mark.matrix
@@ -100,8 +87,8 @@ def test_the_cache_holds_the_recorded_tokens(kind, name):
     fresh.reserve(length)
     with torch.inference_mode():
         fresh.start([*PROMPT, *said()[:-1]], 1, Walk(None, 0), Needs(), Silent())
-    theirs = held(fresh, length)
-    for mine, right in zip(held(engine, length), theirs, strict=True):
+    theirs = read_slots(fresh, length)
+    for mine, right in zip(read_slots(engine, length), theirs, strict=True):
         assert (mine - right).abs().max() < 1e-8
 
 
@@ -119,7 +106,7 @@ class Names(TorchDispatchMode):
 
 
 def computed(engine, part):
-    """What the first step of a second request does on a tree of five: its forward's or its settling's operations."""
+    """Operations of the first step of a second request on a tree of five, in its forward or in its settling."""
     found = {}
     for _ in range(2):
         engine.start(PROMPT, COUNT, Walk(None, 0), Needs(), Silent())
@@ -165,10 +152,10 @@ def test_before_a_record_is_loaded_it_is_a_plain_engine(kind):
 def test_it_ends_at_eos_and_at_the_limit():
     engine = TimedFast(build("llama"), 512, frozenset({9}), 64)
     engine.load(PROMPT, [7, 8, 9])
-    out = decode(engine, Scripted(lambda *_: Draft.chain([8, 9, 5])), Request(PROMPT, 3, None, 0), Clock(CPU))
+    out = decode_one(engine, Scripted(lambda *_: Draft.chain([8, 9, 5])), PROMPT, 3)
     assert (out.ids, out.accept, out.finish) == ([7, 8, 9], [2], "eos")
     engine.load(PROMPT, [7, 8, 6, 1, 4])
-    out = decode(engine, Scripted(lambda *_: Draft.chain([8, 6, 1])), Request(PROMPT, 3, None, 0), Clock(CPU))
+    out = decode_one(engine, Scripted(lambda *_: Draft.chain([8, 6, 1])), PROMPT, 3)
     assert (out.ids, out.accept, out.finish) == ([7, 8, 6], [2], "length")
 
 
@@ -323,7 +310,7 @@ def test_what_cannot_be_timed_says_why(live, tmp_path, overrides, words):
 def test_shapes_have_the_size_of_their_name(shape, billions, monkeypatch):
     """As written; no weights are made, so any machine has room for them."""
     monkeypatch.setattr(weights, "_total_memory", lambda *_: 1 << 40)
-    config = job_for(f"model={shape}", "method=[pld]").card.config
+    config = job_for(f"model={shape}", "method=[pld]").source.card.config
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):

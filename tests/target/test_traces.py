@@ -130,8 +130,8 @@ def test_only_the_traces_own_ends_end_its_answers(tmp_path):
         {"prompt_ids": [1, 5], "ids": [7, end, 8, 4]},
     )
     job = job_for("model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "method=[pld]")
-    assert job.trace.ends == job.card.eos == {9}
-    assert [each.turns[0].ids.tolist() for each in job.trace.conversations] == [[7, 8, 9], [7, end, 8, 4]]
+    assert job.source.trace.ends == job.source.card.eos == {9}
+    assert [each.turns[0].ids.tolist() for each in job.source.trace.conversations] == [[7, 8, 9], [7, end, 8, 4]]
     execute(job, tmp_path / "run", lambda *_: None)
     found = [record.turns[0] for record in read_run(tmp_path / "run").records if record.method == "pld"]
     assert [(turn.ids, turn.finish) for turn in found] == [([7, 8, 9], "eos"), ([7, end, 8, 4], "length")]
@@ -142,7 +142,7 @@ def test_answers_that_do_not_read_as_recorded_are_said(tmp_path):
     ids = tiny()("Hello there", add_special_tokens=False)["input_ids"]
     for text, doubted in (("Hello there", False), ("Guten Tag", True)):
         path = ids_of(tmp_path, {"prompt_ids": [1, 5], "ids": ids, "text": text})
-        warnings = job_for(*options, f"model.trace={path}").suite.warnings
+        warnings = job_for(*options, f"model.trace={path}").source.suite.warnings
         assert any("is model.tokenizer the tokenizer" in warning for warning in warnings) == doubted
 
 
@@ -150,7 +150,7 @@ def test_a_runs_own_ids_may_lie_beyond_its_tokenizer(tmp_path):
     """A random model has more ids than its tokenizer has texts."""
     path = ids_of(tmp_path, {"prompt_ids": [1, 5], "ids": [7, 3000]})
     (tmp_path / "manifest.json").write_text(json.dumps({"model": {"name": "m", "tokenizer": "bundled:tiny"}}))
-    assert job_for("model=replay", f"model.trace={path}", "method=[pld]").card.vocab_size == 3001
+    assert job_for("model=replay", f"model.trace={path}", "method=[pld]").source.card.vocab_size == 3001
 
 
 def test_an_answer_file_needs_no_times_and_says_what_is_answered_twice(tmp_path):
@@ -170,8 +170,8 @@ def test_an_answer_file_needs_no_times_and_says_what_is_answered_twice(tmp_path)
         f"suite.path={questions}",
     )
     job = job_for(*options, f"model.trace={path}")
-    assert [turn.text for each in job.trace.conversations for turn in each.turns] == ["c d"]
-    assert any("1 questions are answered again" in warning for warning in job.suite.warnings)
+    assert [turn.text for each in job.source.trace.conversations for turn in each.turns] == ["c d"]
+    assert any("1 questions are answered again" in warning for warning in job.source.suite.warnings)
 
 
 def test_a_wrong_tokenizer_is_asked_for(data):
@@ -180,7 +180,7 @@ def test_a_wrong_tokenizer_is_asked_for(data):
         "model=replay", f"model.trace={path}", f"model.tokenizer={data / 'tokenizers' / 'mistral'}",
         "model.template=vicuna_v1.1", "suite=spec_bench", "suite.limit=3", "method=[pld]",
     )  # fmt: skip
-    assert any("is model.tokenizer the tokenizer" in warning for warning in job.suite.warnings)
+    assert any("is model.tokenizer the tokenizer" in warning for warning in job.source.suite.warnings)
 
 
 def test_prompts_without_their_conversation_are_counted(tmp_path):

@@ -15,16 +15,12 @@ from hypothesis import strategies as st
 from ranks import team
 from torch.nn.functional import scaled_dot_product_attention
 
-from builders.engines import Scripted, scripts
+from builders.engines import decode_script, eager_engine, scripts
 from builders.models import build, plain_greedy
-from specbench.decode.loop import Request, decode
-from specbench.measure.clock import Clock
-from specbench.models.eager.engine import EagerEngine
 from specbench.models.fast import attention
 from specbench.models.fast.attention import FastOptions, TreeMask, attend_flex, find_attention, pack_bits
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import EXACT, GRAPHED
-from specbench.models.fast.kernels.tiles import SINGLE, TILES, Tile, choose_splits, choose_tile
 from specbench.models.load import ASSETS, load_model, read_card
 from specbench.types import Draft, InputError
 
@@ -32,7 +28,7 @@ kernel = pytest.importorskip(
     "specbench.models.fast.kernels.tree_attention", reason="Triton is not installed: pip install '.[triton]'",
     exc_type=ImportError,
 )  # fmt: skip
-SMALL = Tile(16, 16, 4, 1)  # blocks of few keys: more edges in less time
+SMALL = kernel.Tile(16, 16, 4, 1)  # blocks of few keys: more edges in less time
 ERROR = {torch.float32: 2e-6, torch.float16: 2e-3}
 CPU = torch.device("cpu")
 
@@ -104,19 +100,19 @@ def check(drawn: Trees, splits: int, tile) -> None:
 
 
 @settings(max_examples=10, deadline=None)
-@given(trees(), st.sampled_from([1, 2, 4]), st.sampled_from([SMALL, Tile(32, 16, 4, 1)]))
+@given(trees(), st.sampled_from([1, 2, 4]), st.sampled_from([SMALL, kernel.Tile(32, 16, 4, 1)]))
 def test_the_kernel_is_sdpa(drawn, splits, tile):
     check(drawn, splits, tile)
 
 
 @pytest.mark.exhaustive
 @settings(max_examples=30, deadline=None)
-@given(trees(100), st.sampled_from([1, 2, 4, 16]), st.sampled_from([SMALL, SINGLE, *TILES]))
+@given(trees(100), st.sampled_from([1, 2, 4, 16]), st.sampled_from([SMALL, kernel.SINGLE, *kernel.TILES]))
 def test_the_kernel_is_sdpa_everywhere(drawn, splits, tile):
     check(drawn, splits, tile)
 
 
-CHAIN_AND_FORK = [0, *range(15), 3, 16, 16, 18]  # a branch beside a chain
+CHAIN_AND_FORK = [0, *range(15), 3, 16, 16, 18]  # a branch next to a chain
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -168,12 +164,12 @@ def test_a_row_that_sees_no_key_of_a_split_takes_nothing_from_it():
 
 def test_tiles_and_splits():
     """On 132 multiprocessors all programs of a launch run at once; where keys are few, there are few."""
-    assert [choose_tile(rows, False).rows for rows in (1, 16, 17, 64, 65, 384)] == [16, 16, 32, 64, 64, 64]
-    assert choose_tile(64, True) == SINGLE
-    assert choose_splits(32, 2048, 64, 132) == 8
-    assert choose_splits(8, 2048, 64, 132) == 32
-    assert choose_splits(8, 256, 64, 132) == 4
-    assert choose_splits(1000, 2048, 64, 132) == 1
+    assert [kernel.choose_tile(rows, False).rows for rows in (1, 16, 17, 64, 65, 384)] == [16, 16, 32, 64, 64, 64]
+    assert kernel.choose_tile(64, True) == kernel.SINGLE
+    assert kernel.choose_splits(32, 2048, 64, 132) == 8
+    assert kernel.choose_splits(8, 2048, 64, 132) == 32
+    assert kernel.choose_splits(8, 256, 64, 132) == 4
+    assert kernel.choose_splits(1000, 2048, 64, 132) == 1
 
 
 def test_heads_that_are_too_large_are_refused():
@@ -199,10 +195,6 @@ def test_what_cannot_run_is_refused_in_a_line(way, device, dtype, found, message
     assert "\n" not in str(error.value)
 
 
-def ids_of(engine, script, prompt, limit):
-    return decode(engine, Scripted(script), Request(prompt, limit, None, 0), Clock(CPU)).ids
-
-
 @pytest.mark.parametrize("way", ["triton", "flex"])
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
 @pytest.mark.parametrize("buckets", [EXACT, GRAPHED], ids=["exact", "graphed"])
@@ -213,7 +205,7 @@ def test_the_engine_emits_plain_greedy_ids(way, family, buckets):
     truth = plain_greedy(model, prompt, 20)
     engine = FastEngine(model, 512, frozenset(), 8, buckets, options=FastOptions(attention=way))
     assert engine.buckets.whole  # no recording is of a length of keys
-    assert ids_of(engine, scripts(truth)["wide"], prompt, 6) == truth[:6]
+    assert decode_script(engine, scripts(truth)["wide"], prompt, 6).ids == truth[:6]
 
 
 @pytest.mark.exhaustive
@@ -222,12 +214,12 @@ def test_two_ranks_attend_by_it(way):
     model, prompt = build("llama"), [5, 17, 3]
     truth = plain_greedy(model, prompt, 16)
     with team(model, options=FastOptions(attention=way)) as (engine, _):
-        assert ids_of(engine, scripts(truth)["wide"], prompt, 6) == truth[:6]
+        assert decode_script(engine, scripts(truth)["wide"], prompt, 6).ids == truth[:6]
 
 
 def test_on_the_bundled_model_ids_are_the_eager_engines():
     model = load_model(read_card(path=str(ASSETS / "tiny"), dtype="float32", device="cpu"))
     prompt = [5, 17, 3, 42, 8]
-    truth = ids_of(EagerEngine(model, 512, frozenset(), 64), lambda *_: Draft(), prompt, 16)
+    truth = decode_script(eager_engine(model), lambda *_: Draft(), prompt, 16).ids
     engine = FastEngine(model, 512, frozenset(), 64, options=FastOptions(attention="triton"))
-    assert ids_of(engine, scripts(truth)["wide"], prompt, 8) == truth[:8]
+    assert decode_script(engine, scripts(truth)["wide"], prompt, 8).ids == truth[:8]

@@ -94,22 +94,33 @@ class RowCopies:
         self._pair, self._shared = None, 0
 
 
-class SlotLayer(CacheLayerMixin):
+class AllocatedLayer(CacheLayerMixin):
     """One layer's slots; ``keys`` and ``values`` are views of the cache's stacked buffers."""
 
     is_sliding = False
     is_croppable = True
-    keys: Any  # (1, K, slots, D) once the cache has reserved room
+    keys: Any
     values: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Do nothing: the cache allocates."""
+
+    def get_max_length(self) -> int:
+        """[tokens] that fit."""
+        return 0 if self.keys is None else self.keys.shape[-2]
+
+
+class SlotLayer(AllocatedLayer):
+    """One layer of one request; keys and values are (1, K, slots, D) once the cache has reserved room."""
 
     def __init__(self) -> None:
         super().__init__()
         self.length = 0
         self.copies = RowCopies()
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: ``SlotCache.reserve`` allocates."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
         """Append (1, K, q, D) keys and values; return views of all (1, K, length+q, D).
@@ -132,10 +143,6 @@ class SlotLayer(CacheLayerMixin):
     def get_seq_length(self) -> int:
         """[tokens] in the cache."""
         return self.length
-
-    def get_max_length(self) -> int:
-        """[tokens] that fit."""
-        return 0 if self.keys is None else self.keys.shape[-2]
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last ``-tokens_to_remove`` tokens (the library's sign convention)."""
@@ -216,7 +223,7 @@ class SlotCache(Cache):
             layer.copies.truncate(length)
 
     def keep(self, start: int, slots: Sequence[int]) -> None:
-        """Of the tokens from ``start`` on keep those in ``slots`` (absolute, in path order), moved together."""
+        """Keep only ``slots`` (absolute, in path order) of the tokens from ``start`` on, moved together."""
         end = start + len(slots)
         if any(slot != start + place for place, slot in enumerate(slots)):
             for stack in self._stacks:

@@ -1,10 +1,10 @@
 """The eager engine: runs any Hugging Face causal LM, with tree attention by a 4-D mask and explicit positions.
 
-Invariant between forwards: the cache holds every token of the context but the last one, the root.
+Invariant between forwards: the cache contains every token of the context except the last one, the root.
 A forward feeds the root and N draft nodes; the accepted nodes' slots are then moved together and the rest forgotten.
 If a method needs rows, its draft is fed as a batch of rows instead, and the accepted row's slots are appended.
 In a batch of requests, a forward has one row per place, from the first to the last place that takes part, padded to the
-longest draft. The padding, and places in between that do not take part, feed any token: they write behind the cached
+longest draft. The padding, and places in between that do not take part, feed any token: they write after the cached
 tokens of their place, and nobody reads it.
 """
 
@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from specbench.models.batch import PackedRows, PaddedRows, SlotBatch
-from specbench.models.eager.cache import SlotCache, allocate
+from specbench.models.eager.cache import AllocatedLayer, SlotCache, allocate
 from specbench.models.engine import SILENT, Engine, Laps, Verifier
 from specbench.models.family import find_windows
 from specbench.models.transfer import upload
@@ -29,26 +29,15 @@ from specbench.records.record import EngineKind
 from specbench.types import ROOT, Draft, Needs, Prefill, Step
 
 
-class PlaceLayer(CacheLayerMixin):
-    """One layer's slots of all places of a batch.
+class PlaceLayer(AllocatedLayer):
+    """One layer's slots of all places of a batch; keys and values are (requests, K, room, D)."""
 
-    keys, values: (requests, K, room, D) each, views of the cache's stacked buffers.
-    at: where the next forward writes and reads, set before it.
-    """
-
-    is_sliding = False
     is_croppable = False
-    keys: Any
-    values: Any
-    at: tuple[slice, Tensor, Tensor, int]  # places; their numbers (k, 1); slots (k, q) to write; slots to read
+    at: tuple[slice, Tensor, Tensor, int]  # of the next forward: places; their numbers (k, 1); slots (k, q); slots read
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         super().__init__()
         self.keys, self.values = keys, values
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
         """Write (k, K, q, D) keys and values; return views of those that are read, (k, K, end, D)."""
@@ -62,12 +51,8 @@ class PlaceLayer(CacheLayerMixin):
         return self.at[3], 0
 
     def get_seq_length(self) -> int:
-        """Nothing is counted here."""
+        """Return 0: the batch counts tokens."""
         return 0
-
-    def get_max_length(self) -> int:
-        """[slots] of a place."""
-        return int(self.keys.shape[-2])
 
 
 class EagerBatch(SlotBatch):
@@ -76,7 +61,6 @@ class EagerBatch(SlotBatch):
     engine: EagerEngine
 
     def __init__(self, engine: EagerEngine, requests: int, tokens: int, laps: Laps) -> None:
-        """See ``Batch``."""
         super().__init__(engine, requests, tokens, laps)
         self._stacks, pairs = allocate(engine.cache.shapes, requests, self.room)  # (layers, requests, K, room, D)
         self._layers = [PlaceLayer(keys, values) for keys, values in pairs]
@@ -129,14 +113,14 @@ class EagerBatch(SlotBatch):
 
 @dataclass(slots=True)
 class EagerRequest(ActiveRequest):
-    """The last forward. fed: (N+1,) int64 tokens of root and draft. depths: (N,). batch: where the draft was rows.
+    """The last forward.
 
     output: the model's, with logits (k, T, V) and hidden states (k, T, D); k = 1 but for a batch of rows.
     """
 
-    fed: Tensor = field(init=False)
-    depths: list[int] = field(init=False)
-    batch: RowBatch | None = field(init=False)
+    fed: Tensor = field(init=False)  # (N+1,) int64 tokens of root and draft
+    depths: list[int] = field(init=False)  # (N,)
+    batch: RowBatch | None = field(init=False)  # where the draft was rows
     output: Any = field(init=False)
 
     def select(self, computed: Tensor) -> Tensor:
@@ -147,7 +131,7 @@ class EagerRequest(ActiveRequest):
 class EagerEngine(Engine):
     """Drives one loaded model, one request at a time.
 
-    Hooks, for a test without a model: ``run_model``, the forward; ``commit``, what is kept of an accepted path.
+    Hooks for a test without a model: ``run_model`` is the forward, ``commit`` keeps an accepted path.
     """
 
     kind = EngineKind.EAGER
@@ -241,7 +225,7 @@ class EagerEngine(Engine):
         """Judge ``ids`` in one pass over prompt and ids, chunk by chunk; see ``Engine.gaps``."""
         self.cache.reserve(len(prompt) + len(ids))
         tokens = torch.tensor([*prompt, *ids[:-1]], device=self.device)[None]
-        first, gaps = len(prompt) - 1, list[float]()  # the row that is judged by the first id
+        first, gaps = len(prompt) - 1, list[float]()  # the row that predicts the first id
         for part in list_masked_chunks(tokens.shape[1]):
             wanted = part.stop - max(part.start, first)
             logits = self.run_model(tokens[:, part], None, (), max(wanted, 1), False).logits[0]
@@ -257,9 +241,9 @@ class EagerEngine(Engine):
     def run_model(
         self, tokens: Tensor, parents: Sequence[int] | None, depths: Sequence[int], last: int, want_hidden: bool
     ) -> Any:
-        """One call of the model over (k, T) tokens, the same tree of them in each of the k rows.
+        """Call the model over (k, T) tokens, the same tree of them in each of the k rows.
 
-        parents: None = the next chunk of a prompt. depths: of ``parents``. last: so many rows' logits, 0 = all.
+        parents: None = the next chunk of a prompt. depths: of ``parents``. last: number of rows with logits, 0 = all.
         """
         length, past = tokens.shape[1], self.cache.length
         at = range(past, past + length) if parents is None else [past, *(past + depth for depth in depths)]
@@ -291,17 +275,14 @@ class EagerEngine(Engine):
         plain = length == 1 or (parents is None and not past)
         if plain and list(self.windows.values()) == [None]:
             return None
-        masks = {kind: self._build(length, parents, depths, past, size) for kind, size in self.windows.items()}
+        masks = {}
+        for kind, window in self.windows.items():
+            if parents is None:
+                mask = build_causal_mask(past + length, window, self.dtype, past)
+            else:
+                mask = build_tree_mask(parents, depths, past, window, self.dtype)
+            masks[kind] = mask.to(self.device, non_blocking=True)
         return next(iter(masks.values())) if len(masks) == 1 else masks
-
-    def _build(
-        self, length: int, parents: Sequence[int] | None, depths: Sequence[int], past: int, window: int | None
-    ) -> Tensor:
-        if parents is None:
-            mask = build_causal_mask(past + length, window, self.dtype, past)
-        else:
-            mask = build_tree_mask(parents, depths, past, window, self.dtype)
-        return mask.to(self.device, non_blocking=True)
 
 
 class DeviceMoves:
@@ -318,7 +299,7 @@ class DeviceMoves:
 
     @classmethod
     def of(cls, model: Any) -> DeviceMoves | None:
-        """None where the model is on one device."""
+        """Make the moves of a model; None if it is on one device."""
         if len(set(getattr(model, "hf_device_map", {}).values())) < 2:
             return None
         count = model.config.get_text_config().num_hidden_layers

@@ -5,7 +5,7 @@ length and one bit for each pair of fed rows, and one recording serves every len
 
 On Hopper torch prefers cuDNN's attention kernel to all others, also with a mask. It plans every exact shape anew, in 40
 to 440 ms: once for every length of a prompt, in the timed prefill (pytorch#191576). So it is off unless a run asks for
-it (``allow_cudnn_attention``), for this package's engines and for the library's own loops.
+it (``enable_cudnn_sdp``), for this package's engines and for the library's own loops.
 """
 
 from __future__ import annotations
@@ -37,53 +37,35 @@ Attend = Callable[[Tensor, Tensor, Tensor, "TreeMask"], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class FastOptions:
-    """How the fast engine computes.
+    """The ways in which the fast engine computes."""
 
-    pack: use a second copy of the weights that is faster for short inputs, if torch computes on a CPU.
-    attention: of drafts, one of ``WAYS``.
-    compiled: run the forward of a draft as one call of compiled code, on a CPU.
-    """
-
-    pack: bool = True
-    attention: str = SDPA
-    compiled: bool = True
+    pack: bool = True  # use a second copy of the weights that is faster for short inputs, if torch computes on a CPU
+    attention: str = SDPA  # of drafts, one of ``WAYS``
+    compiled: bool = True  # run the forward of a draft as one call of compiled code, on a CPU
 
 
 @dataclass(frozen=True, slots=True)
 class TreeMask:
-    """The mask of n rows of each of B requests: they see the context within the window, and rows whose bit is set.
+    """The mask of n rows of each of B requests: they see the context within the window, and rows whose bit is set."""
 
-    attend: queries (B * n, H, size), keys and values (B, K, slots, size) -> (B * n, H, size).
-    cached: (B,) int64 [tokens] of context, in the slots before the rows' own.
-    depths: (B * n,) int64 of a row below its root.
-    bits: (B * n, words) int32, bit j of a row for slot j behind the context, within the window.
-    window: [positions], None = all.
-    columns: slots behind the context that bits speak of; None: those of the rows.
-    """
-
-    attend: Attend
-    cached: Tensor
-    depths: Tensor
-    bits: Tensor
-    window: int | None
-    columns: int | None = None
+    attend: Attend  # queries (B * n, H, size), keys and values (B, K, slots, size) -> (B * n, H, size)
+    cached: Tensor  # (B,) int64 [tokens] of context, in the slots before the rows' own
+    depths: Tensor  # (B * n,) int64 of a row below its root
+    bits: Tensor  # (B * n, words) int32, bit j of a row for slot j after the context, within the window
+    window: int | None  # [positions], None = all
+    columns: int | None = None  # slots after the context that have bits; None: those of the rows
 
 
 @dataclass(frozen=True, slots=True)
 class PlacesMask:
-    """The mask of packed rows for torch's attention.
+    """The mask of packed rows for torch's attention."""
 
-    room: [slots] of a place. places: those that take part. end: slots read of each.
-    laid: (k * q,) index of the packed row that lies there; padding has any. back: (n,) where each packed row lies.
-    seen: (k, 1, groups * q, end) additive.
-    """
-
-    room: int
-    places: slice
-    end: int
-    laid: Tensor
-    back: Tensor
-    seen: Tensor
+    room: int  # [slots] of a place
+    places: slice  # those that take part
+    end: int  # slots read of each
+    laid: Tensor  # (k * q,) index of the packed row there; padding has any
+    back: Tensor  # (n,) the place of each packed row
+    seen: Tensor  # (k, 1, groups * q, end) additive
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """(n, H, size) queries, (1, K, slots, size) keys and values -> (n, H, size)."""
@@ -146,7 +128,7 @@ def find_small_ops(way: str, device: torch.device, dtype: torch.dtype) -> type[S
     require_attention(way, device.type, str(dtype).removeprefix("torch."))
     if way != FUSED:
         return SmallOps
-    from specbench.models.fast.kernels.fused import FusedOps  # needs Triton, as above
+    from specbench.models.fast.kernels.small_ops import FusedOps  # needs Triton, as above
 
     return FusedOps
 
@@ -193,13 +175,3 @@ def attend_flex(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask) -> 
     mixed = call(rows, keys, values, score_mod=see, enable_gqa=True)
     assert isinstance(mixed, Tensor)
     return mixed.transpose(1, 2).flatten(0, 1)
-
-
-def allow_cudnn_attention(allowed: bool) -> None:
-    """Allow or forbid cuDNN's attention kernel in this process; the others (flash, memory efficient, plain) stay."""
-    torch.backends.cuda.enable_cudnn_sdp(allowed)
-
-
-def is_cudnn_attention_allowed() -> bool:
-    """Return the setting of this process, which a process started from it takes over."""
-    return torch.backends.cuda.cudnn_sdp_enabled()

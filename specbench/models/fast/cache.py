@@ -61,7 +61,7 @@ class StaticKV:
         self._all.zero_()
 
     def move(self, source: Tensor, target: Tensor) -> None:
-        """Copy slots (m,) to slots (m,), in every layer at once; both may overlap."""
+        """Copy slots (m,) to slots (m,), in every layer in one operation; both may overlap."""
         flat = self._all.view(-1, self.capacity, self._shape[2])
         flat.index_copy_(1, target, flat.index_select(1, source))
 
@@ -94,7 +94,6 @@ class CachedKV(_CachedSlots, StaticKV):
     """The cache of one request in its own memory. graphs: recorded calls on it; they are dropped when it moves."""
 
     def __init__(self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
-        """See ``StaticKV``."""
         super().__init__(layers, heads, size, dtype, device)
         self.graphs = Graphs(device)
 
@@ -116,7 +115,6 @@ class SharedKV(StaticKV):
     """One memory of several requests, each with ``room`` slots, so that one forward feeds all of them."""
 
     def __init__(self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
-        """See ``StaticKV``."""
         super().__init__(layers, heads, size, dtype, device)
         self.room = 0
         self._places: list[CachedPlace] = []

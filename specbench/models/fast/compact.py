@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specbench.models.family import find_windows, list_attention_kinds
+from specbench.models.family import find_head_size, find_windows, list_attention_kinds
 from specbench.models.fast.attention import PlacesMask, TreeMask, attend_behind
 from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.operations import Linear, Norm, Rotate, SmallOps
@@ -29,9 +29,9 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer. kind: of attention, a key of the masks. out, down: summed over ranks, if any."""
+    """One decoder layer. out, down: summed over ranks, if any."""
 
-    kind: str
+    kind: str  # of attention, a key of the masks
     before: Norm
     qkv: Linear
     heads: tuple[Norm, Norm] | None  # of q and of k, Qwen3's
@@ -46,7 +46,6 @@ class ForwardInput:
     """The input of a forward over n rows: tokens, positions, cache slots and masks.
 
     ids, positions, slots: (n,) int64.
-    length: [slots] of the keys that are read, the fed ones included. first: the slot where reading starts.
     masks: attention kind -> additive (groups * n, length), or lengths and bits; None = all keys that are read.
     prompt: a chunk of a prompt; masks are (n, length) then, None = causal. On a GPU such a chunk is the first one.
     """
@@ -54,10 +53,10 @@ class ForwardInput:
     ids: Tensor
     positions: Tensor
     slots: Tensor
-    length: int
+    length: int  # [slots] of the keys that are read, the fed ones included
     masks: Mapping[str, Tensor | TreeMask | PlacesMask | None]
     prompt: bool = False
-    first: int = 0
+    first: int = 0  # the slot where reading starts
 
 
 def explain_unsupported(config: Any) -> str | None:
@@ -105,7 +104,7 @@ class CompactModel:
         body, head = model.model, model.get_output_embeddings()
         self.embedding: Tensor = body.embed_tokens.weight.detach()
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
-        self.size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        self.size = find_head_size(text)
         self.query_heads, self.key_heads = text.num_attention_heads, text.num_key_value_heads
         self.groups = self.query_heads // self.key_heads
         self.windows = find_windows(model.config)
@@ -192,7 +191,7 @@ class CompactModel:
         return mixed[0].transpose(0, 1)
 
     def _draft(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Attention by mask, (n, H, size): query heads that share keys stand below each other as more rows."""
+        """Attention by mask, (n, H, size): query heads that share keys become additional rows."""
         count = len(query)
         packed = query.view(count, self.key_heads, self.groups, self.size).permute(1, 2, 0, 3)
         packed = packed.reshape(1, self.key_heads, self.groups * count, self.size)
@@ -255,7 +254,7 @@ def read_prompt(
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """Return the (count, D) states of the inputs' tokens, and layer -> (count, D) of ``taps``.
 
-    They are written into their final memory: chunks that are joined later would be stored twice, and would lie between
+    They are written into their final memory: chunks that are joined later would be stored twice, and would be between
     what a forward frees, so that the next one could not use it.
     """
     whole, first = list[Tensor](), 0

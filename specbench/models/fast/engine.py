@@ -21,7 +21,7 @@ from specbench.models.batch import Accepted, PackedRows, PaddedRows, SlotBatch
 from specbench.models.engine import SILENT, Engine, Laps, Verifier
 from specbench.models.fast.attention import SDPA, FastOptions, PlacesMask, TreeMask, find_attention, find_small_ops
 from specbench.models.fast.compact import ForwardInput, list_prompt_inputs, read_prompt
-from specbench.models.fast.frame import FastRequest, Frame, Outcome, accept
+from specbench.models.fast.frame import FastRequest, Frame, accept, read_outcome
 from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
 from specbench.models.fast.host.forward import SHORT, PackedLayout, build_forward
 from specbench.models.fast.layout import Layouts, mark_reach
@@ -40,7 +40,6 @@ class FastBatch(SlotBatch):
     engine: FastEngine
 
     def __init__(self, engine: FastEngine, requests: int, tokens: int, laps: Laps) -> None:
-        """See ``Batch``."""
         super().__init__(engine, requests, tokens, laps)
         self.cache = engine.compact.new_cache()
         self.cache.reserve(requests * self.room)
@@ -114,7 +113,7 @@ class FastBatch(SlotBatch):
         self.cache = self.engine.compact.new_cache()
 
 
-STANDING = 8192  # [tokens] of context that a GPU holds room for from the start; a longer request records anew
+STANDING = 8192  # [tokens] of context that a GPU has capacity for from the start; a longer request records again
 FRAMES = 256  # widths whose buffers are kept on a CPU
 STANDARD = FastOptions()
 
@@ -122,20 +121,18 @@ STANDARD = FastOptions()
 class FastEngine(Engine):
     """Drives one loaded model of the Llama family, one request at a time.
 
-    Tensors of a ``Step`` are valid until the next ``forward``: on a GPU they lie in the graphs' own memory.
+    Tensors of a ``Step`` are valid until the next ``forward``: on a GPU they are in the graphs' own memory.
     Hooks, for an engine on a share of the weights or along a record:
 
-    read_prompt: the forward over a prompt.
-    make_frame: the buffers of one width.
+    read_prompt: the forward over a prompt. compute: the forward over a frame, captured on a GPU.
     announce: the draft is laid out; a forward of this width comes next.
-    compute: the forward over a frame, captured on a GPU.
-    accept: greedy acceptance on the device.
-    note_accepted: the path that was accepted.
+    accept: greedy acceptance on the device. note_accepted: the path that was accepted.
     record: the graphs of one method's needs.
     """
 
     kind = EngineKind.FAST
     lays_out = True  # drafts whose parents are on the device, without reading them
+    forces = False  # the picks of acceptance
 
     def __init__(
         self,
@@ -169,14 +166,14 @@ class FastEngine(Engine):
         self.windows = {kind: window if window and window < context else None for kind, window in windows}
         self.frames: dict[int, Frame] = {}
         self.graphs = Graphs(self.device)
-        # Memory of their own: else they, recorded once a width, would write over the hidden states of later forwards.
+        # Their own memory: else they, recorded once per width, would overwrite the hidden states of later forwards.
         self.acceptances = Graphs(self.device)
         self.shared_logits = torch.empty(0)  # shared by all graphs: one for each would take gigabytes
         self._layouts = Layouts()
         self._standing = 0  # [tokens] of context that there is always room for
         self._prepared: dict[tuple[tuple[int, ...], bool], None] = {}
         self.cache = self.compact.new_cache()
-        self._clean = True  # the cache holds finite numbers: no request broke off in the middle
+        self._clean = True  # the cache contains finite numbers only: no request failed in the middle
         self.request = FastRequest(Needs(), SILENT)
 
     def describe_forward(self) -> str:
@@ -293,7 +290,7 @@ class FastEngine(Engine):
         request.laps.lap("forward")
 
     def announce(self, width: int) -> None:
-        """Nothing here; see the class."""
+        """Do nothing; a hook, see the class."""
 
     def _make_room(self, width: int) -> None:
         """A batch of rows may be wider than any draft: k rows of w tokens are k (w + 1) rows of a forward."""
@@ -309,7 +306,7 @@ class FastEngine(Engine):
         if width not in self.frames:
             if len(self.frames) == FRAMES and not self.graphs.capturing:
                 self.frames.clear()
-            frame = self.frames[width] = Frame(width, self.windows, self.dtype, self.device, self._attend)
+            frame = self.frames[width] = Frame(width, self.windows, self.dtype, self.device, self._attend, self.forces)
             frame.logits = self.shared_logits[:width] if self.graphs.capturing else None
         return self.frames[width]
 
@@ -353,8 +350,8 @@ class FastEngine(Engine):
         frame, moved = request.frame, request.moved
         call = partial(self.accept_rows, request.logits, frame, self.cache, moved)
         (numbers,) = request.read(self.acceptances.run((frame.width, moved), call))
-        outcome = Outcome.read(numbers, moved, self.dtype)
-        return [request.layout.node_of(row) for row in outcome.rows], outcome.tokens
+        rows, tokens = read_outcome(numbers, moved, self.dtype)
+        return [request.layout.node_of(row) for row in rows], tokens
 
     def _verify(self, late: Draft | None) -> tuple[list[int], list[int], bool]:
         """See ``ActiveRequest.verify``; then the accepted rows are moved together."""
@@ -369,7 +366,7 @@ class FastEngine(Engine):
         return path, tokens, kept
 
     def note_accepted(self, path: Sequence[int]) -> None:
-        """Nothing here; see the class."""
+        """Do nothing; a hook, see the class."""
 
     @torch.inference_mode()
     def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:

@@ -4,7 +4,7 @@ The buffers never move: a draft is only their content. On a CPU host and device 
 pinned and copied without waiting, which is safe because every step ends with a read-back before the next one is filled.
 
 Acceptance consists of operations whose shapes do not depend on the draft: it never waits and never branches. A node is
-right if it holds the argmax of its parent's row, and accepted if every node above it is right, too; the path ends at
+right if it is the argmax of its parent's row, and accepted if every node above it is right, too; the path ends at
 the deepest accepted node, the first one among equals, as in ``specbench.models.verify.find_accepted_path``.
 """
 
@@ -29,17 +29,17 @@ _ALONE = lay_out((), EMPTY, None)
 
 
 class Frame:
-    """Buffers of ``width`` rows. Rows behind a draft's own are padding: they see the context and themselves.
+    """Buffers of ``width`` rows. Rows after a draft's own are padding: they see the context and themselves.
 
     past: (1,) int64 [tokens] cached before these.
-    slots: (width + 1,) int64, those of the rows and one behind them; set by a forward.
+    slots: (width + 1,) int64, those of the rows and one after them; set by a forward.
     ids, depths, parents: (width,) int64.
     reach: (width,) float32, the depth where a row may be accepted, else -1.
     above: (width, width) float32, 1 where a row hangs from another or is it, roots left out.
     wrong: (width,) float32 scratch.
     bias: attention kind -> (width, width) additive, what the rows see of each other; or (width, words) int32, a bit
     for each row that is seen.
-    forced: (width,) int64 picks in place of the argmax; None: the argmax.
+    forced: (width,) int64 picks that replace the argmax; None: the argmax is used.
     logits: (width, V) memory of a recorded forward's result; None: new at every call.
     """
 
@@ -52,8 +52,12 @@ class Frame:
         dtype: torch.dtype,
         device: torch.device,
         attend: Attend | None = None,
+        forces: bool = False,
     ) -> None:
-        """windows: attention kind -> sliding window [positions]. attend: the attention by bits, None = by a mask."""
+        """windows: attention kind -> sliding window [positions]. attend: the attention by bits, None = by a mask.
+
+        forces: acceptance reads ``forced`` instead of the argmax.
+        """
         self.width, self.windows, self._attend = width, windows, attend
         step = [Buffer(size, torch.int64, device) for size in (1, width)]
         lying = [Buffer(width, torch.int64, device), Buffer(width, torch.int64, device)]
@@ -68,7 +72,8 @@ class Frame:
         self.wrong = torch.zeros(width, dtype=torch.float32, device=device)
         self._step, self._lying, self._biases = step, lying, biases
         self.layout: Layout | None = None
-        self._forced: Buffer | None = None
+        self._forced = Buffer(width, torch.int64, device) if forces else None
+        self.forced = self._forced.device if self._forced else None
 
     def read(self) -> tuple[int, np.ndarray, np.ndarray, list[np.ndarray]]:
         """Return, on a CPU, past, ids (width,), depths (width,), and each kind's (width, width) bias as stored."""
@@ -90,16 +95,6 @@ class Frame:
         mask = torch.where(seen, 0.0, NEVER).to(bias.dtype).expand(self.width, -1).clone()
         mask.index_copy_(1, self.slots[:-1], bias)
         return mask if groups == 1 else mask.repeat(groups, 1)
-
-    @property
-    def forced(self) -> Tensor | None:
-        """See the class."""
-        return None if self._forced is None else self._forced.device
-
-    def add_forced(self) -> None:
-        """Make acceptance read ``forced``; called before acceptance runs or is recorded."""
-        if self._forced is None:
-            self._forced = Buffer(self.width, torch.int64, self.ids.device)
 
     def force(self, picks: np.ndarray) -> None:
         """Enter the (n,) picks of the draft's own rows; those of the padding are never read."""
@@ -132,7 +127,7 @@ class Frame:
                 self.ids[: len(layout)] = torch.cat([self.ids[:1], tokens])[source]
 
     def clear(self) -> None:
-        """Enter a root alone before all slots: the last draft may be behind the keys that a recording reads."""
+        """Enter a root alone before all slots: the last draft may be beyond the keys that a recording reads."""
         self.fill(0, (), 0, _ALONE)
 
     def lay_out(self, layout: DraftLayout) -> None:
@@ -171,23 +166,15 @@ class Buffer:
 
 @dataclass(slots=True)
 class FastRequest(ActiveRequest):
-    """The request that the fast engine decodes.
+    """The request that the fast engine decodes. layout, frame: of the last draft."""
 
-    length: [tokens] in the cache: the context without its last one, the root. Of the last forward:
-    layout, frame: where the draft lies in it.
-    key: width, key length and taps.
-    moved: rows that acceptance moves.
-    logits: (width, V).
-    hidden: layer -> (width, D).
-    """
-
-    length: int = 0
+    length: int = 0  # [tokens] in the cache: the context without its last one, the root. Of the last forward:
     layout: Layout = field(init=False)
     frame: Frame = field(init=False)
-    key: tuple[int, int, tuple[int, ...]] = field(init=False)
-    moved: int = field(init=False)
-    logits: Tensor = field(init=False)
-    hidden: Mapping[int, Tensor] = field(init=False)
+    key: tuple[int, int, tuple[int, ...]] = field(init=False)  # width, key length and taps
+    moved: int = field(init=False)  # rows that acceptance moves
+    logits: Tensor = field(init=False)  # (width, V)
+    hidden: Mapping[int, Tensor] = field(init=False)  # layer -> (width, D)
 
     def select(self, computed: Tensor) -> Tensor:
         """(width, ...) -> (N+1, ...): row 0 the root, row i + 1 node i of the draft."""
@@ -204,11 +191,11 @@ def accept(logits: Tensor, frame: Frame, cache: StaticKV, moved: int) -> Tensor:
     """Verify a draft and move its accepted path together; what the host reads of it, as one float32 tensor.
 
     logits: (n, V).
-    moved: rows of the cache to move, no fewer than the draft is deep; 0 for a chain, whose accepted nodes lie together
+    moved: rows of the cache to move, no fewer than the draft is deep; 0 for a chain, whose accepted nodes are adjacent
     already, and for a root alone.
 
-    Where the frame has forced picks, the argmax is computed all the same. Returns what ``Outcome`` reads; exact, since
-    no token id is beyond 2^24.
+    Where the frame has forced picks, the argmax is computed all the same. Returns what ``read_outcome`` reads; exact,
+    since no token id is beyond 2^24.
     """
     peaks, picks = logits.max(-1)
     if frame.forced is not None:
@@ -225,20 +212,14 @@ def accept(logits: Tensor, frame: Frame, cache: StaticKV, moved: int) -> Tensor:
     return torch.cat([*found, frame.ids.index_select(0, path), path])
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """rows: of the accepted nodes, root side first. tokens: theirs, then the one the target picks behind them."""
+def read_outcome(numbers: Sequence[float], moved: int, dtype: torch.dtype) -> tuple[list[int], list[int]]:
+    """Read what ``accept`` returned: the rows of the accepted nodes, root side first; their tokens and the next pick.
 
-    rows: list[int]
-    tokens: list[int]
-
-    @classmethod
-    def read(cls, numbers: Sequence[float], moved: int, dtype: torch.dtype) -> Outcome:
-        """numbers: what ``accept`` returned; moved: as there. Raises CaseError when a row's logits are not finite."""
-        depth, bonus, total, *rest = numbers
-        require_finite([total], dtype)
-        count = int(depth)
-        if not moved:
-            return cls(list(range(1, count + 1)), [*map(int, rest[1 : count + 1]), int(bonus)])
-        rows = rest[moved : moved + count]
-        return cls([*map(int, rows)], [*map(int, rest[:count]), int(bonus)])
+    moved: as there. Raises CaseError when a row's logits are not finite.
+    """
+    depth, bonus, total, *rest = numbers
+    require_finite([total], dtype)
+    count = int(depth)
+    if not moved:
+        return list(range(1, count + 1)), [*map(int, rest[1 : count + 1]), int(bonus)]
+    return [*map(int, rest[moved : moved + count])], [*map(int, rest[:count]), int(bonus)]

@@ -28,7 +28,7 @@ LENGTHS = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 245
 class Buckets:
     """widths: rows fed. lengths: [slots] of keys read. Empty = every size is its own.
 
-    whole: keys are read as far as there is room, so that no recording is of a length.
+    whole: keys are read up to the capacity, so that no recording depends on a length.
     """
 
     widths: tuple[int, ...] = ()
@@ -36,11 +36,11 @@ class Buckets:
     whole: bool = False
 
     def width(self, rows: int) -> int:
-        """The smallest width that holds ``rows``; beyond the largest a multiple of it."""
+        """Return the smallest width for ``rows``; beyond the largest a multiple of it."""
         return _fit(rows, self.widths)
 
     def length(self, slots: int, room: int) -> int:
-        """The smallest length that holds ``slots``, at most ``room``."""
+        """Return the smallest length for ``slots``, at most ``room``."""
         return room if self.whole else min(_fit(slots, self.lengths), room)
 
     def reads_alike(self, slots: int) -> tuple[int, int]:
@@ -55,7 +55,7 @@ class Buckets:
         return sorted({found for size in self.lengths if (found := self.length(size, room)) >= width})
 
     def moved(self, depth: int, width: int) -> int:
-        """How many rows of a tree of ``depth`` acceptance moves; no path is longer."""
+        """Return how many rows of a tree of ``depth`` acceptance moves; no path is longer."""
         if not self.widths:
             return depth
         return min(SHALLOW, width) if depth <= SHALLOW else width
@@ -89,12 +89,11 @@ class Graphs:
         self._pool: Any = None
 
     def __len__(self) -> int:
-        """Return the number of recordings."""
         return len(self._recorded)
 
     @property
     def capturing(self) -> bool:
-        """Whether calls are recorded at all."""
+        """True if calls are recorded at all."""
         return self._device.type == "cuda"
 
     def run(self, key: Hashable, call: Callable[[], Any]) -> Any:
@@ -114,10 +113,6 @@ class Graphs:
             recorded.copy_(fresh)
         return output
 
-    def prepare(self, key: Hashable, call: Callable[[], Any]) -> None:
-        """Record ``call`` now, so that it is replayed when it is first needed."""
-        self.run(key, call)
-
     def _warm_up(self, call: Callable[[], Any]) -> Any:
         """Run on a side stream, where libraries choose kernels and take workspace before the recording."""
         with torch.cuda.device(self._device):
@@ -129,7 +124,7 @@ class Graphs:
         return first
 
     def _record(self, call: Callable[[], Any]) -> tuple[Any, Any]:
-        """The graph and its outputs; nothing is computed. Other threads, a drafter's or NCCL's, go on meanwhile."""
+        """Return the graph and its outputs; nothing is computed. Other threads, a drafter's or NCCL's, keep running."""
         with torch.cuda.device(self._device):
             graph = torch.cuda.CUDAGraph()
             self._pool = self._pool or torch.cuda.graph_pool_handle()

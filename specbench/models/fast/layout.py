@@ -25,28 +25,40 @@ if TYPE_CHECKING:
 Run = Callable[[Hashable, Callable[[], Any]], Any]  # ``Graphs.run``
 
 
+class _RowsOfNodes:
+    """The rows of a draft's nodes: ``source`` of each row and ``nodes``; None = in the draft's order."""
+
+    __slots__ = ()
+    source: np.ndarray | None
+    nodes: np.ndarray | None
+
+    def node_of(self, row: int) -> int:
+        """Return the draft's node in a row."""
+        return (row if self.source is None else int(self.source[row])) - 1
+
+    def rows_to_move(self, path: Sequence[int]) -> list[int]:
+        """Return the rows of an accepted path; none if they follow the root without a gap."""
+        rows = [node + 1 if self.nodes is None else int(self.nodes[node + 1]) for node in path]
+        return [] if rows == list(range(1, len(rows) + 1)) else rows
+
+
 @dataclass(frozen=True, slots=True)
-class DraftLayout:
+class DraftLayout(_RowsOfNodes):
     """The n rows of a forward, in numpy arrays of int64.
 
-    parents: (n,) row of each row's parent; a root is its own.
-    depths: (n,) 0 = a root. depth: the largest.
     reach: (n,) the depth where a row may be accepted, else -1 (passengers, their descendants, padding of a short row).
-    chain: row i hangs from row i - 1.
     source: (n,) index into root and draft (0 = the root) of what is fed in each row; None = in their own order.
-    nodes: (N+1,) the row of the root and of each node; None = in their own order.
     """
 
-    parents: np.ndarray
-    depths: np.ndarray
+    parents: np.ndarray  # (n,) row of each row's parent; a root is its own
+    depths: np.ndarray  # (n,) 0 = a root
     reach: np.ndarray
-    depth: int
-    chain: bool
+    depth: int  # the largest
+    chain: bool  # row i hangs from row i - 1
     source: np.ndarray | None = None
-    nodes: np.ndarray | None = None
+    nodes: np.ndarray | None = None  # (N+1,) the row of the root and of each node; None = in their own order
 
     def __len__(self) -> int:
-        """N."""
         return len(self.parents)
 
     def seen(self) -> np.ndarray:
@@ -69,20 +81,11 @@ class DraftLayout:
         found: list[int] = (self.depths if self.nodes is None else self.depths[self.nodes]).tolist()
         return found
 
-    def node_of(self, row: int) -> int:
-        """The draft's node that a row holds."""
-        return (row if self.source is None else int(self.source[row])) - 1
-
-    def rows_to_move(self, path: Sequence[int]) -> list[int]:
-        """The rows of an accepted path; none where they lie together behind the root already."""
-        rows = [node + 1 if self.nodes is None else int(self.nodes[node + 1]) for node in path]
-        return [] if rows == list(range(1, len(rows) + 1)) else rows
-
 
 def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> DraftLayout:
-    """The layout of a draft. parents: its own, on the host. batch: where it is fed as rows.
+    """Lay out a draft. parents: of the draft, on the host. batch: set if it is fed as rows.
 
-    Raises ValueError when a parent does not stand before its child.
+    Raises ValueError when a parent does not come before its child.
     """
     if batch is not None:
         return _forest(batch, parents, draft.passenger)
@@ -122,30 +125,17 @@ LAYOUTS = 1024  # are remembered
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceLayout:
-    """As ``DraftLayout``, of a tree below one root whose rows stand in the draft's order.
+class DeviceLayout(_RowsOfNodes):
+    """The same as ``DraftLayout`` for a tree below one root whose rows are in the draft's order."""
 
-    above: (N,) int64 parents of the draft's nodes. depth: the most levels there may be.
-    """
-
-    above: Tensor
-    depth: int
+    above: Tensor  # (N,) int64 parents of the draft's nodes
+    depth: int  # the most levels there may be
     chain: bool = False
     nodes: None = None
     source: None = None
 
     def __len__(self) -> int:
-        """Rows."""
         return len(self.above) + 1
-
-    def node_of(self, row: int) -> int:
-        """The draft's node that a row holds."""
-        return row - 1
-
-    def rows_to_move(self, path: Sequence[int]) -> list[int]:
-        """See ``DraftLayout``."""
-        rows = [node + 1 for node in path]
-        return [] if rows == list(range(1, len(rows) + 1)) else rows
 
     def enter(self, frame: Frame, run: Run | None) -> None:
         """Write what ``lay_out_rows`` reads, and run it."""
@@ -162,7 +152,7 @@ class DeviceLayout:
 
 
 def lay_out_rows(frame: Frame) -> Tensor:
-    """From parents, and reach of -1 at padding, the other buffers of a frame: what ``Frame`` computes on the host.
+    """Compute the other buffers of a frame from parents, and reach of -1 at padding, as ``Frame`` does on the host.
 
     In operations of one shape, without a wait. Returns (width,) depths.
     """
@@ -183,7 +173,7 @@ def lay_out_rows(frame: Frame) -> Tensor:
 
 
 def _pack(near: Tensor, words: int) -> Tensor:
-    """As ``attention.pack_bits``: (n, m) bool -> (n, words)."""
+    """Pack (n, m) bool into (n, words), as ``attention.pack_bits`` does."""
     place = torch.arange(near.shape[1], device=near.device)
     whole = torch.zeros(len(near), words, dtype=torch.int64, device=near.device)
     whole = whole.index_add_(1, place // WORD, near.long() << (place % WORD))

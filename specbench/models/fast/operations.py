@@ -24,8 +24,8 @@ class Linear:
     def __init__(self, layers: Sequence[Any], pack: bool) -> None:
         """layers: modules with ``weight`` and ``bias``, one below the other in the output.
 
-        Several layers' parameters become views of one matrix: the model they belong to works on as it did, and but
-        for the packed copy no weight is stored twice.
+        Several layers' parameters become views of one matrix: the model they belong to is unaffected, and no
+        weight is stored twice except in the packed copy.
         """
         self.weight, self.bias = _join([layer.weight for layer in layers]), _bias(layers)
         self.packed = _pack(self.weight) if pack else None
@@ -44,7 +44,7 @@ class Linear:
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether this build of torch packs weights of ``dtype`` and computes with them what it should.
+    """Whether this build of torch packs weights of ``dtype`` and computes correctly with them.
 
     The operation is the one that torch's own compiler uses; it has no public name, so it is tried, not assumed.
     """
@@ -130,7 +130,7 @@ class SmallOps:
         return functional.silu(gate) * up
 
     def make_rotation(self, positions: Tensor) -> Rotate:
-        """Of rows at positions (n,) int64, the same in all layers: turns q and k (Su et al. 2021), writes k and v."""
+        """Make the function that rotates q and k at positions (n,) int64 (Su et al. 2021), and writes k and v."""
         turned, kept = self.query_heads + self.key_heads, self._one.expand(len(positions), -1, -1)
         cos = self.cos.index_select(0, positions)[:, None].expand(-1, turned, -1)
         sin = self.sin.index_select(0, positions)[:, None].expand(-1, turned, -1)

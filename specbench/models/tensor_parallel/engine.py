@@ -8,34 +8,25 @@ before were accepted. So only rank 0 uses logits, clocks and random numbers, and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any
+from itertools import accumulate, chain, islice, pairwise
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specbench.models.batch import Handle, PackedRows
-from specbench.models.engine import SILENT, Laps, Verifier
+from specbench.models.engine import SILENT, Laps
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.compact import ForwardInput
 from specbench.models.fast.engine import STANDARD, FastBatch, FastEngine
 from specbench.models.fast.frame import FastRequest, Frame
-from specbench.models.fast.graphs import Buckets
-from specbench.models.tensor_parallel.team import (
-    Message,
-    Op,
-    RankLog,
-    Ranks,
-    Summed,
-    Team,
-    TeamError,
-    require_equal_steps,
-)
+from specbench.models.tensor_parallel.team import Op, RankLog, Ranks, Summed, Team, TeamError, require_equal_steps
 from specbench.models.tree import build_additive_mask
-from specbench.types import ROOT, Draft, Needs, Prefill, Step
+from specbench.types import ROOT, Draft, Needs
 
 
 class RankBatch(FastBatch):
@@ -44,7 +35,6 @@ class RankBatch(FastBatch):
     engine: RankEngine
 
     def __init__(self, engine: RankEngine, requests: int, tokens: int, laps: Laps = SILENT) -> None:
-        """See ``Engine.batch``."""
         super().__init__(engine, requests, tokens, laps)
         self._log = RankLog(requests * self.room) if engine.check else None
 
@@ -69,121 +59,82 @@ class RankBatch(FastBatch):
 
 
 class LeaderBatch(RankBatch):
-    """Rank 0's. Its methods raise TeamError when a rank is lost, stuck or differs."""
+    """The batch of rank 0. Its methods raise TeamError when a rank is lost, stuck or differs."""
 
     engine: Leader
 
     def __init__(self, engine: Leader, requests: int, tokens: int, laps: Laps) -> None:
-        """See ``Engine.batch``."""
-        with engine.together():
-            engine.team.send(Message(Op.BATCH, size=requests, past=tokens))
+        with engine.together(Op.BATCH, [requests, tokens]):
             super().__init__(engine, requests, tokens, laps)
 
     def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
         """See ``SlotBatch``."""
-        numbers = pack(rows, self.lengths())
-        with self.engine.together():
-            self.engine.team.send(Message(Op.FEED, size=len(numbers), past=wanted, taps=tuple(taps)), numbers)
+        places, counts = (
+            [handle.place for handle in rows.handles],
+            [end - start for start, end in pairwise(rows.bounds)],
+        )
+        ids, parents = rows.ids.tolist(), chain(*rows.parents)
+        with self.engine.together(Op.FEED, [wanted], taps, self.lengths(), places, counts, ids, parents):
             return super().feed(rows, taps, wanted)
 
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
         """See ``SlotBatch``."""
-        numbers = torch.tensor([*places, *sources, *targets], dtype=torch.int64)
-        with self.engine.together():
-            self.engine.team.send(Message(Op.MOVE, size=len(numbers)), numbers)
+        with self.engine.together(Op.MOVE, places, sources, targets):
             super().move(places, sources, targets)
 
     def wipe(self, place: int) -> None:
         """See ``SlotBatch``."""
-        with self.engine.together():
-            self.engine.team.send(Message(Op.WIPE, size=place))
+        with self.engine.together(Op.WIPE, [place]):
             super().wipe(place)
 
     def end(self) -> None:
         """See ``Batch``."""
-        with self.engine.together():
-            self.engine.team.send(Message(Op.END))
+        with self.engine.together(Op.END):
             super().end()
 
 
 class FollowerBatch(RankBatch):
-    """Any other rank's."""
+    """The batch of any other rank. cached: [tokens] in each place, as rank 0 counts them."""
 
-    _lengths: Sequence[int] = ()
+    cached: Sequence[int] = ()
 
     def lengths(self) -> list[int]:
-        """See ``SlotBatch``; rank 0's."""
-        return [*self._lengths]
+        """See ``SlotBatch``."""
+        return [*self.cached]
 
-    def obey(self, message: Message, numbers: Sequence[int]) -> None:
-        """One piece of work. numbers: (message.size,) that came with it."""
-        if message.op is Op.FEED:
-            rows, self._lengths = unpack(numbers, self.requests, self.engine.device)
-            self.feed(rows, message.taps, message.past)
-        elif message.op is Op.MOVE:
-            third = len(numbers) // 3
-            self.move(numbers[:third], numbers[third : 2 * third], numbers[2 * third :])
-        elif message.op is Op.WIPE:
-            self.wipe(message.size)
-        else:
-            self.end()
+    def follow(self, wanted: int, *lists: Sequence[int]) -> None:
+        """Feed the rows of rank 0. lists: those of ``Op.FEED`` after the first."""
+        taps, self.cached, places, counts, ids, parents = lists
+        given = iter(parents)
+        shapes = [list(islice(given, count - 1)) for count in counts]
+        handles = [Handle(Needs(), SILENT, place=place, length=self.cached[place]) for place in places]
+        bounds = [0, *accumulate(counts)]
+        rows = PackedRows(handles, [*map(_as_chain, shapes)], bounds, torch.tensor(ids, device=self.engine.device))
+        self.feed(rows, taps, wanted)
 
 
-def pack(rows: PackedRows, lengths: Sequence[int]) -> Tensor:
-    """Rows as one message, on the host. lengths: (requests,) [tokens] that each place holds.
-
-    Returns int64: the number of requests that take part (B), lengths, B places, B numbers of rows, n ids, and the
-    n - B parents.
-    """
-    places = [handle.place for handle in rows.handles]
-    counts = [end - start for start, end in pairwise(rows.bounds)]
-    parents = [parent for own in rows.parents for parent in own]
-    return torch.tensor([len(places), *lengths, *places, *counts, *rows.ids.tolist(), *parents], dtype=torch.int64)
+def _as_chain(parents: Sequence[int]) -> Sequence[int]:
+    """Turn the parents of a chain into a range, which is laid out faster."""
+    links = range(ROOT, len(parents) - 1)
+    return links if parents == [*links] else parents
 
 
-def unpack(numbers: Sequence[int], requests: int, device: torch.device) -> tuple[PackedRows, list[int]]:
-    """Rows and lengths of a message of ``pack``."""
-    given: Iterator[int] = iter(numbers)
-
-    def take(count: int) -> list[int]:
-        return [next(given) for _ in range(count)]
-
-    count = next(given)
-    lengths, places, counts = take(requests), take(count), take(count)
-    ids, handles, bounds, parents = take(sum(counts)), [], [0], []
-    for place, rows in zip(places, counts, strict=True):
-        own = take(rows - 1)
-        chain = range(ROOT, rows - 2)
-        parents.append(chain if own == [*chain] else own)
-        handles.append(Handle(Needs(), SILENT, place=place, length=lengths[place]))
-        bounds.append(bounds[-1] + rows)
-    return PackedRows(handles, parents, bounds, torch.tensor(ids, device=device)), lengths
-
-
-APART = 1024  # [tokens] of the sequences that are read beside the request in one forward
+APART = 1024  # [tokens] of the sequences that one forward reads for ``Leader.logits``
 
 
 class RankEngine(FastEngine):
-    """What every rank is: the fast engine on a share of the weights, whose layers end in sums over the ranks."""
+    """The engine of every rank: the fast engine on a share of the weights, whose layers end in sums over the ranks."""
 
     lays_out = False  # a draft's parents are sent from the host
 
     def __init__(
-        self,
-        share: Any,
-        context: int,
-        eos: frozenset[int],
-        max_nodes: int,
-        team: Team,
-        buckets: Buckets | None = None,
-        options: FastOptions = STANDARD,
-        check: bool = False,
+        self, share: Any, *given: Any, team: Team, options: FastOptions = STANDARD, check: bool = False, **others: Any
     ) -> None:
         """share: see ``load_share``. check: compare the ranks after every step. Others: ``FastEngine``."""
-        options = replace(options, compiled=False)  # its layers end in sums over the ranks
-        super().__init__(share, context, eos, max_nodes, buckets, options)
+        others["options"] = replace(options, compiled=False)  # its layers end in sums over the ranks
+        super().__init__(share, *given, **others)
         self.team, self.check = team, check
-        self._log = RankLog(context + self._widest) if check else None
+        self._log = RankLog(self.context + self._widest) if check else None
         self._apart = self.compact.new_cache()
         self.compact.layers = [
             replace(layer, out=Summed(layer.out, team.add_up), down=Summed(layer.down, team.add_up))
@@ -219,7 +170,7 @@ class RankEngine(FastEngine):
             require_equal_steps(steps, self.dtype)
 
     def _read_apart(self, ids: Tensor, length: int) -> Tensor:
-        """States after the last token of sequences of ``length``, laid behind each other in one forward."""
+        """Return the states after the last token of sequences of ``length``, concatenated in one forward."""
         self._apart.reserve(len(ids))
         place = torch.arange(len(ids), device=self.device)
         row, at = place // length, place % length
@@ -234,6 +185,20 @@ class RankEngine(FastEngine):
         return states[length - 1 :: length]
 
 
+Work = TypeVar("Work", bound=Callable[..., Any])
+
+
+def _by_all_ranks(work: Work) -> Work:
+    """Make a method of the engine one of ``Leader``, which names the rank that is lost."""
+
+    @functools.wraps(work)
+    def run(self: Leader, *given: Any, **options: Any) -> Any:
+        with self.together():
+            return work(self, *given, **options)
+
+    return cast(Work, run)
+
+
 class Leader(RankEngine):
     """Rank 0. Its methods raise TeamError when a rank is lost, stuck or differs."""
 
@@ -244,10 +209,12 @@ class Leader(RankEngine):
         super().__init__(*given, **options)
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Work of all ranks: an error names the rank that is lost."""
+    def together(self, op: Op | None = None, *lists: Iterable[int]) -> Iterator[None]:
+        """Do work of all ranks: the others are sent a message first, and an error names the rank that is lost."""
         self._ranks.require_all()
         try:
+            if op is not None:
+                self.team.send(op, *lists)
             yield
         except (TeamError, torch.OutOfMemoryError):
             raise
@@ -256,67 +223,40 @@ class Leader(RankEngine):
             raise
         self._ranks.require_all()
 
+    start = _by_all_ranks(RankEngine.start)
+    forward = _by_all_ranks(RankEngine.forward)
+    settle = _by_all_ranks(RankEngine.settle)
+    gaps = _by_all_ranks(RankEngine.gaps)
+
     def reserve(self, tokens: int) -> None:
         """See ``Engine.reserve``."""
-        with self.together():
-            if self.count_slots(tokens) > self.cache.capacity:
-                self.team.send(Message(Op.RESERVE, size=tokens))
+        grows = self.count_slots(tokens) > self.cache.capacity
+        with self.together(Op.RESERVE if grows else None, [tokens]):
             super().reserve(tokens)
 
     def prepare(self, needs: Needs, greedy: bool) -> None:
         """See ``Engine.prepare``."""
-        with self.together():
-            self.team.send(Message(Op.PREPARE, taps=needs.hidden, flag=greedy, size=int(needs.rows)))
+        with self.together(Op.PREPARE, [greedy, needs.rows], needs.hidden):
             super().prepare(needs, greedy)
-
-    def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
-        """See ``Engine.start``."""
-        with self.together():
-            return super().start(prompt, limit, walk, needs, laps)
-
-    def gaps(self, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
-        """See ``Engine.gaps``."""
-        with self.together():
-            return super().gaps(prompt, ids)
 
     def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """See ``FastEngine``."""
         self._moves = []
-        ids = torch.tensor(prompt, dtype=torch.int64)
-        self.team.send(Message(Op.READ, size=len(ids), taps=tuple(taps)), ids)
+        self.team.send(Op.READ, prompt, taps)
         return super().read_prompt(prompt, taps)
-
-    def forward(self, draft: Draft) -> None:
-        """See ``Engine.forward``."""
-        with self.together():
-            super().forward(draft)
 
     def announce(self, width: int) -> None:
         """Send the draft to the others; one that is not valid has raised before."""
         request = self.request
-        tokens = request.draft.tokens
-        message = Message(
-            op=Op.STEP,
-            past=request.length,
-            root=request.root,
-            width=width,
-            flag=request.needs.rows,
-            taps=request.needs.hidden,
-            moves=self._moves,
-            tokens=tokens.tolist() if isinstance(tokens, Tensor) else tokens,
-            parents=request.host_parents,
-        )
-        self.team.send(message)
+        tokens, needs = request.draft.tokens, request.needs
+        numbers = request.length, request.root, width, needs.rows
+        listed = tokens.tolist() if isinstance(tokens, Tensor) else tokens
+        self.team.send(Op.STEP, numbers, needs.hidden, self._moves, listed, request.host_parents)
         self._moves = []
 
     def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> LeaderBatch:
         """See ``Engine.batch``."""
         return LeaderBatch(self, requests, tokens, laps)
-
-    def settle(self, left: int, late: Draft | None = None) -> Step:
-        """See ``Engine.settle``."""
-        with self.together():
-            return super().settle(left, late)
 
     def note_accepted(self, path: Sequence[int]) -> None:
         """Keep an accepted path's rows for the others' next message."""
@@ -331,58 +271,62 @@ class Leader(RankEngine):
         length = ids.shape[1]
         found = []
         for some in ids.cpu().split(max(1, APART // length)):
-            flat = some.reshape(-1).contiguous()
-            with self.together():
-                self.team.send(Message(Op.LOGITS, size=len(flat), past=length), flat)
+            flat = some.reshape(-1)
+            with self.together(Op.LOGITS, [length], flat.tolist()):
                 found.append(self.compact.head(self._read_apart(flat, length)))
         return torch.cat(found)
 
     def close(self) -> None:
-        """End the other ranks, once no recording holds their sums: no group of NCCL's can be left before."""
+        """End the other ranks, once no recording has their sums: a group of NCCL's cannot be left before."""
         self.drop_recordings()
         self._ranks.close(self.team)
 
 
 class Follower(RankEngine):
-    """Any other rank: it does what rank 0's messages say. batched: the last batch that rank 0 opened."""
+    """Any other rank's engine: it does what rank 0's messages request. batched: the last batch that rank 0 opened."""
 
     batched: FollowerBatch
 
     @torch.inference_mode()
     def serve(self) -> None:
         """Work until rank 0 ends the run."""
-        while (message := self.team.receive()).op is not Op.STOP:
-            self.obey(message)
+        while (message := self.team.receive())[0] is not Op.STOP:
+            self.obey(*message)
         self.drop_recordings()
 
-    def obey(self, message: Message) -> None:
-        """One piece of work."""
-        if message.op is Op.RESERVE:
-            self.reserve(message.size)
-        elif message.op is Op.PREPARE:
-            self.prepare(Needs(hidden=message.taps, rows=bool(message.size)), message.flag)
-        elif message.op is Op.READ:
-            self.read_prompt(self.team.receive_ids(message.size).tolist(), message.taps)
-        elif message.op is Op.LOGITS:
-            self._read_apart(self.team.receive_ids(message.size), message.past)
-        elif message.op is Op.BATCH:
-            self.batched = FollowerBatch(self, message.size, message.past)
-        elif message.op is Op.STEP:
-            self.step(message)
+    def obey(self, op: Op, lists: Sequence[list[int]]) -> None:
+        """Do one piece of work. lists: see ``Op``."""
+        numbers, *others = lists or [[]]
+        if op is Op.RESERVE:
+            self.reserve(*numbers)
+        elif op is Op.PREPARE:
+            greedy, rows = numbers
+            self.prepare(Needs(hidden=tuple(others[0]), rows=bool(rows)), bool(greedy))
+        elif op is Op.READ:
+            self.read_prompt(numbers, others[0])
+        elif op is Op.LOGITS:
+            self._read_apart(torch.tensor(others[0]), *numbers)
+        elif op is Op.STEP:
+            self.step(numbers, *others)
+        elif op is Op.BATCH:
+            self.batched = FollowerBatch(self, numbers[0], numbers[1])
+        elif op is Op.FEED:
+            self.batched.follow(numbers[0], *others)
+        elif op is Op.MOVE:
+            self.batched.move(numbers, *others)
+        elif op is Op.WIPE:
+            self.batched.wipe(*numbers)
         else:
-            numbers = message.op in (Op.FEED, Op.MOVE)
-            self.batched.obey(message, self.team.receive_ids(message.size).tolist() if numbers else ())
+            self.batched.end()
 
-    def step(self, message: Message) -> None:
-        """A forward over what rank 0 feeds, behind what it accepted before."""
-        if message.moves:
-            self.keep(message.moves)
-        self.request = FastRequest(Needs(rows=message.flag, hidden=message.taps), SILENT, message.root)
-        self.request.length, self._width = message.past, message.width
-        count = len(message.tokens)
-        chain = range(ROOT, count - 1)
-        parents = chain if list(message.parents) == list(chain) else message.parents
-        self.forward(Draft(message.tokens, parents))
+    def step(self, *lists: Sequence[int]) -> None:
+        """Run a forward over what rank 0 feeds, after moving what it accepted before. lists: those of ``Op.STEP``."""
+        (past, root, self._width, rows), taps, moves, tokens, parents = lists
+        if moves:
+            self.keep(moves)
+        self.request = FastRequest(Needs(rows=bool(rows), hidden=tuple(taps)), SILENT, root)
+        self.request.length = past
+        self.forward(Draft(tokens, _as_chain(parents)))
 
     def keep(self, rows: Sequence[int]) -> None:
         """Move the accepted rows of the last frame together, as rank 0 has done."""

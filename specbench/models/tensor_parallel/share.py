@@ -1,4 +1,4 @@
-"""One rank's share of a model: which part of each weight it is, and how it is read without the whole model in memory.
+"""One rank's share of a model: which part of each weight it has, and how it is read without the whole model in memory.
 
 q, k, v, gate and up are split by rows of the weight, out and down by columns (Megatron-LM, Shoeybi et al. 2019): a rank
 computes its own heads and inner columns, and one sum over the ranks closes each half of a layer. Embeddings and norms
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,10 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.hub import cached_file
 
 from specbench.models.facade import ModelCard
+from specbench.models.family import find_head_size
 from specbench.models.load import draw_weights
 from specbench.models.weights import refuse_shapes, refuse_unused
 from specbench.types import InputError
-
-Range = tuple[int, int]
 
 BY_ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "qkv_proj", "gate_up_proj")
 BY_COLUMNS = ("o_proj", "down_proj")
@@ -36,90 +35,50 @@ HEAD = "lm_head"
 SAFE = ("model.safetensors", "model.safetensors.index.json")
 TORCH = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """ranges: what is kept along ``dim``, in this order; none at all = the parameter is left out."""
-
-    dim: int
-    ranges: tuple[Range, ...]
+Cut = tuple[int, list[tuple[int, int]]]  # a dimension and the ranges kept along it; none: the parameter is left out
 
 
-@dataclass(frozen=True, slots=True)
-class ShardShape:
-    """What of a configuration decides how its weights are cut. size: of a head."""
-
-    query_heads: int
-    key_heads: int
-    size: int
-    inner: int
-
-    @classmethod
-    def of(cls, config: Any) -> ShardShape:
-        """Of a supported family (``compact.explain_unsupported``)."""
-        text = config.get_text_config()
-        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        return cls(text.num_attention_heads, text.num_key_value_heads, size, text.intermediate_size)
-
-    def obstacle(self, ranks: int) -> str | None:
-        """Why ``ranks`` cannot share the weights; None = they can."""
-        counts = (
-            (self.query_heads, "query heads"),
-            (self.key_heads, "key-value heads"),
-            (self.inner, "inner columns (intermediate_size)"),
-        )
-        for count, what in counts:
-            if count % ranks:
-                return f"its {count} {what} do not divide by {ranks}"
-        return None
+def explain_uneven(config: Any, ranks: int) -> str | None:
+    """Explain why ``ranks`` cannot share the weights of a supported family; None = they can."""
+    text = config.get_text_config()
+    counts = {
+        "query heads": text.num_attention_heads,
+        "key-value heads": text.num_key_value_heads,
+        "inner columns (intermediate_size)": text.intermediate_size,
+    }
+    uneven = [f"its {count} {what} do not divide by {ranks}" for what, count in counts.items() if count % ranks]
+    return uneven[0] if uneven else None
 
 
-def find_cut(name: str, size: tuple[int, ...], shape: ShardShape, rank: int, ranks: int) -> Cut | None:
-    """What rank ``rank`` keeps of parameter ``name`` of ``size``; None = all of it."""
+def find_cut(name: str, size: tuple[int, ...], config: Any, rank: int, ranks: int) -> Cut | None:
+    """Return what rank ``rank`` keeps of parameter ``name`` of ``size``; None = all of it."""
     *_, module, kind = name.split(".")
-    if module in BY_ROWS:
-        return Cut(0, _portions(_sections(module, size[0], shape), rank, ranks))
+    if module in BY_ROWS:  # Phi-3 stores several weights joined, each of which is split
+        sections = {"gate_up_proj": [size[0] // 2] * 2}.get(module, [size[0]])
+        if module == "qkv_proj":
+            text = config.get_text_config()
+            counts = text.num_attention_heads, text.num_key_value_heads, text.num_key_value_heads
+            sections = [count * find_head_size(text) for count in counts]
+        return 0, _portions(sections, rank, ranks)
     if module in BY_COLUMNS and kind == "weight":
-        return Cut(1, _portions((size[1],), rank, ranks))
+        return 1, _portions([size[1]], rank, ranks)
     if module in BY_COLUMNS and rank:
-        return Cut(0, ())  # a bias behind a sum is added once
-    if module == HEAD and rank:
-        return Cut(0, ((0, 1),))  # its logits are never read
-    return None
+        return 0, []  # a bias after a sum is added once
+    return (0, [(0, 1)]) if module == HEAD and rank else None  # its logits are never read
 
 
-def _sections(module: str, rows: int, shape: ShardShape) -> tuple[int, ...]:
-    """Rows of the weights that are stored joined (Phi-3), each of which is split."""
-    if module == "qkv_proj":
-        return shape.query_heads * shape.size, shape.key_heads * shape.size, shape.key_heads * shape.size
-    return (rows // 2, rows // 2) if module == "gate_up_proj" else (rows,)
-
-
-def _portions(sections: tuple[int, ...], rank: int, ranks: int) -> tuple[Range, ...]:
-    found: list[Range] = []
-    start = 0
-    for count in sections:
-        part = count // ranks
-        found.append((start + rank * part, start + (rank + 1) * part))
-        start += count
-    return tuple(found)
-
-
-def make_share_config(config: Any, ranks: int) -> Any:
-    """The configuration of one rank's share: a model of fewer heads, and of the same width."""
-    found = copy.deepcopy(config)
-    text, shape = found.get_text_config(), ShardShape.of(config)
-    text.head_dim = shape.size
-    text.num_attention_heads //= ranks
-    text.num_key_value_heads //= ranks
-    return found
+def _portions(sections: Sequence[int], rank: int, ranks: int) -> list[tuple[int, int]]:
+    starts = accumulate(sections, initial=0)
+    parts = [(start, count // ranks) for start, count in zip(starts, sections, strict=False)]
+    return [(start + rank * part, start + (rank + 1) * part) for start, part in parts]
 
 
 def _part(weight: Any, cut: Cut | None) -> Tensor:
-    """A part of a weight, on the host. weight: a tensor, or a slice of a file, of which only the part is read."""
+    """Return a part of a weight, on the host; of a file's slice only the part is read."""
     if cut is None:
         return weight[:]
-    parts = [weight[start:end] if cut.dim == 0 else weight[:, start:end] for start, end in cut.ranges]
+    dim, ranges = cut
+    parts = [weight[start:end] if dim == 0 else weight[:, start:end] for start, end in ranges]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -140,7 +99,6 @@ def load_share(
         model = AutoModelForCausalLM.from_config(card.config, dtype=dtype)
     if card.path != "random":
         refuse_unused(source.keys() - model.state_dict().keys(), card.config, f"model={card.name}")
-    shape = ShardShape.of(card.config)
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
         if name.startswith(f"{HEAD}.") and name not in source and card.config.get_text_config().tie_word_embeddings:
             continue
@@ -148,15 +106,19 @@ def load_share(
             raise InputError(
                 f"model.path={card.path}: its files hold no weight {name}; expected the family's own names"
             )
-        cut = find_cut(name, tuple(parameter.shape), shape, rank, ranks)
-        _put(model, name, None if cut and not cut.ranges else _part(source[name], cut).to(device, dtype, copy=True))
+        cut = find_cut(name, tuple(parameter.shape), card.config, rank, ranks)
+        _put(model, name, None if cut and not cut[1] else _part(source[name], cut).to(device, dtype, copy=True))
     body: Any = model.model
     if model.lm_head.weight.is_meta:  # the embeddings' own, and where it is never read one row of them
         embedding = model.get_input_embeddings().weight
         _put(model, f"{HEAD}.weight", embedding.data[:1] if rank else embedding.data)
     with torch.device("cpu"):
         body.rotary_emb = type(body.rotary_emb)(config=card.config.get_text_config()).to(device)
-    model.config = make_share_config(card.config, ranks)
+    model.config = copy.deepcopy(card.config)  # of a model of fewer heads, and of the same width
+    text = model.config.get_text_config()
+    text.head_dim = find_head_size(text)
+    text.num_attention_heads //= ranks
+    text.num_key_value_heads //= ranks
     return model.eval()
 
 
@@ -183,7 +145,7 @@ def _open(path: str, revision: str | None, safetensors: bool) -> dict[str, Any]:
 
 
 def _files(path: str, revision: str | None, names: tuple[str, str]) -> list[str]:
-    """All files of one kind, one or those that an index lists; none where there is none."""
+    """Return all files of one kind: a single one, or those that an index lists; [] if there are none."""
     options: Any = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
     single, index = (cached_file(path, name, **options) for name in names)
     if single:

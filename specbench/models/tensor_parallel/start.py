@@ -1,4 +1,4 @@
-"""Start a tensor-parallel target: rank 0 here, every other rank in a process of its own."""
+"""Start a tensor-parallel target: rank 0 here, every other rank in its own process."""
 
 from __future__ import annotations
 
@@ -10,32 +10,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.backends.cuda import cudnn_sdp_enabled, enable_cudnn_sdp
 from transformers import AutoModelForCausalLM
 
 from specbench.models.facade import ModelCard
-from specbench.models.fast.attention import FastOptions, allow_cudnn_attention, is_cudnn_attention_allowed
+from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import STANDARD
 from specbench.models.fast.graphs import Buckets
 from specbench.models.tensor_parallel.engine import Follower, Leader
 from specbench.models.tensor_parallel.share import load_share
-from specbench.models.tensor_parallel.team import LOST, MessageFormat, Ranks, Team, open_store
-from specbench.types import InputError
+from specbench.models.tensor_parallel.team import LOST, Ranks, Team, open_store
 
 PATIENCE_S = 120.0  # for one sum; graphs are recorded and kernels chosen within it
 
 
 @dataclass(frozen=True, slots=True)
 class TeamSettings:
-    """What every rank is started with.
-
-    threads: of a CPU rank; None = this process's, divided by ranks. check: compare the ranks after every step.
-    patience_s: limit of one sum. follower: the engine of the other ranks.
-    """
+    """The settings that a rank is started with: those of all, then its own."""
 
     card: ModelCard
     ranks: int
@@ -44,40 +41,29 @@ class TeamSettings:
     safetensors: bool = True
     seed: int = 0
     options: FastOptions = STANDARD
-    threads: int | None = None
-    check: bool = False
-    patience_s: float = PATIENCE_S
+    threads: int | None = None  # of a CPU rank; None = this process's, divided by ranks
+    check: bool = False  # compare the ranks after every step
+    patience_s: float = PATIENCE_S  # limit of one sum
     buckets: Buckets | None = None
-    follower: type[Follower] = Follower
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """One rank, and where it runs. cudnn: see ``allow_cudnn_attention``; as in the process that starts it."""
-
-    settings: TeamSettings
-    rank: int
-    port: int
-    device: str
-    cudnn: bool = field(default_factory=is_cudnn_attention_allowed)
+    follower: type[Follower] = Follower  # the engine of the other ranks
+    rank: int = 0
+    port: int = 0  # of rank 0's store
+    device: str = "cpu"  # of this rank
+    cudnn: bool = field(default_factory=cudnn_sdp_enabled)  # see ``enable_cudnn_sdp``; as in the process that starts it
 
     def load(self) -> Any:
         """Load its share of the model."""
-        settings = self.settings
-        options: Any = {"revision": settings.revision, "safetensors": settings.safetensors, "seed": settings.seed}
-        return load_share(settings.card, self.device, self.rank, settings.ranks, **options)
+        options: Any = {"revision": self.revision, "safetensors": self.safetensors, "seed": self.seed}
+        return load_share(self.card, self.device, self.rank, self.ranks, **options)
 
     def join(self, store: Any) -> Team:
         """Connect to the other ranks."""
-        card, settings = self.settings.card, self.settings
-        format = MessageFormat(int(card.config.get_text_config().num_hidden_layers), settings.max_nodes)
-        return Team(store, self.rank, settings.ranks, torch.device(self.device), format, settings.patience_s)
+        return Team(store, self.rank, self.ranks, torch.device(self.device), self.patience_s)
 
     def make_engine(self, kind: Any, share: Any, team: Team, **options: Any) -> Any:
-        """An engine of class ``kind`` on its share."""
-        card, settings = self.settings.card, self.settings
-        given: Any = {key: getattr(settings, key) for key in ("buckets", "options", "check")}
-        return kind(share, card.context, card.eos, settings.max_nodes, team, **given, **options)
+        """Make an engine of class ``kind`` on its share."""
+        options |= {"team": team, "buckets": self.buckets, "options": self.options, "check": self.check}
+        return kind(share, self.card.context, self.card.eos, self.max_nodes, **options)
 
 
 def start(settings: TeamSettings) -> tuple[Leader, WholeModel]:
@@ -86,10 +72,11 @@ def start(settings: TeamSettings) -> tuple[Leader, WholeModel]:
         threads = settings.threads or max(1, torch.get_num_threads() // settings.ranks)
         torch.set_num_threads(threads)
         settings = replace(settings, threads=threads)
-    devices = _devices(settings.card.device, settings.ranks)
     store = open_store(0, settings.ranks)
-    sent = replace(settings, card=replace(settings.card, tokenizer=None))
-    seats = [Seat(sent, rank, store.port, device) for rank, device in enumerate(devices)]
+    sent = replace(settings, card=replace(settings.card, tokenizer=None), port=store.port)
+    kind, _, first = settings.card.device.partition(":")  # of the run; its other GPUs follow
+    devices = [kind if kind == "cpu" else f"{kind}:{int(first or 0) + rank}" for rank in range(settings.ranks)]
+    seats = [replace(sent, rank=rank, device=device) for rank, device in enumerate(devices)]
     ranks = Ranks(follow, seats[1:])
     team = None
     try:
@@ -104,34 +91,20 @@ def start(settings: TeamSettings) -> tuple[Leader, WholeModel]:
     return engine, WholeModel(share, settings.card.config, engine)
 
 
-def _devices(first: str, ranks: int) -> list[str]:
-    """One device for each rank, from the run's device on."""
-    kind, _, index = first.partition(":")
-    if kind == "cpu":
-        return ["cpu"] * ranks
-    start, present = int(index or 0), torch.cuda.device_count()
-    if start + ranks > present:
-        raise InputError(
-            f"model.gpus={ranks} from model.device={first} on: this machine has {present} GPUs; expected fewer,"
-            " or model.device=cuda:0"
-        )
-    return [f"cuda:{start + rank}" for rank in range(ranks)]
-
-
-def follow(seat: Seat, words: Connection) -> None:
+def follow(seat: TeamSettings, words: Connection) -> None:
     """The process of one rank; it reports through ``words`` that it is ready, and the error that ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        if seat.settings.threads:
-            torch.set_num_threads(seat.settings.threads)
-        allow_cudnn_attention(seat.cudnn)
+        if seat.threads:
+            torch.set_num_threads(seat.threads)
+        enable_cudnn_sdp(seat.cudnn)
         share = seat.load()
         _report(words, "ready", "")
-        team = seat.join(open_store(seat.port, seat.settings.ranks))
-        seat.make_engine(seat.settings.follower, share, team).serve()
+        team = seat.join(open_store(seat.port, seat.ranks))
+        seat.make_engine(seat.follower, share, team).serve()
     except Exception as error:  # the process ends here: rank 0 shows the error to the user
         _report(words, type(error).__name__, str(error))
         os._exit(LOST)  # no clean-up may wait for the other ranks
@@ -149,15 +122,8 @@ def _end_with_parent() -> None:
         os._exit(LOST)
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """logits: (rows, 1, V)."""
-
-    logits: Tensor
-
-
 class WholeModel:
-    """Stands for the library's model where no process holds all of it; it has only what is listed here."""
+    """Represents the library's model, which no process has completely; it has only the members listed here."""
 
     def __init__(self, share: Any, config: Any, engine: Leader) -> None:
         """share: rank 0's. config: of the whole model."""
@@ -165,11 +131,11 @@ class WholeModel:
         self._embedding, self._head, self._engine = share.get_input_embeddings(), share.get_output_embeddings(), engine
 
     def get_input_embeddings(self) -> nn.Module:
-        """Whole on every rank."""
+        """Return the embeddings, which are complete on every rank."""
         return self._embedding
 
     def get_output_embeddings(self) -> nn.Module:
-        """Whole on rank 0."""
+        """Return the head, which is complete on rank 0."""
         return self._head
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -178,9 +144,9 @@ class WholeModel:
             model = AutoModelForCausalLM.from_config(self.config)
         return model.parameters()
 
-    def __call__(self, input_ids: Tensor, use_cache: bool = False, logits_to_keep: int = 1) -> Output:
-        """input_ids: (rows, T) int64, each read from an empty cache. The logits after their last token."""
-        return Output(self._engine.logits(input_ids)[:, None])
+    def __call__(self, input_ids: Tensor, use_cache: bool = False, logits_to_keep: int = 1) -> Any:
+        """Return (rows, 1, V) ``logits`` after the last token of (rows, T) ``input_ids``, each from an empty cache."""
+        return SimpleNamespace(logits=self._engine.logits(input_ids)[:, None])
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(

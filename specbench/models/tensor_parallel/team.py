@@ -1,9 +1,10 @@
 """The ranks of one tensor-parallel model: sums on the devices, messages between the hosts, and the other processes.
 
 Sums run over NCCL on GPUs and over gloo on CPUs, and time out. Rank 0 sends a message from host to host before each
-piece of work: which tokens are fed, their positions, and what was accepted. A follower waits for messages without limit
-and decides nothing. In the debug mode the ranks compare six numbers after every step (``RankLog``).
-Rank 0 watches the sentinel of every process in a thread of its own, and each rank watches rank 0's. So no process of a
+piece of work, an operation and lists of numbers: which tokens are fed, their positions, and what was accepted. A
+follower waits for messages without limit and decides nothing. In the debug mode the ranks compare six numbers after
+every step (``RankLog``).
+Rank 0 watches the sentinel of every process in its own thread, and each rank watches rank 0's. So no process of a
 run outlives it, and no rank waits for one that has ended.
 """
 
@@ -15,10 +16,10 @@ import os
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from enum import IntEnum
+from enum import IntEnum, auto
+from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -32,85 +33,22 @@ from specbench.types import InputError
 
 
 class Op(IntEnum):
-    """stop: end. reserve: make room for ``size`` tokens. prepare: record graphs. read: a prompt of ``size`` ids.
+    """The kinds of messages. Each line names the lists of numbers that follow."""
 
-    step: a root and a draft. logits: ``size`` ids, sequences of ``past`` each, from an empty cache of their own.
-    batch: places for ``size`` requests of ``past`` tokens. feed: its rows in ``size`` numbers, ``past`` logits wanted.
-    move: its accepted rows in ``size`` numbers. wipe: its place ``size``. end: no more of it.
-    """
-
-    STOP = 0
-    RESERVE = 1
-    PREPARE = 2
-    READ = 3
-    STEP = 4
-    LOGITS = 5
-    BATCH = 6
-    FEED = 7
-    MOVE = 8
-    WIPE = 9
-    END = 10
+    STOP = auto()  # no list: the run ends
+    RESERVE = auto()  # (tokens)
+    PREPARE = auto()  # (greedy, rows), taps
+    READ = auto()  # ids of a prompt, taps
+    STEP = auto()  # (cached tokens, root, width, rows), taps, accepted rows of the last step to move, tokens, parents
+    LOGITS = auto()  # (length), ids of sequences of that length, each read from an empty cache
+    BATCH = auto()  # (requests, tokens)
+    FEED = auto()  # (rows whose logits are wanted), taps, cached tokens of all places, places, row counts, ids, parents
+    MOVE = auto()  # places, source slots, target slots
+    WIPE = auto()  # (place)
+    END = auto()  # no list: the batch ends
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message of rank 0.
-
-    past: [tokens] cached before the root. width: rows of the frame. taps: hidden states that rank 0 wants.
-    flag: rows as a batch (step), greedy (prepare). moves: rows of the last step's frame that were accepted, where they
-    have to be moved together. tokens, parents: of the draft, (N,).
-    """
-
-    op: Op
-    size: int = 0
-    past: int = 0
-    root: int = 0
-    width: int = 0
-    flag: bool = False
-    taps: tuple[int, ...] = ()
-    moves: Sequence[int] = ()
-    tokens: Sequence[int] = ()
-    parents: Sequence[int] = ()
-
-
-FIELDS = 9  # numbers before the lists
-
-
-class MessageFormat:
-    """The buffer's layout: the numbers, the taps, then three lists of at most ``max_nodes``."""
-
-    def __init__(self, layers: int, max_nodes: int) -> None:
-        """layers: of the model (L)."""
-        self._limits = (layers + 1, max_nodes, max_nodes, max_nodes)
-        self.size = FIELDS + sum(self._limits)
-
-    def empty(self) -> Tensor:
-        """A buffer to receive into, (size,) int64 on the host."""
-        return torch.zeros(self.size, dtype=torch.int64)
-
-    def write(self, message: Message, buffer: Tensor) -> None:
-        """Enter a message."""
-        lists = (message.taps, message.moves, message.tokens, message.parents)
-        numbers = (message.op, message.size, message.past, message.root, message.width, int(message.flag))
-        values = buffer.numpy()
-        values[:FIELDS] = (*numbers, len(message.taps), len(message.moves), len(message.tokens))
-        start = FIELDS
-        for each, limit in zip(lists, self._limits, strict=True):
-            values[start : start + len(each)] = each
-            start += limit
-
-    def read(self, buffer: Tensor) -> Message:
-        """The message in a buffer."""
-        op, size, past, root, width, flag, *counts = buffer[:FIELDS].tolist()
-        found: list[list[int]] = []
-        start = FIELDS
-        for count, limit in zip((*counts, counts[-1]), self._limits, strict=True):
-            found.append(buffer[start : start + count].tolist())
-            start += limit
-        taps, moves, tokens, parents = found
-        return Message(Op(op), size, past, root, width, bool(flag), tuple(taps), moves, tokens, parents)
-
-
+PACKET = 1024  # numbers that a message's first broadcast has; a step's draft fits, a prompt takes a second one
 HOST = "127.0.0.1"  # all ranks are on one machine
 START = timedelta(minutes=30)  # for the ranks to connect
 IDLE = timedelta(days=30)  # a follower waits for work; it ends with its parent, not by this
@@ -140,14 +78,11 @@ def open_store(port: int, ranks: int) -> Any:
 class Team:
     """One rank's view. The process must not be part of another group of torch's."""
 
-    def __init__(
-        self, store: Any, rank: int, ranks: int, device: torch.device, format: MessageFormat, patience_s: float
-    ) -> None:
+    def __init__(self, store: Any, rank: int, ranks: int, device: torch.device, patience_s: float) -> None:
         """Connect; returns when all ranks have. patience_s: limit of one exchange; followers wait without limit."""
         if dist.is_initialized():
             raise TeamError("torch's process group is in use in this process; expected one run at a time, no torchrun")
         self.rank, self.ranks, self.device = rank, ranks, device
-        self._format, self._buffer = format, format.empty()
         on_gpu = device.type == "cuda"
         if on_gpu:
             torch.cuda.set_device(device)
@@ -162,31 +97,31 @@ class Team:
             dist.all_reduce(part, group=self._sums)
         return part
 
-    def send(self, message: Message, ids: Tensor | None = None) -> None:
-        """Rank 0: send a message. ids: (message.size,) int64 on the host, sent behind it."""
-        self._format.write(message, self._buffer)
+    def send(self, op: Op, *lists: Iterable[int], wait: bool = True) -> None:
+        """Rank 0: send a message. wait: False for the last message, which nobody may be left to receive."""
+        parts = [list(each) for each in lists]
+        numbers = torch.tensor([op, len(parts), *map(len, parts), *chain(*parts)], dtype=torch.int64)
+        packet = torch.zeros(PACKET, dtype=torch.int64)
+        packet[0] = len(numbers)
+        packet[1 : 1 + len(numbers)] = numbers[: PACKET - 1]
         with _exchange():
-            dist.broadcast(self._buffer, 0, group=self._hosts)
-            if ids is not None:
-                dist.broadcast(ids, 0, group=self._hosts)
+            dist.broadcast(packet, 0, group=self._hosts, async_op=not wait)
+            if len(numbers) >= PACKET:
+                dist.broadcast(numbers[PACKET - 1 :], 0, group=self._hosts)
 
-    def send_last(self, message: Message) -> None:
-        """Rank 0: send the last message without waiting."""
-        self._format.write(message, self._buffer)
-        dist.broadcast(self._buffer, 0, group=self._hosts, async_op=True)
-
-    def receive(self) -> Message:
-        """The others: wait for a message."""
+    def receive(self) -> tuple[Op, list[list[int]]]:
+        """The others: wait for a message; returns its kind and lists."""
+        packet = torch.empty(PACKET, dtype=torch.int64)
         with _exchange():
-            dist.broadcast(self._buffer, 0, group=self._hosts)
-        return self._format.read(self._buffer)
-
-    def receive_ids(self, count: int) -> Tensor:
-        """The others: (count,) int64, the ids behind a message."""
-        ids = torch.empty(count, dtype=torch.int64)
-        with _exchange():
-            dist.broadcast(ids, 0, group=self._hosts)
-        return ids
+            dist.broadcast(packet, 0, group=self._hosts)
+            numbers = packet[1 : 1 + int(packet[0])]
+            if (left := int(packet[0]) - len(numbers)) > 0:
+                rest = torch.empty(left, dtype=torch.int64)
+                dist.broadcast(rest, 0, group=self._hosts)
+                numbers = torch.cat([numbers, rest])
+        op, count, *values = numbers.tolist()
+        given = iter(values[count:])
+        return Op(op), [list(islice(given, length)) for length in values[:count]]
 
     def gather(self, values: Tensor) -> list[Tensor]:
         """Every rank's ``values`` (n,) on the host, in order of rank."""
@@ -218,14 +153,14 @@ class Summed:
         return self._add_up(self._linear(rows))
 
 
-NAMES = ("steps taken", "tokens held", "rows fed", "keys read", "tokens in the cache", "hidden states")
+NAMES = ("steps taken", "tokens cached", "rows fed", "keys read", "tokens in the cache", "hidden states")
 # Relative difference of the states' sizes. They come out of one sum, but what follows it may round in another order
 # where memory is aligned otherwise.
 NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 
 
 class RankLog:
-    """What one rank did: which token is in which slot by its own writes and moves, and how many steps.
+    """The log of one rank: the token in each slot by its own writes and moves, and the number of steps.
 
     Keys and values differ between ranks by design; the slots' tokens and the states after the last sum do not.
     """
@@ -243,7 +178,7 @@ class RankLog:
         self._tokens[start : start + len(values)] = values
 
     def move(self, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Slots (m,) int64 were moved to others, all at once."""
+        """Slots (m,) int64 were moved to others, in one operation."""
         self._tokens[targets] = self._tokens[sources]
 
     def move_behind(self, start: int, rows: Sequence[int]) -> None:
@@ -321,9 +256,9 @@ class Ranks:
         return f"{self._name(place)} ended with exit code {process.exitcode}{reason}"
 
     def describe_lost(self, patience_s: float = 0.0) -> str:
-        """Which ranks have ended and why, the first to end before the others; empty while all run."""
+        """Describe which ranks have ended and why, the first to end first; empty while all run."""
         ended = wait([process.sentinel for process in self.processes], patience_s)
-        with self._lock:  # of two threads that read an exit code at once, one gets none
+        with self._lock:  # if two threads read an exit code concurrently, one gets none
             dead = [place for place, process in enumerate(self.processes) if process.sentinel in ended]
             dead.sort(key=lambda place: bool(self._report_of(place)))  # one that was killed has no report
             return "; ".join(map(self._describe_end, dead))
@@ -359,9 +294,7 @@ class Ranks:
         team.abort()
         if not self._end_received.poll(ABORT_S):
             print(
-                f"specbench: error: {self._gone}; rank 0 still waits for it on its device",
-                file=sys.stderr,
-                flush=True,
+                f"specbench: error: {self._gone}; rank 0 still waits for it on its device", file=sys.stderr, flush=True
             )
             os._exit(LOST)
 
@@ -374,7 +307,7 @@ class Ranks:
             self._end_sent.close()
             if not self._gone and not self.describe_lost():
                 with contextlib.suppress(RuntimeError):  # a rank that ends just now needs no message
-                    team.send_last(Message(Op.STOP))
+                    team.send(Op.STOP, wait=False)
         for process in self.processes:
             process.join(GRACE_S if team is not None and not self._gone else 0)
             if process.is_alive():

@@ -140,7 +140,7 @@ def _looks(series: Sequence[Series]) -> dict[str, Any]:
 
 
 def _explain(where: str, spread: bool, few: bool, loaded: bool) -> str:
-    """What was measured, and what line, whiskers and brackets mean. loaded: cases slowed each other."""
+    """The measure of a plot, and the meaning of line, whiskers and brackets. loaded: cases slowed each other."""
     none = "no intervals: cases under load slow each other" if loaded else "too few cases for intervals"
     whiskers = "whiskers: 95\N{NO-BREAK SPACE}% bootstrap over cases" if spread else none
     brackets = f"; in brackets: fewer than {MIN_CASES} cases" if few else ""

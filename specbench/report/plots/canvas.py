@@ -1,4 +1,4 @@
-"""How every plot is set and saved: one sheet as wide as fits a paper's column, a png to look at and a pdf to print.
+"""Layout and files of every plot: one sheet as wide as fits a paper's column, a png to look at and a pdf to print.
 
 The look is ``paper.mplstyle``. A sheet is at most SHEET_INCH wide, names and legend included, with no text below
 SMALLEST_PT, so that scaled to a column of COLUMN_INCH nothing is below 6 pt.

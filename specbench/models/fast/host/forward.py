@@ -30,37 +30,32 @@ DTYPES = (torch.float32, torch.bfloat16)
 HEAD, ROW = 16, 32
 NO_PICKS = np.empty(0, dtype=np.int64)
 SHORT = 128  # [tokens] of a prompt that is read faster than by torch, which multiplies and attends to blocks of rows
-ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; a draft model may run beside the target
+ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; drafts may be concurrent
 
 
 def build_forward(
     model: Any, positions: int, limit: int, *, pack: bool, compiled: bool, small: type[SmallOps] = SmallOps
 ) -> tuple[CompactModel, CompiledForward | None, str | None]:
-    """A library's model as a compact one, and see ``find_compiled``; packed where torch computes.
+    """Make a library's model compact; returns it, its compiled forward if wanted and possible, or else the reason.
 
-    positions, limit, small: see ``CompactModel``.
+    positions, limit, small: see ``CompactModel``. pack: pack the weights where torch computes.
     """
     compact = CompactModel(model, positions, limit, False, small)
-    found, reason = find_compiled(compact, compiled)
+    found = reason = None
+    if compiled and compact.device.type == "cpu" and not (reason := _explain_unfit(compact)):
+        try:
+            # numba, which takes a while to load
+            from specbench.models.fast.host import kernels
+        except RuntimeError:  # numba's message contains a path
+            reason = "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
+        else:
+            if isinstance(kernels.forward, FunctionType):
+                reason = "numba compiles nothing; expected no NUMBA_DISABLE_JIT"
+            else:
+                found = CompiledForward(compact, kernels)
     if found is None and pack and can_pack(compact.dtype, compact.device):
         compact = CompactModel(model, positions, limit, True, small)
     return compact, found, reason
-
-
-def find_compiled(model: CompactModel, wanted: bool) -> tuple[CompiledForward | None, str | None]:
-    """The compiled forward of a model on a CPU, if it is wanted and can run it; else why not, if that is news."""
-    if not wanted or model.device.type != "cpu":
-        return None, None
-    if reason := _explain_unfit(model):
-        return None, reason
-    try:
-        # numba, which takes a while to load
-        from specbench.models.fast.host import kernels
-    except RuntimeError:  # numba's, which holds a path
-        return None, "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
-    if isinstance(kernels.forward, FunctionType):
-        return None, "numba compiles nothing; expected no NUMBA_DISABLE_JIT"
-    return CompiledForward(model, kernels), None
 
 
 def _explain_unfit(model: CompactModel) -> str | None:
@@ -91,27 +86,13 @@ def _products(layer: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """Where the rows of several requests lie; see ``kernels.lay_out``."""
+    """The layout of the rows of several requests; see ``kernels.lay_out``."""
 
     parents: np.ndarray
     spans: np.ndarray
     places: np.ndarray
     reach: np.ndarray
     biases: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class CachedRows:
-    """Rows of one request behind what its cache holds. ids: (m,). turned: (m,) positions that the embedding turns to.
-
-    base: the first of its slots; start: counted from there, that of its first row. rows: what they see.
-    """
-
-    ids: np.ndarray
-    turned: np.ndarray
-    base: int
-    start: int
-    rows: TreeRows
 
 
 class CompiledForward:
@@ -121,7 +102,7 @@ class CompiledForward:
     """
 
     def __init__(self, model: CompactModel, kernels: Any) -> None:
-        """model: one that ``find_compiled`` takes. kernels: the module, which is imported only where it is needed."""
+        """kernels: the module, which is imported only if it is needed."""
         self._kernels = kernels
         self._model = model
         layers, kinds = model.layers, list(model.windows)
@@ -217,19 +198,21 @@ class CompiledForward:
         _, hidden = self._run(cache, np.array(ids), places, places, span, self._list_biases([rows]), 0, [*taps, last])
         return hidden[last], {tap: hidden[tap] for tap in taps}
 
-    def feed(self, cache: StaticKV, parts: Sequence[CachedRows], wanted: int) -> Tensor:
-        """(wanted, V) logits of the last of all rows."""
-        spans, first = [], 0
-        for part in parts:
-            count = len(part.ids)
-            spans.append((first, count, part.base, part.start, part.start + count - len(part.rows.places)))
-            first += count
-        ids, turned = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "turned"))
-        places = np.concatenate([part.rows.places[-len(part.ids) :] for part in parts])
-        return self._run(cache, ids, places, turned, spans, self._list_biases([p.rows for p in parts]), wanted, ())[0]
+    def feed(
+        self,
+        cache: StaticKV,
+        ids: np.ndarray,
+        places: np.ndarray,
+        turned: np.ndarray,
+        spans: Sequence[Sequence[int]],
+        trees: Sequence[TreeRows],
+        wanted: int,
+    ) -> Tensor:
+        """Return (wanted, V) logits of the last of all rows. trees: of each request. The rest: see ``kernels``."""
+        return self._run(cache, ids, places, turned, spans, self._list_biases(trees), wanted, ())[0]
 
     def _list_biases(self, parts: Sequence[TreeRows]) -> list[np.ndarray]:
-        """Of each kind of attention (m, n), 0 where a row sees a node of its own request."""
+        """Return for each kind of attention (m, n) numbers, 0 where a row sees a node of its request."""
         found = []
         for window in self._model.windows.values():
             seen = [rows.list_near(window) for rows in parts]

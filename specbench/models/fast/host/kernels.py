@@ -1,6 +1,6 @@
 """The compact forward as one compiled call, for drafts on a CPU, of one request or of several.
 
-Each row is computed by the same operations in the same order whichever rows are fed beside it: its products by
+Each row is computed by the same operations in the same order whichever other rows are fed: its products by
 ``dot_tile``, its attention over the tokens that it sees in the order of the text. So verifying a draft gives the bits
 that decoding token by token gives.
 """
@@ -167,7 +167,7 @@ def _enter(rows, like):
 
 SETTINGS: Any = config  # numba's, from the environment
 TILE = 4  # rows of weights that are multiplied together
-COLUMNS = 4 if LANES == 16 else 3  # rows of inputs beside them: 16 registers do not hold the sums of a fourth one
+COLUMNS = 4 if LANES == 16 else 3  # rows of inputs with them: 16 registers do not hold the sums of a fourth one
 ROWS = 64  # of a request attend to one key head at a time: their scores take memory for every slot of its context
 # [bytes] of an input row for which one row of weights after the other is fastest: it stays in the first cache, and the
 # ends of rows do not count; measured, weights in memory.
@@ -175,7 +175,7 @@ SHORTEST, LONGEST = 1536, 16 << 10
 
 
 def wake(threads):
-    """Of numba's threads, one a core, only those that have work are woken by the calling thread's next forward."""
+    """Limit numba's threads, one per core, to those that the calling thread's next forward needs."""
     set_num_threads(min(threads, SETTINGS.NUMBA_NUM_THREADS))
 
 
@@ -254,18 +254,18 @@ def mix(shares, step, values, like, start, stop, out, count, size):
 
 @njit(error_model="numpy")
 def list_seen(bias, positions, window, span, order, seen, oldest):
-    """What rows see: ``oldest`` (n,) on of the slots that are held, behind them the ``seen`` (n,) first of ``order``.
+    """List what rows see: cached slots from ``oldest`` (n,) on, then the first ``seen`` (n,) slots of ``order``.
 
-    bias: (n, m) 0 where a row sees the j-th slot behind those held. window: [positions], below 0 for all.
+    bias: (n, m) 0 where a row sees the j-th slot after the cached ones. window: [positions], below 0 for all.
     span: of the n rows, see ``forward``. order: (n, m) slots, counted from the request's first.
     """
-    _, count, _, begin, held = span
+    _, count, _, begin, cached = span
     for row in range(count):
-        oldest[row] = 0 if window < 0 else min(max(positions[row] - window + 1, 0), held)
+        oldest[row] = 0 if window < 0 else min(max(positions[row] - window + 1, 0), cached)
         seen[row] = 0
-        for other in range(begin + count - held):
+        for other in range(begin + count - cached):
             if bias[row, other] == 0:
-                order[row, seen[row]] = held + other
+                order[row, seen[row]] = cached + other
                 seen[row] += 1
 
 
@@ -275,12 +275,12 @@ def attend_head(heads, slots, key, span, order, seen, oldest, room, query, mixed
 
     slots: (2K, S, size), as stored. span: of the request that the rows are of, see ``forward``.
     order, seen, oldest: see ``list_seen``.
-    room: (n * groups, held + m) scratch, or more. query, mixed: (n * groups, size) scratch. out: (n, H, size).
+    room: (n * groups, cached + m) scratch, or more. query, mixed: (n * groups, size) scratch. out: (n, H, size).
     """
-    (count, _, size), (_, fed, base, begin, held) = heads.shape, span
+    (count, _, size), (_, fed, base, begin, cached) = heads.shape, span
     keys, step, end = len(slots) // 2, room.shape[1], begin + fed
     groups, head = out.shape[1] // keys, slots.shape[1] * size * slots.itemsize
-    first, start = held, slots.ctypes.data + key * head + base * size * slots.itemsize
+    first, start = cached, slots.ctypes.data + key * head + base * size * slots.itemsize
     values = start + keys * head
     for row in range(count):
         first = min(first, oldest[row])
@@ -292,16 +292,16 @@ def attend_head(heads, slots, key, span, order, seen, oldest, room, query, mixed
     for place in range(count * groups):
         row, scores = place // groups, room[place]
         for each in range(seen[row]):
-            scores[held + each] = scores[order[row, each]]
-        peak, total = soften(scores[oldest[row] : held + seen[row]])
+            scores[cached + each] = scores[order[row, each]]
+        peak, total = soften(scores[oldest[row] : cached + seen[row]])
         query[place, 0] = 1 / total if abs(peak) < np.inf else np.nan
         for each in range(oldest[row]):
             scores[each] = 0
-    mix(room.ctypes.data, step, values, slots, first, held, mixed.ctypes.data, count * groups, size)
+    mix(room.ctypes.data, step, values, slots, first, cached, mixed.ctypes.data, count * groups, size)
     for place in range(count * groups):
         row, result = place // groups, mixed.ctypes.data + place * size * ITEM
         for each in range(seen[row]):
-            share = room.ctypes.data + (place * step + held + each) * ITEM
+            share = room.ctypes.data + (place * step + cached + each) * ITEM
             mix(share, step, values + order[row, each] * size * slots.itemsize, slots, 0, 1, result, 1, size)
         for number in range(size):
             out[row, key * groups + place % groups, number] = widen(
@@ -374,7 +374,7 @@ def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, querie
 
     ids, places, turned: (n,); positions, and where the embedding turns them to.
     spans: (B, 5) of each request its first row and its rows; the first of its slots, and counted from there the slot
-    of its first row, which the others follow, and the slots held, which all rows see.
+    of its first row, which the others follow, and the cached slots, which all rows see.
     bias, other_bias: see ``list_seen``; one for the layers of each kind, 0 and 1, as are windows (2,).
     kinds: (L,). queries, inner: H, I. table: (V, D) of the embeddings, as stored.
     addresses: (L + 1, 4) of the weights of q, k and v, of what follows attention, of gate and up, of down; in the last
@@ -457,7 +457,7 @@ def lay_out_one(parents, windows, depths, seen, biases):
 def accept(logits, forced, ids, parents, reach, past, slots, moved, out):
     """See ``specbench.models.fast.frame.accept``. logits: (n, V) as stored. forced: (n,) picks, or none of them.
 
-    ids, parents, reach: (n,), see ``Frame``. slots: (L, 2K, S, size). out: what ``Outcome`` reads, written here.
+    ids, parents, reach: (n,), see ``Frame``. slots: (L, 2K, S, size). out: what ``read_outcome`` reads, written here.
     """
     count, best = len(ids), 0
     picks, right, total = np.empty(count, np.int64), np.zeros(count, np.bool_), ZERO

@@ -1,7 +1,7 @@
 """Vector operations in LLVM's own terms, for functions that numba compiles.
 
 A sum over a row is one chain of fused multiply-adds in ``LANES`` partial sums, which are then added in a fixed order.
-So a row's result has the same bits whichever other rows are computed beside it. numba would choose another order for
+So a row's result has the same bits whichever other rows are computed with it. numba would choose another order for
 each number of rows.
 """
 
@@ -65,7 +65,7 @@ class _Rows:
     def load(self, row: int, place: Any, ahead: Any = None, pairs: bool = False) -> Any:
         """The vector at element ``place`` of a row, in single precision; or as words of two bfloat16 numbers.
 
-        ahead: [elements] to what is fetched too.
+        ahead: [elements] to an address that is prefetched.
         """
         builder = self.builder
         at = builder.add(self.address, builder.mul(self.step, self.step.type(row)))
@@ -126,10 +126,10 @@ def _store(builder: Any, address: Any, place: Any, value: Any) -> None:
     builder.store(value, builder.inttoptr(at, value.type.as_pointer())).align = ITEM
 
 
-def _accumulate(builder: Any, multiply: Any, held: Sequence[Any], loaded: Iterable[tuple[int, Any]], sums: Any) -> None:
+def _accumulate(builder: Any, multiply: Any, kept: Sequence[Any], loaded: Iterable[tuple[int, Any]], sums: Any) -> None:
     """Add to sums[row][column] the products of a row's vector and those of the columns."""
     for row, weight in loaded:
-        for total, vector in zip(sums[row], held, strict=True):
+        for total, vector in zip(sums[row], kept, strict=True):
             builder.store(multiply(builder, weight, vector, builder.load(total)), total)
 
 
@@ -137,7 +137,7 @@ def _accumulate(builder: Any, multiply: Any, held: Sequence[Any], loaded: Iterab
 def dot_tile(typing, rows, columns, together, weight, inputs, size, out, out_step, like, given):
     """out[c, r] = weight[r] . inputs[c], rows of ``size`` numbers, whole vectors, for ``rows`` r and ``columns`` c.
 
-    rows, columns: literal counts. together: literal, how many rows of weights are read side by side; one row after the
+    rows, columns: literal counts. together: literal, how many rows of weights are read together; one row after the
     other is one stream, which the processor fetches ahead by itself.
     weight, inputs, out: addresses. out_step: [elements] between its rows.
     like, given: arrays of the types that weights and inputs are stored in; out is single.
@@ -157,9 +157,9 @@ def dot_tile(typing, rows, columns, together, weight, inputs, size, out, out_ste
         for first in range(0, high, side):
             near = range(first, first + side)
             with cgutils.for_range_slice(builder, size.type(0), size, size.type(step), size.type) as (place, _):
-                held = [vectors.load(column, place, None, pairs) for column in range(wide)]
+                kept = [vectors.load(column, place, None, pairs) for column in range(wide)]
                 loaded = ((row, weights.load(row, place, ahead, pairs)) for row in near)
-                _accumulate(builder, multiply, held, loaded, sums)
+                _accumulate(builder, multiply, kept, loaded, sums)
         for column in range(wide):
             place = builder.mul(out_step, out_step.type(column))
             _store(builder, out, place, _add_lanes(builder, [builder.load(each[column]) for each in sums]))

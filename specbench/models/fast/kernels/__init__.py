@@ -1,1 +1,1 @@
-"""Triton kernels of the fast engine's forward; only what is here needs Triton."""
+"""Triton kernels of the fast engine's forward; only this package needs Triton."""

@@ -1,9 +1,16 @@
-"""The small operations of a layer in Triton, rounded where torch's own round. Only ``triton`` is imported here."""
+"""The small operations of a layer as Triton kernels, one launch each, rounded where torch's own operations round."""
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+from triton import cdiv, next_power_of_2
+
+from specbench.models.fast.operations import Norm, Rotate, SmallOps
+
+BLOCK, HEADS = 1024, 8  # numbers of a row that one program gates, and heads that one rotates
 
 
 @triton.jit
@@ -38,7 +45,7 @@ def rotate_write(
     heads, cos, sin, positions, at, queries, slots, query_heads, key_heads, slot_stride,
     SIZE: tl.constexpr, PADDED: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """HEADS heads of a row: q and k rotated, v as it is; q to ``queries`` (n, H, SIZE), k and v to their slot.
+    """HEADS heads of a row: q and k rotated, v unchanged; q to ``queries`` (n, H, SIZE), k and v to their slot.
 
     cos, sin: (positions, SIZE). at: (n,) the rows' slots. slots: (2K, slots, SIZE), a head's ``slot_stride`` apart.
     """
@@ -57,3 +64,47 @@ def rotate_write(
     tl.store(queries + (row * query_heads + head) * SIZE + part, found, mask=real & (head < query_heads))
     place = (head - query_heads).to(tl.int64) * slot_stride + tl.load(at + row) * SIZE + part
     tl.store(slots + place, found, mask=real & (head >= query_heads))
+
+
+def choose_warps(block: int) -> int:
+    """Choose the warps of a program for a row of ``block`` numbers: about 8 numbers per lane."""
+    return min(16, max(4, block // 256))
+
+
+class FusedOps(SmallOps):
+    """``SmallOps`` in Triton, which launches on the current device: so each call selects the tensors' device."""
+
+    def add_norm(self, rows: Tensor, added: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+        """See ``SmallOps``."""
+        summed, normed, size = rows.new_empty(rows.shape), rows.new_empty(rows.shape), rows.shape[1]
+        block = next_power_of_2(size)
+        with torch.cuda.device_of(rows):
+            add_norm[(len(rows),)](
+                rows.contiguous(), added.contiguous(), norm.weight, summed, normed, size, norm.epsilon,
+                BLOCK=block, num_warps=choose_warps(block),
+            )  # fmt: skip
+        return summed, normed
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """See ``SmallOps``."""
+        count, size = len(gate_up), gate_up.shape[1] // 2
+        out = gate_up.new_empty(count, size)
+        with torch.cuda.device_of(out):
+            gate_product[(count, cdiv(size, BLOCK))](gate_up.contiguous(), out, size, BLOCK)
+        return out
+
+    def make_rotation(self, positions: Tensor) -> Rotate:
+        """See ``SmallOps``."""
+
+        def rotate(heads: Tensor, slots: Tensor, at: Tensor) -> Tensor:
+            count, all_heads, size = heads.shape
+            queries = heads.new_empty(count, self.query_heads, size)
+            with torch.cuda.device_of(queries):
+                rotate_write[(count, cdiv(all_heads, HEADS))](
+                    heads.contiguous(), self.cos, self.sin, positions, at, queries, slots,
+                    self.query_heads, self.key_heads, slots.stride(0),
+                    SIZE=size, PADDED=next_power_of_2(size), HEADS=HEADS,
+                )  # fmt: skip
+            return queries
+
+        return rotate

@@ -1,0 +1,89 @@
+"""The settings of a suite: where its questions are, how they are put, and which of them a run decodes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from specbench.input import must, one_of
+
+SHUFFLED = "shuffled"
+_ABOVE_0 = must(lambda value: value >= 1, "a whole number of at least 1, or null for all cases")
+_NAMES = must(bool, "some names, or null for all cases")
+
+
+def _is_part(text: str) -> bool:
+    found = re.fullmatch("([0-9]+)/([0-9]+)", text)
+    return found is not None and 1 <= int(found[1]) <= int(found[2])
+
+
+_PART = must(_is_part, "k/n with k from 1 to n, for example 1/2 for the first half")
+
+
+@dataclass
+class HubConfig:
+    """A hub data set: one ``file`` of its repository, or one ``split`` of each of its ``configs``."""
+
+    repo: str | None = None
+    file: str | None = None
+    configs: list[str] | None = None
+    split: str | None = None
+    revision: str | None = None
+
+
+@dataclass
+class FieldsConfig:
+    """The fields of a case -> their names in a file of your own prompts."""
+
+    prompt: str | None = None
+    id: str | None = None
+    category: str | None = None
+    reference: str | None = None
+
+
+@dataclass
+class SuiteConfig:
+    """Group ``suite`` of the configuration; conf/suite/ has an option for each benchmark.
+
+    name: for its default place and its warnings. path: its file or folder. relative: its place below
+    ``$SPECBENCH_DATA/suites``. home: where its authors publish the file, for the message if it is not found.
+    format: the reader, one of ``formats.FORMATS``; null = Spec-Bench's question file. form: how a question is put, null
+    = the format's first. fields: the names of a file of your own prompts. frame: the only turn, ``{NAME}`` the row's
+    field of that name.
+
+    shots: the number of worked examples before each question, drawn with shots_seed only, so another sample or order
+    leaves the prompts unchanged. shots_from: a file of the suite's format; null = ``train.jsonl`` next to the suite's
+    own file, then the train split of its data set on the hub. expected, sha256: of the official file; another number of
+    questions or hash is a warning.
+
+    ids, categories, limit, first, sample and part keep some of the cases, in this order; null keeps all.
+    categories: Spec-Bench tasks (``multi-turn``) or raw categories (``writing``). limit: the first N cases of each
+    category (of each task: ``writing`` and ``math`` share the N of ``multi-turn``). sample: N cases in all, drawn with
+    ``seed``, kept in the order of the file; all of them if there are fewer. part: ``k/n`` keeps every n-th case from
+    the k-th on: the n parts are disjoint, have equal shares of every category and together make the complete selection.
+    order: ``file``, or ``shuffled`` with ``seed``.
+    """
+
+    name: str | None = None
+    path: str | None = None
+    relative: str | None = None
+    hub: HubConfig | None = field(default_factory=HubConfig)  # OmegaConf puts no mapping in the place of a null
+    home: str | None = None
+    format: str | None = None
+    fields: FieldsConfig = field(default_factory=FieldsConfig)
+    frame: str | None = None
+    form: str | None = None
+    shots: Annotated[int, must(lambda value: value >= 0, "a whole number of at least 0")] = 0
+    shots_seed: int = 0
+    shots_from: str | None = None
+    expected: int | None = None
+    sha256: str | None = None
+    categories: Annotated[list[str] | None, _NAMES] = None
+    limit: Annotated[int | None, _ABOVE_0] = None
+    sample: Annotated[int | None, _ABOVE_0] = None
+    seed: int = 0
+    first: Annotated[int | None, _ABOVE_0] = None
+    part: Annotated[str | None, _PART] = None
+    ids: Annotated[list[str] | None, _NAMES] = None
+    order: Annotated[str, one_of("file", SHUFFLED)] = "file"
