@@ -68,6 +68,7 @@ def test_running_figures_are_ratios_of_totals_over_a_window_of_cases():
     assert at == pytest.approx([sum(row[0] for row in window) / size for window in windows])
     assert mat == pytest.approx([sum(r[1] for r in window) / sum(r[2] for r in window) for window in windows])
     frame = pd.DataFrame({CACHED: [1.0, 2.0], "emitted": [3, 4], "steps": [1, 1]})
+    at, mat = average_windows(frame, "emitted", "steps")
     assert len(at) == len(mat) == 0
 
 

@@ -44,7 +44,7 @@ def test_a_variant_names_what_differs(two_cases, make_manifest):
     heats = {"x": 0.0, "y": 1.0}
     sheets = [make_manifest({"pld": {}}, config={"decode": {"temperature": t}}, temperature=t) for t in heats.values()]
     runs = [Run(Path(name), sheet, two_cases[0]) for name, sheet in zip(heats, sheets, strict=True)]
-    assert set(frame["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
+    assert set(gather(runs).summary["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
     runs = [
         Run(Path(name), make_manifest({method: {}}, config={"model": {"frozen_table": table}}), two_cases[0])
         for name, table, method in (("x", "old", "cacheback"), ("y", "new", "pld"))
@@ -53,6 +53,7 @@ def test_a_variant_names_what_differs(two_cases, make_manifest):
     assert not any("frozen_table" in variant for variant in overall["variant"])
     other = make_manifest({"pld": {}}, model={"name": "big"})
     runs = [Run(Path("x"), make_manifest({"pld": {}}), two_cases[0]), Run(Path("y"), other, two_cases[0])]
+    frame = gather(runs).summary
     assert list(dict.fromkeys(frame["model"])) == ["tiny", "big"]
     assert set(frame["variant"]) == {""}
 

@@ -156,6 +156,7 @@ def test_intervals_from_eight_cases_and_no_rates_without_drafts(make_manifest):
         for i in range(8)
         for name, accept in ((VANILLA, [1] * (6 + i)), ("pld", [2] * 3 + [1] * i))
     ]
+    row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
     assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
     assert row["mat_low"] < row["mat"] < row["mat_high"]
 

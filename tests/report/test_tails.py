@@ -215,7 +215,7 @@ def test_figures_before_and_after_the_end():
     assert by.loc[("pld", "thinking"), ["steps", "emitted", "mat"]].tolist() == [2, 5, 2.5]
     assert by.loc[("pld", "answer"), ["steps", "emitted", "mat"]].tolist() == [1, 1, 1]
     (table,) = thinking_tables(frame)
-    assert [cell.text for cell in table.rows_of_answer[1]][-6:] == ["83.3 %", "2.50", "1.67", "16.7 %", "1.00", "1.00"]
+    assert [cell.text for cell in table.rows[1]][-6:] == ["83.3 %", "2.50", "1.67", "16.7 %", "1.00", "1.00"]
     assert not rows_of_answer("pld", (2, 0.01), thinking=None)
     assert thinking_tables(frame[:0]) == []
 
