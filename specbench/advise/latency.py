@@ -1,6 +1,6 @@
 """T(tokens fed, context) of a loaded target: an engine's own forwards, the points measured in turn.
 
-Every round visits all points of a context once, in an order of its own; all contexts are passed several times, a few
+Every round visits all points of a context once, in a random order; all contexts are passed several times, a few
 rounds each, and a point's time is its median over the rounds. What counts is a forward after others of its width, as
 many as take ``_SETTLING`` ms together: in decoding, too, a step follows those of its kind, and after a wide one the
 caches contain other data. A processor's last cache takes several short forwards until it contains the weights again.

@@ -45,7 +45,7 @@ class Choice:
 
 @dataclass
 class Tuner:
-    """A search for the parameters of one method. Replays run in folders of their own that are deleted.
+    """A search for the parameters of one method. Replays run in temporary folders.
 
     job_of: overrides -> a checked job. grid: 'method.NAME.KEY' -> its values, as on a command line. requests: at once.
     """

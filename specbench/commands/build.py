@@ -19,7 +19,7 @@ CORPUS = "methods.parts.corpus"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read, build, write; print what the file holds. Raises InputError."""
+    """Read, build, write; print what the file contains. Raises InputError."""
     kind = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="specbench build", description=__doc__, formatter_class=kind)
     parser.add_argument("kind", choices=KINDS)

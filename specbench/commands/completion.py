@@ -89,7 +89,7 @@ def complete_word(word: str, before: Sequence[str]) -> Iterator[str]:
 
 
 def _values(key: str, value: str) -> Iterator[str]:
-    """Of a group its options, after the comma or the bracket of a list; of a switch both."""
+    """The options of a group, after the comma or the bracket of a list; both values of a switch."""
     start = max(value.rfind(","), value.rfind("[")) + 1
     last, chosen = value[start:], re.split(r"[,\[]", value[:start])
     options = list_options(key.removeprefix("+")) or (["true", "false"] if _kind(key) is bool else [])

@@ -35,23 +35,22 @@ def main(argv: Sequence[str]) -> int:
     """Print what is equal and what is not. Raises InputError."""
     parser = argparse.ArgumentParser(prog="specbench diff", description=__doc__)
     parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="a run's directory")
-    both = [_only(path) for path in parser.parse_args(argv).runs]
+    both = []
+    for path in parser.parse_args(argv).runs:
+        found = find_runs([path])
+        if len(found) != 1:
+            raise RunError(f"{path}: holds {len(found)} runs; expected one of them")
+        both.append(read_findings(found))
     console = open_console()
     one, two = (found.runs[0] for found in both)
     for name, run in zip(NAMES, (one, two), strict=True):
         console.print(printable(f"{name}: {run.directory}"), markup=False, soft_wrap=True)
     console.print(describe_equal(one.records, two.records), markup=False, soft_wrap=True)
-    for table in (settings_table(one, two), figures_table(both)):
-        if table is not None:
-            print_table(table, console)
+    sides = differing([_settings(run) for run in (one, two)])
+    if rows := tuple((Cell(key), *(Cell(spell_value(side[key])) for side in sides)) for key in sides[0]):
+        print_table(Table("settings", "Settings.", "What differs.", ("", *NAMES), rows), console)
+    print_table(figures_table(both), console)
     return 0
-
-
-def _only(path: Path) -> Findings:
-    found = find_runs([path])
-    if len(found) != 1:
-        raise RunError(f"{path}: holds {len(found)} runs; expected one of them")
-    return read_findings(found)
 
 
 def describe_equal(one: Sequence[CaseRecord], two: Sequence[CaseRecord]) -> str:
@@ -66,14 +65,8 @@ def describe_equal(one: Sequence[CaseRecord], two: Sequence[CaseRecord]) -> str:
     return f"{len(shared)} records are in both{alone}; {same} have the same tokens and accepted lengths."
 
 
-def settings_table(one: Run, two: Run) -> Table | None:
-    """The settings that decide records, and what the runs were made with, where they differ; None without."""
-    sides = differing([_settings(run) for run in (one, two)])
-    rows = tuple((Cell(key), *(Cell(spell_value(side[key])) for side in sides)) for key in sides[0])
-    return Table("settings", "Settings.", "What differs.", ("", *NAMES), rows) if rows else None
-
-
 def _settings(run: Run) -> dict[str, Any]:
+    """The settings that decide records, and what the run was made with."""
     made: Mapping[str, Any] = {key: run.manifest.get(key) for key in MADE_WITH}
     processes = run.manifest.get("processes") or [{}]
     machine = {key: value for key, value in (processes[-1].get("machine") or {}).items() if not key.startswith("load")}

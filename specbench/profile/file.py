@@ -119,7 +119,7 @@ def _plain(profile: Profile) -> dict[str, Any]:
 
 
 def _rounded(values: Floats) -> Any:
-    """Nested lists, six digits after the point, None for a blank."""
+    """Return nested lists with six digits after the point, None for a blank."""
     if values.ndim == 0:
         return None if math.isnan(float(values)) else round(float(values), 6)
     return [_rounded(np.asarray(value)) for value in values]
@@ -221,7 +221,7 @@ def _axis(name: str, values: Any, ordered: bool = True) -> Floats:
 
 
 def _floats(name: str, values: Any) -> Floats:
-    """Nested lists as an array, NaN for None."""
+    """Return nested lists as an array, NaN for None."""
     try:
         found = np.array(values, dtype=np.float64)
     except OverflowError as error:

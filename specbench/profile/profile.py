@@ -127,13 +127,13 @@ class Profile:
 
     @property
     def name(self) -> str:
-        """Its file's, without the suffix: '<device>-<model>-<engine>-<dtype>'."""
+        """The name of its file without the suffix: '<device>-<model>-<engine>-<dtype>'."""
         parts = (self.device, self.model, self.engine, self.dtype)
         return "-".join(re.sub(r"[^a-z0-9.]+", "-", file_name(part.lower())).strip("-") for part in parts)
 
     @property
     def label(self) -> str:
-        """As captions name it."""
+        """The profile's name in captions."""
         kinds = {PUBLISHED: "published fit", ANALYTIC: f"analytic, {self.source}"}
         kind = kinds.get(self.kind, f"measured {self.date}")
         return f"{self.model} on {self.device}, {self.engine}, {self.dtype} ({kind})"
@@ -141,7 +141,13 @@ class Profile:
     def forward_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
         """[ms] of the target's forward over (S,) tokens fed after (S,) tokens of context."""
         width = self._width(fed)
-        return np.maximum(self.surface.forward_ms(width, context), self._least_ms(width, context))
+        found = self.surface.forward_ms(width, context)
+        if self.shape is None or self.ceilings is None:
+            return found
+        # A grid that ends where memory still bounds the forward does not have the slope after it: outside of what was
+        # measured a forward takes at least the products of the weights.
+        products_ms = 2e-6 * self.shape.streamed * width / self.ceilings.matmul_gflop_s
+        return np.maximum(found, np.where(self.surface.outside(width, context), products_ms, 0.0))
 
     def step_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
         """[ms] of the forward and of the host time that every step of this engine pays, vanilla's too."""
@@ -169,22 +175,12 @@ class Profile:
         """The profile of one request of several that share every forward: its steps take ``shared_ms``."""
         return self if requests == 1 else replace(self, surface=Shared(self, requests), buckets=(), shape=None)
 
-    def _least_ms(self, width: Floats, context: ArrayLike) -> Floats:
-        """[ms] that the weights' products alone take, for points outside of what was measured, else 0.
-
-        A grid that ends where memory still bounds the forward does not have the slope after it.
-        """
-        if self.shape is None or self.ceilings is None:
-            return np.zeros(np.broadcast(width, np.asarray(context)).shape)
-        products_ms = 2e-6 * self.shape.streamed * width / self.ceilings.matmul_gflop_s
-        return np.where(self.surface.outside(width, context), products_ms, 0.0)
-
     def outside(self, fed: ArrayLike, context: ArrayLike) -> Mask:
         """True if the time is an extension of what was measured."""
         return self.surface.outside(self._width(fed), context)
 
     def _width(self, fed: ArrayLike) -> Floats:
-        """Rounded up to the engine's widths; wider than the widest is unchanged."""
+        """The engine's width for each number of tokens fed; wider than the widest is unchanged."""
         wanted = np.asarray(fed, dtype=np.float64)
         if not self.buckets:
             return wanted

@@ -26,7 +26,7 @@ class Grid:
     spread: Floats
 
     def forward_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
-        """[ms] at (S,) tokens fed and (S,) context; beyond the grid the edge goes on, see ``outside``."""
+        """[ms] at (S,) tokens fed and (S,) context; beyond the grid the edge continues (``outside``)."""
         return self._at(self.ms, fed, context)
 
     def rest_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
@@ -40,7 +40,7 @@ class Grid:
         return np.asarray(beyond | (rows < self.contexts[0]) | (rows > self.contexts[-1]))
 
     def _at(self, values: Floats, fed: ArrayLike, context: ArrayLike) -> Floats:
-        """Bilinear. Above the grid the last slope goes on but never falls; below it the edge's value holds."""
+        """Interpolate bilinearly; above the grid the last slope continues but never falls, below it the edge counts."""
         columns = np.maximum(np.asarray(fed, dtype=np.float64), self.fed[0])
         rows = np.maximum(np.asarray(context, dtype=np.float64), self.contexts[0])
         inside = _bilinear(

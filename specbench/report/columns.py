@@ -185,7 +185,7 @@ class Column(Heading):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its columns in summary.csv."""
+        """The figure's columns in summary.csv."""
         spread = (f"{self.figure}_low", f"{self.figure}_high") if self.interval else ()
         return (self.figure, *spread) if self.value else ()
 

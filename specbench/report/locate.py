@@ -33,7 +33,7 @@ def is_remote(named: str) -> bool:
 
 
 def fetch_runs(url: str, folder: Path) -> Path:
-    """Copy what a report reads of a run, or of a sweep's runs, into this folder of the machine, which holds runs then.
+    """Copy what a report reads of a run, or of a sweep's runs, into this local folder.
 
     Nothing is written there. Raises RunError if it cannot be read.
     """

@@ -158,7 +158,7 @@ def compare(findings: Findings, figures: Sequence[PublishedFigure]) -> list[Matc
 
 
 def _belongs(reported: ReportedRun, figure: PublishedFigure, figures: Sequence[PublishedFigure]) -> bool:
-    """Is the run's row this row of this table, with the method set as there? A row without a temperature is greedy.
+    """Whether the run's row is this row, with the method set as there; a row without a temperature is greedy.
 
     Tables of other models only where the suite has none of its own.
     """

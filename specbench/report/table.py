@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from specbench.names import printable
 from specbench.records.record import CONTROL
@@ -26,6 +27,7 @@ ROW = ("model", "suite", "method", "variant")  # the columns that name a row of 
 KEYS = ("model", "suite", "category", "method", "variant")
 FEW = f"In brackets: fewer than {MIN_CASES} cases, too few to say how far chance moves the figure."
 INTERVALS = f"Intervals: 95 % bootstrap over cases (other prompts of this kind); none under {MIN_CASES} cases."
+MEANINGS = yaml.safe_load(Path(__file__).with_name("meanings.yaml").read_text(encoding="utf-8"))  # table -> its figures
 Row = Mapping[str, Any]
 Alone = Callable[[str, Row], bool]  # (figure, row of the best) -> whether it differs from all others
 _LATEX = {

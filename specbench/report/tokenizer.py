@@ -139,7 +139,7 @@ def _make_speller(run: Run) -> Callable[[int], str] | None:
 
 
 def _hexadecimal(name: str) -> str:
-    """A byte-level piece that is no whole character as its bytes, '<E2 80>'; any other name unchanged."""
+    """A byte-level piece that is not a complete character as its bytes, '<E2 80>'; any other name unchanged."""
     printed = {chr(byte): byte for byte in _PRINTABLE}
     rest = (byte for byte in range(256) if byte not in _PRINTABLE)
     printed |= {chr(256 + place): byte for place, byte in enumerate(rest)}  # how byte-level vocabularies write bytes

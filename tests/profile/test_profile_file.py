@@ -80,13 +80,13 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "said"), WRONG)
-def test_a_wrong_entry_is_named(tmp_path, changes, said):
+@pytest.mark.parametrize(("changes", "message"), WRONG)
+def test_a_wrong_entry_is_named(tmp_path, changes, message):
     path = write_profile(MEASURED, tmp_path)
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(ProfileError) as error:
         read_profile(path)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert str(path) in str(error.value)
 
 

@@ -78,15 +78,15 @@ class Browser:
         self._note(message.get("method", ""), message.get("params", {}))
         return message
 
-    def _note(self, method: str, said: dict[str, Any]) -> None:
+    def _note(self, method: str, details: dict[str, Any]) -> None:
         if method == "Runtime.exceptionThrown":
-            self.troubles.append(json.dumps(said["exceptionDetails"])[:500])
+            self.troubles.append(json.dumps(details["exceptionDetails"])[:500])
         elif method == "Log.entryAdded":
-            self.troubles.append(said["entry"]["text"])
+            self.troubles.append(details["entry"]["text"])
         elif method in ("Runtime.consoleAPICalled", "Page.javascriptDialogOpening"):
-            self.troubles.append(f"{method}: {json.dumps(said)[:500]}")
-        elif method == "Network.requestWillBeSent" and not said["request"]["url"].startswith(("file:", "data:")):
-            self.troubles.append(f"request of {said['request']['url']}")
+            self.troubles.append(f"{method}: {json.dumps(details)[:500]}")
+        elif method == "Network.requestWillBeSent" and not details["request"]["url"].startswith(("file:", "data:")):
+            self.troubles.append(f"request of {details['request']['url']}")
 
     def open(self, page: Path, width: int = 1200, height: int = 900, scheme: str = "light") -> None:
         """Load a file anew at this size."""

@@ -88,7 +88,7 @@ def test_with_a_profile_forwards_have_its_price(run, tmp_path):
 
 def test_the_oracle_is_never_slower_than_the_run():
     """Eight nodes were cheaper than one, as a measured profile may say: the run's own length is one of the lengths."""
-    step = [np.array([held]) for held in (9, 5, 2, 8)]  # fed, context, emitted, depth
+    step = [np.array([stored]) for stored in (9, 5, 2, 8)]  # fed, context, emitted, depth
     trials = SimpleNamespace(turns=SimpleNamespace(steps=SimpleNamespace(read=lambda *_: iter([step]))))
     sums = _count_steps(trials, {"steps": np.array([1])}, lambda fed, _: np.where(fed > 2, 10.0, 20.0), 0.0)
     assert (sums["oracle_ms"][0], sums["run_ms"][0], sums["vanilla_ms"][0]) == (10.0, 10.0, 40.0)

@@ -44,7 +44,7 @@ def test_command_names_what_is_missing(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--published", "--profile", "p.json"], "--profile, .* without --published"),
         (["--published", "--heatmap", "mat", "a", "b"], "--heatmap .* without --published"),
@@ -54,16 +54,16 @@ def test_command_names_what_is_missing(tmp_path, capsys, monkeypatch):
         (["--heatmap", "mat", "a", "b", "--no-plots"], "--no-plots"),
     ],
 )
-def test_what_would_be_ignored_is_refused(make_run, capsys, arguments, said):
+def test_what_would_be_ignored_is_refused(make_run, capsys, arguments, message):
     run = make_run(per_category=1)
     before = sorted(run.iterdir())
     assert main([str(run), *arguments]) == 2
-    assert re.search(said, capsys.readouterr().err)
+    assert re.search(message, capsys.readouterr().err)
     assert sorted(run.iterdir()) == before
 
 
 @pytest.mark.parametrize(
-    ("taken", "arguments", "code", "said"),
+    ("taken", "arguments", "code", "message"),
     [
         ("tables", [], 2, "{run}/tables: is a file; expected a folder; .* --output DIR"),
         ("report.html/", [], 2, "{run}/report.html: is a folder; expected a file; .* --output DIR"),
@@ -72,7 +72,7 @@ def test_what_would_be_ignored_is_refused(make_run, capsys, arguments, said):
         ("full", [], 1, "{run}/summary.csv: cannot be used .No space left on device.; .* --output DIR"),
     ],
 )
-def test_what_cannot_be_written_is_named(make_run, capsys, monkeypatch, taken, arguments, code, said):
+def test_what_cannot_be_written_is_named(make_run, capsys, monkeypatch, taken, arguments, code, message):
     """And not the partial file."""
     run = make_run(per_category=1)
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_written_is_named(make_run, capsys, monkeypatch, taken, a
         (run / taken).write_text("")
     assert main([str(run), "--no-plots", *(each.format(run=run) for each in arguments)]) == code
     error = capsys.readouterr().err
-    assert re.fullmatch(f"specbench report: {said.format(run=run)}\n", error), error
+    assert re.fullmatch(f"specbench report: {message.format(run=run)}\n", error), error
     assert not list(run.rglob(".*.partial"))
 
 
@@ -147,10 +147,10 @@ def test_runs_of_an_object_store(make_run, tmp_path, capsys):
     assert main([runs[1].as_uri(), "--published", "--output", str(tmp_path / "single")]) == DONE
     assert store.find("/results") == before
     capsys.readouterr()
-    for wrong, said in (
+    for wrong, message in (
         (["memory://results/sweep"], "say where with --output DIR"),
         (["memory://results/none", "--output", str(tmp_path)], "holds no manifest.json"),
         (["nothing://results", "--output", str(tmp_path)], "cannot be read (Protocol not known"),
     ):
         assert main(wrong) == USAGE
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

@@ -95,9 +95,9 @@ def test_two_methods_are_compared_by_factors_that_multiply_and_by_category(make_
     *factors, speedup = map(float, cells["pld"])
     assert math.prod(factors) == pytest.approx(speedup, rel=0.03)
     assert "translation" in cells
-    for wrong, said in ((["pld", "tokn"], "tokn: no method"), (["pld", "pld"], "given twice")):
+    for wrong, message in ((["pld", "tokn"], "tokn: no method"), (["pld", "pld"], "given twice")):
         assert commands.main(["compare", *wrong, str(run)]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

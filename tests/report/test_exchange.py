@@ -123,8 +123,8 @@ def test_a_profile_is_read_as_it_was_written(steps):
     assert whole.length == pytest.approx(sum(lengths) / len(lengths), abs=1e-5)
     assert 1 + sum(whole.positions) == pytest.approx(whole.length, abs=1e-4)
     assert (whole.steps, category.group) == (len(lengths), "qa")
-    told = json.loads(text)["acceptance_length_histogram"]
-    assert {int(length): count for length, count in told.items()} == count_values(lengths)
+    made = json.loads(text)["acceptance_length_histogram"]
+    assert {int(length): count for length, count in made.items()} == count_values(lengths)
 
 
 def test_every_format_reads_back_what_it_wrote(tmp_path):
@@ -183,19 +183,19 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "change", "said"), WRONG)
-def test_a_bad_file_is_refused_with_its_key(tmp_path, name, change, said):
+@pytest.mark.parametrize(("name", "change", "message"), WRONG)
+def test_a_bad_file_is_refused_with_its_key(tmp_path, name, change, message):
     path = written(name, tmp_path, TWO[:1] if name == "aiperf" else TWO)
     content = json.loads(path.read_text("utf-8"))
     change(content)
     path.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_imported(path)
     assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "has the keys none"),
         ("[]", "has the keys none"),
@@ -211,10 +211,10 @@ def test_a_bad_file_is_refused_with_its_key(tmp_path, name, change, said):
         ("x" * 200_000, "has the keys x"),
     ],
 )
-def test_what_no_harness_wrote_is_refused(tmp_path, content, said):
+def test_what_no_harness_wrote_is_refused(tmp_path, content, message):
     path = tmp_path / "f.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_imported(path)
     assert len(str(caught.value)) < 1000
 

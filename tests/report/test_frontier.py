@@ -86,9 +86,9 @@ def test_without_times_the_prediction_is_drawn_and_said_to_be_one(make_run, tmp_
     assert find_gains(scene)[0] == "predicted_speedup"
     figure = drawn(scene)
     assert "predicted" in figure.axes[0].get_ylabel()
-    said = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
-    assert "modelled" in said
-    assert scene.profile.split(",")[0] in said
+    message = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+    assert "modelled" in message
+    assert scene.profile.split(",")[0] in message
 
 
 def test_every_report_of_a_timed_run_has_it(built):

@@ -19,7 +19,7 @@ from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scene import scenes
 
 
-def held(tokens: float, accept: list[int], **changes):
+def stored(tokens: float, accept: list[int], **changes):
     return turn(accept, stats={CACHED: tokens}, **changes)
 
 
@@ -38,8 +38,8 @@ def remember(start=0.0, engine="eager"):
 
 def test_one_row_per_case_in_the_order_of_the_run():
     records = [
-        record("ssd", "b", [held(50.0, [2, 2]), held(70.0, [5])], "rag", block=1),
-        record("ssd", "a", [held(0.0, [1, 3], decode_s=1.5)]),
+        record("ssd", "b", [stored(50.0, [2, 2]), stored(70.0, [5])], "rag", block=1),
+        record("ssd", "a", [stored(0.0, [1, 3], decode_s=1.5)]),
         record("ssd", "c", [turn([2])], block=2),  # says nothing of its state
     ]
     assert list(count_growth(tried(records), timed=True)) == [
@@ -47,7 +47,7 @@ def test_one_row_per_case_in_the_order_of_the_run():
         ("b", "rag", 0, 50.0, 3, 9, 3.0, 11, 3.0),
     ]
     assert math.isnan(next(count_growth(tried(records), timed=False))[-1])
-    (row,) = count_growth(tried([record("ssd", "a", [held(9.0, [])])]), timed=True)
+    (row,) = count_growth(tried([record("ssd", "a", [stored(9.0, [])])]), timed=True)
     assert math.isnan(row[DETAILS["growth"].columns.index("mat")])
 
 
@@ -68,6 +68,7 @@ def test_running_figures_are_ratios_of_totals_over_a_window_of_cases():
     assert at == pytest.approx([sum(row[0] for row in window) / size for window in windows])
     assert mat == pytest.approx([sum(r[1] for r in window) / sum(r[2] for r in window) for window in windows])
     frame = pd.DataFrame({CACHED: [1.0, 2.0], "emitted": [3, 4], "steps": [1, 1]})
+    at, mat = average_windows(frame, "emitted", "steps")
     assert len(at) == len(mat) == 0
 
 

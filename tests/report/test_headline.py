@@ -71,7 +71,7 @@ def test_rates_and_pairs_of_methods():
 
 
 @pytest.mark.parametrize(
-    ("methods", "options", "said"),
+    ("methods", "options", "message"),
     [
         ({"a": FAST, "b": SLOW}, {}, r"a is fastest: [\d.]+ \[.*\] times vanilla, and .* times the next, b\."),
         ({"a": FAST, "b": SAME}, {"per_category": 3}, r"[ab] and [ab] tie for fastest: .* times [ab]\."),
@@ -80,9 +80,9 @@ def test_rates_and_pairs_of_methods():
         ({"a": FAST, "b": SLOW}, {"per_category": 1}, r"6 shared cases are too few to tell whether others tie"),
     ],
 )
-def test_the_headline(tmp_path, methods, options, said):
+def test_the_headline(tmp_path, methods, options, message):
     found = first(findings_of(tmp_path, methods, **{"per_category": 4} | options))
-    assert re.search(said, found.lead + found.rest)
+    assert re.search(message, found.lead + found.rest)
     assert "One request at a time, temperature 0" in found.under
     figures = [row["speedup"] for row in found.ranking]
     assert figures == sorted(figures, reverse=True)

@@ -93,7 +93,7 @@ def test_the_others_say_what_there_is_nothing_of(execute, make_run, tmp_path, no
 
     run = make_run(methods={} if kind == "no method" else None, peers=(), per_category=1, edit=edit)
     folder = tmp_path if kind == "no profile" else FOLDER.parent
-    said = words(execute(notebook, run, folder=folder))
+    message = words(execute(notebook, run, folder=folder))
     expected = {
         (WHY, "no profile"): "name one in SPECBENCH_PROFILE",
         (WHY, "all failed"): "does not apply",
@@ -101,7 +101,7 @@ def test_the_others_say_what_there_is_nothing_of(execute, make_run, tmp_path, no
         (COMPARE, "no method"): "no method beside vanilla",
         (FIGURES, "no method"): "does not apply",
     }
-    assert expected.get((notebook, kind), "") in said
+    assert expected.get((notebook, kind), "") in message
 
 
 @pytest.fixture(scope="module")

@@ -221,17 +221,17 @@ def test_a_late_chain_hangs_from_the_draft_that_it_continues(browser, tmp_path):
     nodes = (
         "[...document.querySelectorAll('.pane')[0].querySelectorAll('.tree li .node')].map(node => node.textContent)"
     )
-    said = "document.querySelector('.pane .tree p').textContent"
+    message = "document.querySelector('.pane .tree p').textContent"
     assert browser.run(nodes) == ["✓<2>", "✓<3>", "✓<4> (late)"]
-    assert "2 accepted (✓), and one of the late chain" in browser.run(said)
+    assert "2 accepted (✓), and one of the late chain" in browser.run(message)
     assert facts(browser)["Accepted"] == "2, and 1 late"
     browser.press("ArrowDown")
     assert facts(browser)["From"] == "drafted late, while the target ran"
     assert browser.run(nodes) == ["✓<5> (late)"]
-    assert browser.run(said) == "Nothing was drafted in this step."
+    assert browser.run(message) == "Nothing was drafted in this step."
     browser.press("ArrowDown")
     assert browser.run(nodes) == ["✓<2>", "✓<3>"]
-    assert "late" not in browser.run(said) + facts(browser)["Accepted"]
+    assert "late" not in browser.run(message) + facts(browser)["Accepted"]
     kinds = browser.run("[...document.querySelector('.pane').querySelectorAll('.token')].map(node => node.className)")
     assert [kind.split()[1:] for kind in kinds[3:]] == [["drafted", "late"]] * 2 + [["drafted"]] * 2 + [["own"]]
     assert "drafted late" in browser.run("document.querySelector('.legend').textContent")

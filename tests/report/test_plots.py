@@ -260,8 +260,8 @@ def test_captions_are_beside_the_plots(paper_findings, tmp_path):
 
 
 def test_an_unknown_style_is_refused_before_anything_is_read(tmp_path, capsys):
-    for style, said in (("papr", "expected screen, paper, or a style file"), ("no.mplstyle", "no such file")):
-        with pytest.raises(RunError, match=said):
+    for style, message in (("papr", "expected screen, paper, or a style file"), ("no.mplstyle", "no such file")):
+        with pytest.raises(RunError, match=message):
             build_report([tmp_path], style=style)
         assert main([str(build_run(tmp_path / style, {}, per_category=1)), "--style", style]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

@@ -315,7 +315,7 @@ def test_names_are_this_harnesss():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("value", "fast"), "line 2.*fast"),
         (("value", "nan"), "line 2.*value='nan'.*finite"),
@@ -324,7 +324,7 @@ def test_names_are_this_harnesss():
         (None, "columns.*expected source"),
     ],
 )
-def test_a_broken_file_is_named(tmp_path, change, said):
+def test_a_broken_file_is_named(tmp_path, change, message):
     row = dict.fromkeys(published.COLUMNS, "") | {"value": "1", "needs": "trace"}
     if change:
         row[change[0]] = change[1]
@@ -334,12 +334,12 @@ def test_a_broken_file_is_named(tmp_path, change, said):
         writer = csv.DictWriter(file, row)
         writer.writeheader()
         writer.writerow(row)
-    with pytest.raises(RunError, match=f"own.csv.*{said}"):
+    with pytest.raises(RunError, match=f"own.csv.*{message}"):
         read_published(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b"," * (len(published.COLUMNS) - 6), "line 2: has not 18 cells"),
         (b"," * len(published.COLUMNS), "line 2: has not 18 cells"),
@@ -347,9 +347,9 @@ def test_a_broken_file_is_named(tmp_path, change, said):
     ],
     ids=["cut short", "an unquoted comma", "binary"],
 )
-def test_a_broken_line_is_named(tmp_path, line, said):
+def test_a_broken_line_is_named(tmp_path, line, message):
     (tmp_path / "own.csv").write_bytes(",".join(published.COLUMNS).encode() + b"\n" + line + b"\n")
-    with pytest.raises(RunError, match=f"own.csv.*{said}"):
+    with pytest.raises(RunError, match=f"own.csv.*{message}"):
         read_published(tmp_path)
 
 

@@ -85,15 +85,18 @@ def code_run(tmp_path):
 
     ids = read_tokenizer(TINY).encode(CODE, add_special_tokens=False).ids
     proposed = {VANILLA: [0] * (len(ids) - 1), "pld": [2] * (len(ids) - 1), "medusa": [2] * (len(ids) - 1)}
-    told = {name: turn([1] * len(each), each, ids=ids, text=CODE.strip()) for name, each in proposed.items()}
+    made = {name: turn([1] * len(each), each, ids=ids, text=CODE.strip()) for name, each in proposed.items()}
     records = []
     for place in range(10):
         about = {"block": place}
-        records += [record(name, f"HumanEval/{place}", [told[name]], "code", **about) for name in proposed]
-    records += [record(VANILLA, "HumanEval/x", [told[VANILLA]], "code", block=10), failed("pld", "HumanEval/x", "code")]
-    records += [record("medusa", "HumanEval/x", [told["medusa"]], "code", block=10)]
+        records += [record(name, f"HumanEval/{place}", [made[name]], "code", **about) for name in proposed]
+    records += [
+        record(VANILLA, "HumanEval/x", [made[VANILLA]], "code", block=10),
+        failed("pld", "HumanEval/x", "code"),
+    ]
+    records += [record("medusa", "HumanEval/x", [made["medusa"]], "code", block=10)]
     records[-2].block = 10
-    records += [record(name, "q", [told[name]], "qa", block=11) for name in proposed]
+    records += [record(name, "q", [made[name]], "qa", block=11) for name in proposed]
     manifest = manifest_of({"pld": {}, "medusa": {"lossless": False}}, control=False)
     return write_run(tmp_path / "run", manifest, records)
 
@@ -132,7 +135,7 @@ def test_code_that_passed_stands_beside_speed(code_run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (lambda rows: rows[1:], r"1 rows are missing: HumanEval/0 of vanilla; expected one row an answer"),
         (lambda rows: [*rows, rows[0]], r"line 33: HumanEval/0 of vanilla has a row already"),
@@ -142,9 +145,9 @@ def test_code_that_passed_stands_beside_speed(code_run, tmp_path):
         (lambda rows: [], r"r\.jsonl: no rows; expected lines such as"),
     ],
 )
-def test_rows_that_do_not_fit_the_run_are_named(code_run, tmp_path, change, says):
+def test_rows_that_do_not_fit_the_run_are_named(code_run, tmp_path, change, message):
     rows = change(rows_of_sandbox(code_run, tmp_path / "out"))
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         read_findings([code_run], passed=[write_rows(tmp_path / "r.jsonl", rows)])
 
 

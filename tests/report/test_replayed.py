@@ -51,12 +51,12 @@ def header(text: str) -> str:
 
 def test_terminal_shows_what_is_real_and_mat_alone_by_category(report):
     text = printed(report)
-    title, said, *_ = text.strip("\n").splitlines()
-    told = next(line for line in text.splitlines() if line.startswith("replay of"))
+    title, message, *_ = text.strip("\n").splitlines()
+    made = next(line for line in text.splitlines() if line.startswith("replay of"))
     assert title == "tiny on mini, temperature 0"
-    assert "most tokens a step" in said
+    assert "most tokens a step" in message
     assert f"replay of {TRACE}" in " ".join(text.split())
-    assert told.startswith("replay of answers")
+    assert made.startswith("replay of answers")
     assert re.split(r"  +", header(text).strip()) == [
         *("method", "MAT", "accepted", "tokens fed", "drafting µs", "errors")
     ]
@@ -94,8 +94,8 @@ def test_tables_have_no_column_of_blanks_and_csv_files_every_column(report):
         (method, source) for method in METHODS for source in ("dynamic", "static")
     }
     assert (frame.loc[frame["source"] == "dynamic", "acceptance_rate"] == 1 / 3).all()
-    (said,) = [warning for warning in report.warnings if "replayed target" in warning]
-    assert "drafters" in said
+    (message,) = [warning for warning in report.warnings if "replayed target" in warning]
+    assert "drafters" in message
     assert not any("A/A" in warning for warning in report.warnings)
 
 

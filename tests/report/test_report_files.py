@@ -263,9 +263,9 @@ def test_very_many_categories_stay_in_the_tables(built, monkeypatch):
     assert "multi-turn" not in text
     monkeypatch.setattr(bars, "MOST_CATEGORIES", 2)
     scene = next(scenes(built.findings))
-    said = f"{len(scene.categories)} categories, at most 2 are drawn; summary.csv has them"
-    assert [bars.draw_groups(scene, figure) for figure in ("speedup", "mat")] == [said, said]
-    assert draw_radar(scene) == said
+    message = f"{len(scene.categories)} categories, at most 2 are drawn; summary.csv has them"
+    assert [bars.draw_groups(scene, figure) for figure in ("speedup", "mat")] == [message, message]
+    assert draw_radar(scene) == message
 
 
 def test_an_older_run_that_names_a_home_is_reported_without_it(make_run, monkeypatch):

@@ -44,7 +44,7 @@ def test_a_variant_names_what_differs(two_cases, make_manifest):
     heats = {"x": 0.0, "y": 1.0}
     sheets = [make_manifest({"pld": {}}, config={"decode": {"temperature": t}}, temperature=t) for t in heats.values()]
     runs = [Run(Path(name), sheet, two_cases[0]) for name, sheet in zip(heats, sheets, strict=True)]
-    assert set(frame["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
+    assert set(gather(runs).summary["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
     runs = [
         Run(Path(name), make_manifest({method: {}}, config={"model": {"frozen_table": table}}), two_cases[0])
         for name, table, method in (("x", "old", "cacheback"), ("y", "new", "pld"))
@@ -53,6 +53,7 @@ def test_a_variant_names_what_differs(two_cases, make_manifest):
     assert not any("frozen_table" in variant for variant in overall["variant"])
     other = make_manifest({"pld": {}}, model={"name": "big"})
     runs = [Run(Path("x"), make_manifest({"pld": {}}), two_cases[0]), Run(Path("y"), other, two_cases[0])]
+    frame = gather(runs).summary
     assert list(dict.fromkeys(frame["model"])) == ["tiny", "big"]
     assert set(frame["variant"]) == {""}
 
@@ -94,13 +95,13 @@ def test_warnings_of_several_runs_and_of_a_failed_control(two_cases, make_manife
     assert "all runs: hot" in findings.warnings
     assert "y: busy" in findings.warnings
     busy = "load average is {} a core: other processes compete, times are unsafe".format
-    for own, said in (
+    for own, message in (
         ([[busy("10.20")], [busy("0.61"), busy("9.00")]], f"all runs: {busy('0.61 to 10.20')}"),
         ([[], [busy("0.61")]], f"y: {busy('0.61')}"),
     ):
         manifests = [make_manifest({"pld": {}}, warnings=texts) for texts in own]
         warnings = gather([Run(Path(name), each, records) for name, each in zip("xy", manifests, strict=True)]).warnings
-        assert [text for text in warnings if "load average" in text] == [said]
+        assert [text for text in warnings if "load average" in text] == [message]
 
 
 def test_control_is_judged_by_retiming(make_manifest):
@@ -142,7 +143,7 @@ def shard(part: str, seconds: float, noise: float = 0.001, width: float = 0.0001
 
 
 @pytest.mark.parametrize(
-    ("shards", "said"),
+    ("shards", "message"),
     [
         ([shard("1/2", 0.0100), shard("2/2", 0.0110)], ["vanilla 100.0 tokens/s in part 1/2", "90.9 in 2/2"]),
         ([shard("1/2", 0.0100), shard("2/2", 0.01005)], []),  # within 1 %
@@ -155,10 +156,10 @@ def shard(part: str, seconds: float, noise: float = 0.001, width: float = 0.0001
         ),
     ],
 )
-def test_speeds_that_differ_beyond_noise_are_a_warning(shards, said):
+def test_speeds_that_differ_beyond_noise_are_a_warning(shards, message):
     found = list(doubt_shards(shards))
-    assert len(found) == bool(said)
-    assert all(part in found[0] for part in said)
+    assert len(found) == bool(message)
+    assert all(part in found[0] for part in message)
 
 
 def test_the_report_says_which_machine_measured_what():

@@ -31,9 +31,9 @@ def stretch_of(method: str, block: int, seconds: float, tokens: int, cases: int 
     for case in range(cases):
         load = {"arrival_s": 0.1 * case, "queue_s": 0.04 * case}
         load |= {"requests": [4] * len(accept), "rows": [7] * len(accept)}
-        told = turn(accept, [0 if method == VANILLA else 2] * len(accept), step_s=[1.0 / len(accept)] * len(accept))
-        told.load = load
-        found.append(record(method, f"{block}-{case}", [told], block=block, stretch=about))
+        made = turn(accept, [0 if method == VANILLA else 2] * len(accept), step_s=[1.0 / len(accept)] * len(accept))
+        made.load = load
+        found.append(record(method, f"{block}-{case}", [made], block=block, stretch=about))
     return found
 
 
@@ -109,8 +109,8 @@ def test_the_control_is_over_stretches(make_manifest):
         run = run_of(make_manifest, blocks=blocks)
         factors = [0.9, 1.2, 1.0, 0.8, 1.1, 1.3, 0.95, 1.05]
         for each in [each for each in run.records if each.method == VANILLA]:
-            (told,), factor = each.turns, factors[each.block]
-            slow = replace(told, prefill_s=told.prefill_s / factor, decode_s=told.decode_s / factor)
+            (made,), factor = each.turns, factors[each.block]
+            slow = replace(made, prefill_s=made.prefill_s / factor, decode_s=made.decode_s / factor)
             run.records.append(replace(each, method=CONTROL, turns=[slow]))
         control = gather([run]).reported[0].control
         assert (control.unit, control.retimed.count) == ("stretches", blocks)

@@ -156,6 +156,7 @@ def test_intervals_from_eight_cases_and_no_rates_without_drafts(make_manifest):
         for i in range(8)
         for name, accept in ((VANILLA, [1] * (6 + i)), ("pld", [2] * 3 + [1] * i))
     ]
+    row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
     assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
     assert row["mat_low"] < row["mat"] < row["mat_high"]
 
@@ -243,12 +244,12 @@ def test_a_median_of_counts_is_that_of_the_values():
 
 
 def test_a_streamed_run_has_the_records_of_the_file(directory):
-    tally, held = Tally(), read_run(directory)
+    tally, stored = Tally(), read_run(directory)
     run = open_run(directory, tally.add)
-    assert len(run.records) == len(held.records)
-    assert list(run.records) == held.records
-    assert run.records[-1] == held.records[-1]
-    assert run.records[2:9:3] == held.records[2:9:3]
-    streamed, whole = tally.end(run.records), read_trials(held.records)
+    assert len(run.records) == len(stored.records)
+    assert list(run.records) == stored.records
+    assert run.records[-1] == stored.records[-1]
+    assert run.records[2:9:3] == stored.records[2:9:3]
+    streamed, whole = tally.end(run.records), read_trials(stored.records)
     for name, column in whole.columns("pld").items():
         assert np.array_equal(streamed.columns("pld")[name], column, equal_nan=True), name

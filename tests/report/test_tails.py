@@ -201,8 +201,8 @@ def rows_of_answer(method, *steps, thinking):
     accept = [tokens for tokens, _ in steps]
     seconds = [each for _, each in steps]
     drafts = [tokens - 1 for tokens in accept]
-    told = turn(accept, drafts, step_s=seconds, decode_s=sum(seconds), phases_s={"forward": 0.0}, thinking=thinking)
-    again = CaseRecord.from_json(record(method, "a", [told]).to_json())
+    made = turn(accept, drafts, step_s=seconds, decode_s=sum(seconds), phases_s={"forward": 0.0}, thinking=thinking)
+    again = CaseRecord.from_json(record(method, "a", [made]).to_json())
     assert again.turns[0].thinking == thinking
     return [("m", "s", method, "", *row) for row in split_answers(tried([again]), True)]
 
@@ -215,7 +215,7 @@ def test_figures_before_and_after_the_end():
     assert by.loc[("pld", "thinking"), ["steps", "emitted", "mat"]].tolist() == [2, 5, 2.5]
     assert by.loc[("pld", "answer"), ["steps", "emitted", "mat"]].tolist() == [1, 1, 1]
     (table,) = thinking_tables(frame)
-    assert [cell.text for cell in table.rows_of_answer[1]][-6:] == ["83.3 %", "2.50", "1.67", "16.7 %", "1.00", "1.00"]
+    assert [cell.text for cell in table.rows[1]][-6:] == ["83.3 %", "2.50", "1.67", "16.7 %", "1.00", "1.00"]
     assert not rows_of_answer("pld", (2, 0.01), thinking=None)
     assert thinking_tables(frame[:0]) == []
 
@@ -223,18 +223,20 @@ def test_figures_before_and_after_the_end():
 @pytest.mark.parametrize("thinking", [4, 5])
 def test_turns_that_end_in_their_thinking_are_said(make_manifest, thinking):
     """Five ids each; the thinking of two turns ends with the fourth or the last of them."""
-    told = [turn([1] * 4, thinking=count) for count in (thinking, thinking, 2, None)]
-    records = [record(name, "a", told) for name in (VANILLA, "pld")]
+    made = [turn([1] * 4, thinking=count) for count in (thinking, thinking, 2, None)]
+    records = [record(name, "a", made) for name in (VANILLA, "pld")]
     findings = gather([Run(Path("r"), make_manifest({"pld": {}}), records)])
-    said = [text for text in findings.warnings if "thinking" in text]
-    assert said == [text for text in said if text.startswith("4 of 6 turns that think end before their thinking does")]
-    assert len(said) == (thinking == 5)
+    message = [text for text in findings.warnings if "thinking" in text]
+    assert message == [
+        text for text in message if text.startswith("4 of 6 turns that think end before their thinking does")
+    ]
+    assert len(message) == (thinking == 5)
 
 
 def test_an_answer_is_what_stands_behind_the_thinking():
     library = read_tokenizer(Path(specbench.__file__).parent / "assets/tiny")
     thought, answer = (library.encode(text, add_special_tokens=False).ids for text in ("It is 4.", " It is 5."))
     decoder = SimpleNamespace(_tokenizer=SimpleNamespace(decode=lambda ids, **_: library.decode(ids)))
-    for thinking, said in ((len(thought), "It is 5."), (len(thought + answer), ""), (None, "as recorded")):
-        told = turn([1], ids=thought + answer, text="as recorded", thinking=thinking)
-        assert Session._answer(decoder, told) == said
+    for thinking, message in ((len(thought), "It is 5."), (len(thought + answer), ""), (None, "as recorded")):
+        made = turn([1], ids=thought + answer, text="as recorded", thinking=thinking)
+        assert Session._answer(decoder, made) == message

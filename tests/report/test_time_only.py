@@ -109,9 +109,9 @@ def test_beside_a_live_run_only_the_live_one_is_ranked(report, live, tmp_path):
     assert "engine.kind=timed" not in board
     assert "pld" in board
     assert "engine.kind=timed" in text[text.index('id="time-only"') :]
-    said = re.search(r"<strong>(.*?)</p>", text)
-    assert said
-    assert "timed" not in said.group(1)
+    message = re.search(r"<strong>(.*?)</p>", text)
+    assert message
+    assert "timed" not in message.group(1)
 
 
 def test_no_plot_of_speedups(report, tmp_path, caplog):

@@ -78,7 +78,7 @@ class Measured:
 
     @property
     def tokens(self) -> int:
-        """Of all answers."""
+        """The number of tokens of all answers."""
         return sum(len(turn.ids) for turn in self.turns)
 
     @property

@@ -124,9 +124,6 @@ def read_profile(raw: bytes, where: str) -> Sequence[Figures]:
         raise InputError(f"{where}: measured is false or mean_accept_length null; expected a measured profile")
     if found.positions is not None:
         _check_vectors(found, where)
-        implied = 1 + sum(found.positions)
-        formula = "1 + the sum of marginal_accept_rates"
-        check_close(where, "mean_accept_length", found.length, implied, formula, _CONSISTENT)
     steps = sum((found.histogram or {}).values()) or None
     rest = [Figures(group=name, length=length) for name, length in (found.categories or {}).items()]
     return [found.model_copy(update={"steps": steps, "positions": found.positions or ()}), *rest]
@@ -145,6 +142,8 @@ def _check_vectors(found: _Profile, where: str) -> None:
         if before > SLACK:  # else too coarsely rounded to divide by
             formula = "that of marginal_accept_rates over the one before"
             check_close(where, f"conditional_accept_rates.{place}", got, due, formula)
+    implied, formula = 1 + sum(marginals), "1 + the sum of marginal_accept_rates"
+    check_close(where, "mean_accept_length", found.length, implied, formula, _CONSISTENT)
 
 
 def write_rates(measured: Measured) -> str:
@@ -192,13 +191,12 @@ def write_times(measured: Measured) -> str:
         "Request Generation Tokens Per Second": [1 / seconds for seconds in each_s if seconds],
         "Number of Output Tokens": [len(turn.ids) for turn in turns],
     }
-    found = {name: _statistics(values) for name, values in columns.items() if values}
-    return json.dumps([{"Output TPS": measured.tokens / measured.seconds, **found}], indent=4) + "\n"
-
-
-def _statistics(values: Sequence[float]) -> dict[str, Any]:
-    figures = {name: f"{getattr(np, name)(values):.4f}" for name in ("min", "max", "mean", "std")}
-    return figures | {"quantiles": {str(share): f"{np.quantile(values, share):.4f}" for share in (0.25, 0.5, 0.75)}}
+    found: dict[str, Any] = {"Output TPS": measured.tokens / measured.seconds}
+    for title, values in ((title, values) for title, values in columns.items() if values):
+        figures = {name: f"{getattr(np, name)(values):.4f}" for name in ("min", "max", "mean", "std")}
+        quantiles = {str(share): f"{np.quantile(values, share):.4f}" for share in (0.25, 0.5, 0.75)}
+        found[title] = {**figures, "quantiles": quantiles}
+    return json.dumps([found], indent=4) + "\n"
 
 
 def read_times(raw: bytes, where: str) -> Sequence[Figures]:

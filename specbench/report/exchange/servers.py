@@ -209,22 +209,19 @@ def write_requests(measured: Measured) -> str:
                 "benchmark_phase": "profiling",
                 "was_cancelled": False,
             }
+            found = {
+                "input_sequence_length": (turn.prompt_tokens, "tokens"),
+                "output_sequence_length": (len(turn.ids), "tokens"),
+                "request_latency": (1e3 * turn.wall_s, "ms"),
+                "time_to_first_token": (1e3 * first_s(turn), "ms"),
+            }
+            if (each_s := token_s(turn)) is not None:
+                found["inter_token_latency"] = (1e3 * each_s, "ms")
+            metrics = {name: {"value": value, "unit": unit} for name, (value, unit) in found.items()}
             reported = {} if measured.plain else _acceptance(turn)
-            line = {"metadata": metadata, "metrics": _request_metrics(turn), **reported, "error": None}
+            line = {"metadata": metadata, "metrics": metrics, **reported, "error": None}
             lines.append(json.dumps(line, ensure_ascii=False))
     return "\n".join(lines) + "\n"
-
-
-def _request_metrics(turn: TurnRecord) -> dict[str, Any]:
-    found = {
-        "input_sequence_length": (turn.prompt_tokens, "tokens"),
-        "output_sequence_length": (len(turn.ids), "tokens"),
-        "request_latency": (1e3 * turn.wall_s, "ms"),
-        "time_to_first_token": (1e3 * first_s(turn), "ms"),
-    }
-    if (each_s := token_s(turn)) is not None:
-        found["inter_token_latency"] = (1e3 * each_s, "ms")
-    return {name: {"value": value, "unit": unit} for name, (value, unit) in found.items()}
 
 
 def _acceptance(turn: TurnRecord) -> dict[str, Any]:
@@ -255,7 +252,8 @@ def read_requests(raw: bytes, where: str) -> Sequence[Figures]:
         if not line.get("error") and line["metadata"]["benchmark_phase"] == "profiling":
             succeeded.append(line)
             if found := line.get("spec_decode_acceptance"):
-                reported.append(_checked(found, place))
+                _check_acceptance(found, place)
+                reported.append(found)
     if not succeeded:
         raise InputError(f"{where}: no request of the profiling phase succeeded; expected some")
     tokens = [line["metrics"].tokens if line["metrics"] else None for line in succeeded]
@@ -266,7 +264,7 @@ def read_requests(raw: bytes, where: str) -> Sequence[Figures]:
     return [Figures(requests=len(succeeded), tokens=total, tokens_per_s=rate, **_pool(reported))]
 
 
-def _checked(found: _Acceptance, where: str) -> _Acceptance:
+def _check_acceptance(found: _Acceptance, where: str) -> None:
     taken = sum(each * count for each, count in found.histogram.items())
     steps = sum(found.histogram.values())
     for key, got, due, formula, slack in (
@@ -275,7 +273,6 @@ def _checked(found: _Acceptance, where: str) -> _Acceptance:
         ("mean_acceptance_length", found.length, 1 + taken / max(steps, 1), "1 + accepted / steps", SLACK),
     ):
         check_close(where, f"{_ACCEPTANCE}.{key}", got, due, formula, slack)
-    return found
 
 
 def _pool(reported: Sequence[_Acceptance]) -> dict[str, Any]:
@@ -308,33 +305,30 @@ class _Report(TypedDict):
 
 def write_report(measured: Measured) -> str:
     """Writes one run per category; its requests ran in sequence."""
+    runs = []
+    for name, part in measured.by_category().items():
+        steps = 0 if part.plain else sum(len(turn.accept) for turn in part.turns)
+        metrics = {
+            "num_samples": len(part.records),
+            "num_requests": len(part.turns),
+            "output_tokens": part.tokens,
+            "latency_seconds": part.seconds,
+            "throughput_tokens_per_second": part.tokens / part.seconds,
+            "accept_length": part.tokens / steps if steps else None,
+            "spec_verify_count": steps or None,
+            "accuracy": None,
+            "num_scored": 0,
+        }
+        runs.append({"config": {"label": part.method}, "task": {"name": name}, "metrics": metrics})
     report = {
         "model": measured.facts.model,
         "draft_model": None,
         "sampling": {"temperature": measured.facts.temperature},
         "concurrency": 1,
         "created_at": measured.created,
-        "runs": [
-            {"config": {"label": part.method}, "task": {"name": name}, "metrics": _metrics(part)}
-            for name, part in measured.by_category().items()
-        ],
+        "runs": runs,
     }
     return json.dumps(report, indent=2, sort_keys=True) + "\n"
-
-
-def _metrics(part: Measured) -> dict[str, Any]:
-    steps = 0 if part.plain else sum(len(turn.accept) for turn in part.turns)
-    return {
-        "num_samples": len(part.records),
-        "num_requests": len(part.turns),
-        "output_tokens": part.tokens,
-        "latency_seconds": part.seconds,
-        "throughput_tokens_per_second": part.tokens / part.seconds,
-        "accept_length": part.tokens / steps if steps else None,
-        "spec_verify_count": steps or None,
-        "accuracy": None,
-        "num_scored": 0,
-    }
 
 
 def read_report(raw: bytes, where: str) -> Sequence[Figures]:

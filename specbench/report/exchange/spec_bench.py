@@ -215,10 +215,22 @@ def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataF
     for reported in findings.reported:
         run, facts = replace(reported.run, records=list(reported.run.records)), reported.facts
         count = lru_cache(maxsize=None)(read_counter(tokenizer or find_tokenizer(run)))
-        for method, scores in _scores(run, facts, count, notes).items():
+        rounds = sorted({record.round for record in run.records})
+        baseline = {number: answers_of(run, facts, VANILLA, number) for number in rounds}
+        if not any(baseline.values()):
+            raise RunError(
+                f"run {run.directory}: vanilla has no finished case; Spec-Bench's speedup is measured against it"
+            )
+        unknown = {} if facts.timed and not facts.time_only else dict.fromkeys(_TIMED, float("nan"))
+        for method in facts.methods:
+            answers = {number: answers_of(run, facts, method, number) for number in rounds}
+            both = [number for number in rounds if answers[number] and baseline[number]]
+            if not both:
+                continue
+            notes += [note for n in both for note in doubts(label(method), answers[n], baseline[n])]
             if method in facts.unaccepted:
                 continue
-            unknown = {} if facts.timed and not facts.time_only else dict.fromkeys(_TIMED, float("nan"))
+            scores = score([answers[n] for n in both], [baseline[n] for n in both], count)
             for task, found in scores.items():
                 key = (*reported.place, task, *reported.key(method)[2:])
                 rows.append(dict(zip(KEYS, key, strict=True)) | found | unknown)
@@ -228,24 +240,6 @@ def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataF
         frame[f"{figure}_ours"] = ours[figure].to_numpy(float)
         frame[f"{figure}_difference"] = 100 * (frame[figure] / frame[f"{figure}_ours"].replace(0, float("nan")) - 1)
     return frame, list(dict.fromkeys(notes))
-
-
-def _scores(run: Run, facts: Facts, count: Callable[[str], int], notes: list[str]) -> dict[str, dict[str, Score]]:
-    """Method -> task -> score. notes: warnings are added to it."""
-    rounds = sorted({record.round for record in run.records})
-    baseline = {number: answers_of(run, facts, VANILLA, number) for number in rounds}
-    if not any(baseline.values()):
-        raise RunError(
-            f"run {run.directory}: vanilla has no finished case; Spec-Bench's speedup is measured against it"
-        )
-    found = {}
-    for method in facts.methods:
-        answers = {number: answers_of(run, facts, method, number) for number in rounds}
-        both = [number for number in rounds if answers[number] and baseline[number]]
-        if both:
-            found[method] = score([answers[n] for n in both], [baseline[n] for n in both], count)
-            notes += [note for n in both for note in doubts(label(method), answers[n], baseline[n])]
-    return found
 
 
 def compare_table(frame: pd.DataFrame, findings: Findings) -> Table:

@@ -34,11 +34,11 @@ class Cases:
         return self.columns[name][self.rows]
 
     def where(self, wanted: Values) -> Cases:
-        """Those for which ``wanted``, (C,) bool, is true."""
+        """The cases for which ``wanted``, (C,) bool, is true."""
         return Cases(self.columns, self.rows[wanted])
 
     def succeeded(self) -> Cases:
-        """Those that failed in no round."""
+        """The cases that failed in no round."""
         return self.where(self["ok"])
 
     def paired(self, other: Cases) -> tuple[Cases, Cases]:
@@ -51,12 +51,12 @@ class Cases:
 class CasesOfRun:
     """All cases of a run, folded over the rounds, by category and method: each pair is looked up, not searched.
 
-    drafting: the methods that proposed a token in any case. categories: in the order that they are printed in.
+    drafting: the methods that proposed a token in any case. categories: in the printed order. labels: by number.
     """
 
     def __init__(self, trials: Trials, prediction: Prediction | None) -> None:
         """prediction: its figures become columns, NaN if a case has none."""
-        self._names, self._labels = trials.cases, trials.categories
+        self._names, self.labels = trials.cases, trials.categories
         self._columns: dict[str, Columns] = {}
         self._rows: dict[str, dict[str, Rows]] = {}
         for method in (*trials.methods, _NO_METHOD):
@@ -69,17 +69,13 @@ class CasesOfRun:
                     values[rows] = predicted[name]
             groups = pd.Series(columns["category"]).groupby(columns["category"]).indices
             self._columns[method] = {**columns, **modelled}
-            self._rows[method] = {str(self._labels[n]): rows.astype(np.int32) for n, rows in groups.items()}
-        self.categories = category_order(self._labels)
+            self._rows[method] = {str(self.labels[n]): rows.astype(np.int32) for n, rows in groups.items()}
+        self.categories = category_order(self.labels)
         self.drafting = {method for method, columns in self._columns.items() if columns["proposed"].any()}
 
     def names(self, cases: Cases) -> Values:
         """(C,) the names of these cases."""
         return self._names[cases["case"]]
-
-    def categories_of(self, cases: Cases) -> Values:
-        """(C,) their categories."""
-        return self._labels[cases["category"]]
 
     def of(self, category: str, method: str) -> Cases:
         """A method's cases in a category, failed ones too."""

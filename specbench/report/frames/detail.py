@@ -58,7 +58,7 @@ def is_timed(found: MethodTrials) -> bool:
 
 
 def compare_bins(vanilla: MethodTrials, found: MethodTrials, axis: str) -> list[Estimate]:
-    """Of each bin: vanilla's time per token over the method's, over the cases in which both have steps there.
+    """For each bin: vanilla's time per token over the method's, over the cases in which both have steps there.
 
     Cases without steps in the bin are zeros: with them every bin has the same resamples.
     """
@@ -129,7 +129,7 @@ Detail = dict[str, pd.DataFrame]  # name -> frame, whose rows begin with model, 
 
 @dataclass(frozen=True, slots=True)
 class DetailFrame:
-    """A frame of details. name: of its csv. row, meaning: what a row is and what it holds, for docs/measurement.md.
+    """A frame of details. name: of its csv. row, meaning: what a row is and what it contains, for docs/measurement.md.
 
     columns: behind model, suite, method and variant. count: a method's trials, and whether the target was timed, to
     rows of these columns. drafts: vanilla, its control and peers have no rows. paired: vanilla's trials are counted

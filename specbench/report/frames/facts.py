@@ -53,7 +53,7 @@ class Facts:
 
     methods: vanilla, its control, then the others in the manifest's order.
     lossy: those that do not promise vanilla's output.
-    peers: those with a loop of their own, whose drafts and phases are not recorded.
+    peers: those with their own loop, whose drafts and phases are not recorded.
     planned: cases of the suite; parameters: of the target; None = unknown.
     timed: False for a replayed target, whose times are not the model's. trace: what was replayed, in a line.
     price: of an hour of the machine, in any currency.
@@ -172,7 +172,7 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one level of dotted keys; lists stay values."""
+    """Return nested mappings as one level of dotted keys; lists stay values."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
@@ -252,7 +252,7 @@ def read_parameters(run: Run, method: str) -> dict[str, Any]:
 
 
 def differing(choices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each mapping only the keys on which not all agree."""
+    """Return each mapping with only the keys on which not all agree."""
     keys = dict.fromkeys(key for choice in choices for key in choice)
     kept = [key for key in keys if len({repr(choice.get(key, UNSET)) for choice in choices}) > 1]
     return [{key: choice.get(key, UNSET) for key in kept} for choice in choices]
@@ -301,10 +301,9 @@ def _find_nearby(run: Run, facts: Facts) -> Profile | None:
     """The profile of the run's device, model, engine and dtype in ``profiles/`` next to the run or its sweep."""
     if not facts.timed or not facts.device:
         return None
-    where = run.directory.resolve()
-    folders = [parent / FOLDER for parent in (where.parent, where.parent.parent)]
-    for engine in _engines(facts):
-        found = find_profile(folders, read_device(run, facts), facts.model, engine, facts.dtype, facts.parameters)
-        if found:
-            return found[1]
-    return None
+    folders = [parent / FOLDER for parent in run.directory.resolve().parents[:2]]
+    device = read_device(run, facts)
+    found = (
+        find_profile(folders, device, facts.model, each, facts.dtype, facts.parameters) for each in _engines(facts)
+    )
+    return next((profile for _, profile in filter(None, found)), None)

@@ -1,7 +1,7 @@
 """Contests: the ratio of any two methods, not only of one over vanilla, on the cases that all of them finished.
 
 Each is measured over the vanilla of its own run, and both are resampled together, so that a hard case counts for both.
-Two are as good as each other where the interval of their ratio holds 1.
+Two methods tie if the interval of their ratio contains 1.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def make_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) 
         shared = functools.reduce(np.intersect1d, (own for own, _ in named))
         figures = tuple(_select(columns, pd.Index(own).get_indexer(shared)) for own, columns in named)
         run, _ = next(iter(group.values()))
-        contests.append(Contest(place, figure, tuple(group), figures, run.categories_of(figures[0][-1][0])))
+        contests.append(Contest(place, figure, tuple(group), figures, run.labels[figures[0][-1][0]["category"]]))
     return tuple(contests)
 
 
@@ -115,7 +115,7 @@ def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bo
 
 
 def _select(figure: Figure, chosen: Values) -> Figure:
-    """Of the figure's cases those that are chosen, a mask or places; columns of one method share them."""
+    """The figure with only the chosen cases, a mask or places; columns of one method share them."""
     kept = {id(cases): Cases(cases.columns, cases.rows[chosen]) for cases, _ in figure}
     return tuple((kept[id(cases)], column) for cases, column in figure)
 
@@ -134,7 +134,7 @@ def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: st
 def is_alone(contests: Sequence[Contest], category: str, figure: str, row: Mapping[str, object]) -> bool:
     """Returns whether the best of a column differs from all others; False with too few cases. row: the best one's.
 
-    True if no contest holds the figure.
+    True if the figure is in no contest.
     """
     entrant = (str(row["method"]), str(row["variant"]))
     contest = find_contest(contests, (str(row["model"]), str(row["suite"])), figure, entrant)

@@ -59,7 +59,7 @@ def predict(trials: Trials, silent: Collection[str], profile: Profile) -> Predic
 
 
 def with_drafting(cases: pd.DataFrame, requests: int) -> pd.DataFrame:
-    """Cases of one of so many requests at once, whose drafters run one after the other; 0: drafting costs nothing."""
+    """The cases of one of several concurrent requests, whose drafters run in sequence; 0: drafting costs nothing."""
     return cases if requests == 1 else cases.assign(method_ms=cases["method_ms"] + (requests - 1) * cases["own_ms"])
 
 

@@ -39,7 +39,7 @@ class Control:
 
     @property
     def steady(self) -> bool | None:
-        """The interval holds 1 and is narrower than 1 %; None with too few units for an interval."""
+        """Whether the interval contains 1 and is narrower than 1 %; None with too few units for an interval."""
         low, high = self.retimed.low, self.retimed.high
         if low is None or high is None:
             return None
@@ -176,7 +176,7 @@ class ReportedRun:
         return (self.run.records[place] for place in self.trials.columns(method)["record"].tolist())
 
     def succeeded(self, method: str) -> list[CaseRecord]:
-        """Those of cases that failed in no round, as in every other figure."""
+        """The method's records of cases that failed in no round, as in every other figure."""
         counted = self.trials.columns(method)["counted"]
         return [record for record, good in zip(self.records(method), counted, strict=True) if good]
 
@@ -322,7 +322,7 @@ _SHARED: dict[str, Callable[[ReportedRun], Any]] = {
 
 
 def find_remarks(entries: Sequence[ReportedRun]) -> tuple[str, ...]:
-    """Those of one model and suite."""
+    """The remarks on the runs of one model and suite."""
     differ = []
     for what, read in _SHARED.items():
         values = dict.fromkeys(str(value) for entry in entries if (value := read(entry)) is not None)

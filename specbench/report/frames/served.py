@@ -112,7 +112,7 @@ def _rate(records: Sequence[CaseRecord]) -> float:
 
 
 def _speedup(vanilla: _Stretches, own: _Stretches, method: str) -> dict[str, float]:
-    """Of the throughput, over the stretches of both."""
+    """The speedup of the throughput, over the stretches of both."""
     shared = [key for key in own if key in vanilla]
     if not shared:
         return dict.fromkeys(("speedup", "speedup_low", "speedup_high"), BLANK)

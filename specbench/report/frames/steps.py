@@ -56,7 +56,7 @@ class Steps:
         return self._written + len(self._waiting["emitted"])
 
     def add(self, turns: Sequence[TurnRecord]) -> None:
-        """Those of a record."""
+        """Append the steps of a record."""
         waiting = self._waiting
         for turn in turns:
             if turn.accept:

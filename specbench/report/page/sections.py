@@ -28,7 +28,7 @@ from specbench.report.frames.headline import Headline, name_of
 from specbench.report.frames.pairs import Contest, is_alone
 from specbench.report.frames.summary import drop_repeated_rows, with_drafting
 from specbench.report.label import BLANK, Cell, format_interval, format_number, format_share, label
-from specbench.report.table import Heading, Row, Table, method_table
+from specbench.report.table import MEANINGS, Heading, Row, Table, method_table
 from specbench.report.tables.summary import meaning, split_lossy
 
 MAX_ROWS = 100  # a page stays readable; records.jsonl has all of them
@@ -45,22 +45,11 @@ _FACTOR_TITLES = {
     "overhead": "\N{MULTIPLICATION SIGN} overhead",
     "remainder": "\N{MULTIPLICATION SIGN} remainder",
 }
-_WHY = (
-    "Decode speedup = tokens a step (MAT) \N{MULTIPLICATION SIGN} what a forward costs against vanilla's "
-    "\N{MULTIPLICATION SIGN} what drafting and the rest of a step cost \N{MULTIPLICATION SIGN} what is in no phase. "
-    "In the staircase (log scale) every bar begins where the last one ended; the dark one is the product, dashed is "
-    "vanilla."
-)
 _STAIR_PX = 7
 _MARKS = {VANILLA: "reference", CONTROL: "control"}
 _VERDICT_HEADER = (
     *("Method", "Judged answers", "Vanilla's very ids", "Ids judged", "Ties", "Violations", "Largest gap"),
     "Close steps",
-)
-_VERDICT_MEANING = (
-    "Ids are judged with the whole answer in one forward: a tie is an id within the tolerance of the argmax, a "
-    "violation lies beyond it. Vanilla's own ties are the noise floor. The gap is in logits. "
-    "In a close step rounding may decide: an id is within one rounding step of its best rival."
 )
 _VERDICTS = ("record", "equal", "positions", "ties", "violations", "worst_gap", "close_steps")  # columns of the trials
 _DIFFERENCES_HEADER = ("Method", "Case", "Round", "Turn", "Token", "Ties", "Violations", "Largest gap")
@@ -176,7 +165,7 @@ def why_section(findings: Findings) -> Markup:
         for row, place in zip(found, places, strict=True)
     ]
     basis = "" if "basis" in names else f" {str(rows['basis'].iloc[0]).capitalize()}."
-    return part("why", _WHY + basis, header, len(names) + 1, lines, _STAIR_PX * (len(FACTORS) + 1))
+    return part("why", MEANINGS["why"] + basis, header, len(names) + 1, lines, _STAIR_PX * (len(FACTORS) + 1))
 
 
 def _stairs(places: np.ndarray) -> list[dict[str, Any]]:
@@ -246,7 +235,7 @@ def lossless_section(findings: Findings) -> Markup:
         return Markup("")
     groups = judged.groupby("name", sort=False)
     rows = tuple((Cell(str(name)), *map(Cell, _figures(found))) for name, found in groups)
-    verdicts = Table("lossless", "", _VERDICT_MEANING, _VERDICT_HEADER, rows)
+    verdicts = Table("lossless", "", MEANINGS["lossless"], _VERDICT_HEADER, rows)
     order, falling = ["violations", "worst_gap", "run", "record"], [False, False, True, True]
     differ = others[~others["equal"].astype(bool)].sort_values(order, ascending=falling, kind="stable")
     cells = tuple(

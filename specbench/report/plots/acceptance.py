@@ -24,7 +24,7 @@ _PANEL_INCH = (2.0, 1.25)
 _LINE_INCH = 0.16
 _LABELLED = 1.5  # [%] lower bars carry no figure
 _TITLE_CHARS = 26
-_MOST_BINS = 12  # the last one holds the rest
+_MOST_BINS = 12  # the last one counts the rest
 _COVERED = 0.995  # share of steps that the bins before the last hold, where fewer bins will do
 MIN_STEPS = 20  # a share of fewer steps is noise and is not drawn; the csv has it
 _MOST_TICKS = 10
@@ -169,7 +169,7 @@ def _knots(edges: pd.Series) -> np.ndarray:
 _GROWTH_INCH = (3.8, 2.2)
 _DOT_ALPHA = 0.22
 _DOTS_SHOWN = 0.98  # of the dots: the few far above would flatten the lines
-_WINDOWS = 12  # a window holds this part of the cases, within the bounds below
+_WINDOWS = 12  # a window has this part of the cases, within the bounds below
 _LEAST, _MOST = MIN_CASES, 50
 
 
@@ -181,7 +181,7 @@ def choose_window(cases: int) -> int:
 def average_windows(rows: pd.DataFrame, above: str, below: str) -> tuple[np.ndarray, np.ndarray]:
     """(W,) mean tokens stored and (W,) sum of ``above`` over sum of ``below``, a window of cases by tokens stored each.
 
-    Empty where there are fewer cases than a window holds.
+    Empty if there are fewer cases than a window has.
     """
     rows = rows.sort_values(CACHED, kind="stable")
     sums = rows[[CACHED, above, below]].rolling(choose_window(len(rows))).sum().dropna()

@@ -109,7 +109,7 @@ def write_ends(axes: Axes, ends: Sequence[float], texts: Sequence[str], shift: f
 def finish(canvas: Figure, title: str, note: str, legend: Mapping[str, Any] | None = None) -> Figure:
     """The figure, as wide as the sheet, with its title and in grey its note above, and its legend below.
 
-    note: what was measured and how to read it. legend: name -> what is drawn so, in as many columns as the sheet holds.
+    note: what was measured and how to read it. legend: name -> its mark, in as many columns as fit the sheet.
     """
     box = fit(canvas)
     lines = textwrap.wrap(note, _NOTE_CHARS)
@@ -156,7 +156,7 @@ def drawing(style: str = SCREEN) -> Iterator[None]:
 
 
 def inner_inch() -> float:
-    """Of a sheet, what is drawn on: all plots are laid out for the widest sheet, and narrowed where it is less."""
+    """The drawn width of a sheet: all plots are laid out for the widest sheet, and narrowed if it is less."""
     return min(SHEET_INCH, float(mpl.rcParams["figure.figsize"][0])) - 2 * _PAD_INCH
 
 

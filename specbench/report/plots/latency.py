@@ -28,7 +28,7 @@ def write_latency_plots(profile: Profile, folder: Path) -> list[Path]:
 
 
 def draw_latency(profile: Profile) -> Figure:
-    """Above: ms a forward. Below: over the single token's, with the analytic range of the shortest context shaded."""
+    """Draw ms a forward, and below it the ratio to a single token's; shaded: the shortest context's analytic range."""
     grid = profile.surface
     assert isinstance(grid, Grid)
     canvas, [[upper], [lower]] = make_sheet((_PANEL_INCH[0], 2 * _PANEL_INCH[1]), 2, 1, (0.0, 0.1), sharex=True)

@@ -99,7 +99,7 @@ def _explain(canvas: Figure, title: str, note: str, dots: Sequence[Dot], marks: 
 
 
 def draw_front(scene: Scene) -> Figure | str:
-    """Up is better, left is cheaper; the line joins the points that none beats, vanilla the first."""
+    """Draw MAT against tokens fed: up is better, left cheaper; the line joins the points that none beats."""
     dots = find_dots(scene, "tokens_fed", "mat")  # peers have none, since their drafts are not recorded
     if not dots:
         return "what the methods fed is not known"
@@ -136,7 +136,7 @@ def _draw_cost(axes: Axes, scene: Scene) -> str:
 
 
 def draw_frontier(scene: Scene) -> Figure | str:
-    """Right is more tokens a step, up is faster; the further below the first line, the more a step costs."""
+    """Draw speedup against MAT: the further below the first line, the more a step costs."""
     figure, gains = find_gains(scene)
     if not gains:
         return "no method has both"

@@ -1,4 +1,4 @@
-"""The shared parts of a model and suite's plots: the methods, the colours and marks of each, and the details to draw.
+"""What all plots of one model and suite share: the methods, the colours and marks of each, and the details to draw.
 
 Colours, hatches and markers are safe for colour-blind readers, and a method keeps its own in all plots of a report.
 """
@@ -38,7 +38,7 @@ _MARKERS = "osD^vP"
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The style of one method: bars by colour and hatch, lines by colour and dash, marks by colour and filling."""
+    """How one method is drawn: bars by colour and hatch, lines by colour and dash, marks by colour and filling."""
 
     colour: str
     hatch: str
@@ -47,17 +47,17 @@ class Style:
 
     @property
     def filling(self) -> Any:
-        """Of its marker, as matplotlib takes it."""
+        """The filling of its marker, as matplotlib takes it."""
         return _FILLS[_LINES.index(self.line)]
 
     @property
     def marks(self) -> dict[str, Any]:
-        """Of a line, as matplotlib takes them."""
+        """The marks of a line, as matplotlib takes them."""
         return {"color": self.colour, "linestyle": self.line, "marker": self.marker, "fillstyle": self.filling}
 
     @property
     def fill(self) -> dict[str, Any]:
-        """Of a bar."""
+        """The filling of a bar, as matplotlib takes it."""
         return {"facecolor": self.colour, "hatch": self.hatch, "edgecolor": "white", "linewidth": 0.4}
 
 
@@ -98,10 +98,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Of several loads the least one, but for what is drawn over loads (``detail[LOADED]``, ``everywhere``).
+    """One model and suite, under the least of several loads; ``detail[LOADED]`` and ``everywhere`` have all loads.
 
     where, everywhere: model, suite, device and cases, with that load or with all. tag: file name suffix, '' when the
-    report has one scene only. series: methods in addition to vanilla and its control.
+    report has one scene only. series: methods, without vanilla and its control.
     looks: (method, variant) -> its style in every plot. spell: (method, variant) -> its name in all of them.
     timed: False if only a replayed target is in it. profile: the latency profile that predictions are made with, ''
     without one. time_only: a model driven along recorded answers is in it, and nothing else that was timed. priced: the
@@ -127,7 +127,7 @@ class Scene:
 
     @property
     def loaded(self) -> bool:
-        """True if requests shared forwards in the measurement."""
+        """Whether requests shared forwards in the measurement."""
         return not self.detail[LOADED].empty
 
 
@@ -201,7 +201,7 @@ def _say_where(entries: Sequence[ReportedRun], cases: int) -> str:
 
 
 def _find_price(entries: Sequence[ReportedRun]) -> tuple[Profile, int] | None:
-    """Of the first run that has a profile and a decode step."""
+    """The profile of the first run that has one and a decode step, and the median context."""
     for entry in entries:
         if entry.prediction and (contexts := entry.trials.contexts()):
             return entry.prediction.profile, int(median(contexts))

@@ -83,7 +83,7 @@ def _lines(scene: Scene) -> list[tuple[str, pd.DataFrame, dict[str, Any]]]:
 
 
 def draw_crossover(scene: Scene) -> Figure | str:
-    """Above: a line a method, below 1 it costs more than it brings. Below: a line a load, above it a width pays."""
+    """Draw above one line per method, which pays above 1, and below the break-even MAT of each load."""
     if scene.load is None:
         return "no latency profile, or no step that drafts"
     speedups, even = scene.load.speedups, scene.load.break_even

@@ -24,7 +24,7 @@ from specbench.report.label import (
     format_rate,
     format_share,
 )
-from specbench.report.table import INTERVALS, KEYS, ROW, Heading, Table, method_table, widen, without_blanks
+from specbench.report.table import INTERVALS, KEYS, MEANINGS, ROW, Heading, Table, method_table, widen, without_blanks
 from specbench.stats import MIN_CASES
 
 _TAILS = [
@@ -32,20 +32,6 @@ _TAILS = [
     for wait, title in zip(WAITS, ("Time to first token", "Inter-token latency", "Time per token"), strict=True)
     for share in PERCENTILES
 ]
-_TAILS_MEANING = (
-    "Time to first token: from the request on. Inter-token latency: the wait for the next tokens, one step, however"
-    " many it brings. Time per token: a request's decode time over its tokens. Percentiles in ms over all requests or"
-    f" steps, the 99th from {MIN_VALUES} values on."
-)
-_LENGTHS_MEANING = (
-    "By the tokens in the context before a step, in bins from the number on. Speedup: vanilla's time per token of the"
-    " decode steps in the bin over the method's, over the cases in which both have some, and its 95 % interval over"
-    " cases; MAT: of the method's steps there."
-)
-_THINKING_MEANING = (
-    "Of answers that think: the steps before the thinking's end, and those after it. Share: of the tokens. Speedup: of"
-    " decoding, tokens/s over vanilla's in the same part; at a temperature the answers themselves may differ."
-)
 _THINKING = {"share": ("Share", format_share), "mat": ("MAT", format_number), "speedup": ("Speedup", format_number)}
 _LENGTHS_COUNTED = "Acceptance length of the same steps, as each engine or harness counts it: "
 _RATES_COUNTED = "Acceptance rate, likewise: "
@@ -53,7 +39,7 @@ _RATES_COUNTED = "Acceptance rate, likewise: "
 
 def tails_table(frame: pd.DataFrame, where: str) -> Table:
     """The figures as printed, one row per method. where: what was run."""
-    return method_table("tails", (where, _TAILS_MEANING), frame, _TAILS)
+    return method_table("tails", (where, MEANINGS["tails"].format(values=MIN_VALUES)), frame, _TAILS)
 
 
 def lengths_tables(frame: pd.DataFrame, where: str = "") -> list[Table]:
@@ -65,7 +51,7 @@ def lengths_tables(frame: pd.DataFrame, where: str = "") -> list[Table]:
     edges = sorted(frame["from"].unique())
     columns = [Heading(f"{title} {edge:,}", f"{edge} {figure}") for edge in edges for figure, title in figures.items()]
     wide = widen(frame, "from", ("speedup", "speedup_low", "speedup_high", "mat"))
-    return [method_table("by_length", (where, _LENGTHS_MEANING), wide, columns)]
+    return [method_table("by_length", (where, MEANINGS["by_length"]), wide, columns)]
 
 
 def thinking_tables(frame: pd.DataFrame) -> list[Table]:
@@ -82,7 +68,7 @@ def thinking_tables(frame: pd.DataFrame) -> list[Table]:
         for part in ("thinking", "answer")
         for figure, (title, write) in _THINKING.items()
     ]
-    return [method_table("thinking", ("", _THINKING_MEANING), widen(frame, "part", list(_THINKING)), columns)]
+    return [method_table("thinking", ("", MEANINGS["thinking"]), widen(frame, "part", list(_THINKING)), columns)]
 
 
 def count_tables(frame: pd.DataFrame) -> tuple[Table, ...]:
@@ -100,15 +86,6 @@ def count_tables(frame: pd.DataFrame) -> tuple[Table, ...]:
     return tuple(tables)
 
 
-_AUDIT_MEANING = (
-    "First accepted: of the steps with a draft, those that accepted its first token or one of its first level."
-    " In vocabulary: emitted tokens that the drafter can draft at all. Overlap: 1 less the total variation distance of"
-    " the drafter's and the target's distribution behind the root, of cases whose drafts were kept."
-    " Drafted token: the drafter's time over its nodes. To win: the MAT at this time a step, or the drafter's time a"
-    " step at this MAT, with which the method is as fast as vanilla; below 0 the forward alone is too slow. As run and"
-    " oracle: decode speedups by one price of forwards, a latency profile or the run's own mean steps; in each step"
-    " the oracle drafts what was accepted, or nothing: no policy of draft lengths can do better on these drafts."
-)
 _AUDIT = (
     COLUMN["mat"],
     COLUMN["tokens_fed"],
@@ -135,14 +112,7 @@ def audit_tables(findings: Findings, where: str = "") -> list[Table]:
         return []
     shown = [column for column in findings.summary if column not in frame or column in KEYS]
     rows = overall.merge(findings.summary[shown], on=list(KEYS), how="left")
-    return [method_table(AUDIT, (where, f"{_AUDIT_MEANING} {INTERVALS}"), rows, _AUDIT)]
-
-
-_QUALITY_MEANING = (
-    "Correct: answers with the reference's number, or code that passed a sandbox's tests (--passed), of the checked"
-    " cases alone: those whose reference has a number, or that have a result. Less vanilla's: in points, on the same"
-    " cases; a lossless method at temperature 0 loses nothing. Speedup and MAT: of all cases."
-)
+    return [method_table(AUDIT, (where, f"{MEANINGS['audit']} {INTERVALS}"), rows, _AUDIT)]
 
 
 def quality_tables(findings: Findings, where: str = "") -> list[Table]:
@@ -161,7 +131,7 @@ def quality_tables(findings: Findings, where: str = "") -> list[Table]:
         COLUMN["speedup"],
         COLUMN["mat"],
     )
-    return [method_table(QUALITY, (where, f"{_QUALITY_MEANING} {INTERVALS}"), rows, columns)]
+    return [method_table(QUALITY, (where, f"{MEANINGS['quality']} {INTERVALS}"), rows, columns)]
 
 
 def _points(share: float) -> str:
@@ -172,21 +142,6 @@ def _points_interval(low: float, high: float) -> str:
     return format_interval(100 * low, 100 * high, 1)
 
 
-_LOAD_MEANING = (
-    "Tokens/s: output tokens of all requests. Speedup: of that, over vanilla under the same load, interval over"
-    " stretches. Tokens/s a user: of a request after its first token. Modelled: the speedup that the latency profile"
-    " gives a closed loop of equal requests, drafting time not counted. Requests, rows: mean of a forward. Goodput:"
-    " requests a second that keep the objective (load.slo); one that fails keeps none. Other tables show each request:"
-    " times under load, without the queue."
-)
-_FEW_STRETCHES = (
-    f" Speedups of fewer than {MIN_CASES} stretches are without an interval: how far chance moves them is not known."
-)
-_WAITS_MEANING = (
-    "Milliseconds. Queue: from the intended arrival until the prompt is read. Time to first token: from the intended"
-    " arrival. Inter-token latency: the wait for the next burst. A percentile needs"
-    f" {', '.join(f'{fewest(share)} requests (p{share})' for share in SHARES)}, else it is blank."
-)
 _LOAD = (
     Heading("Stretches", "stretches", format_count),
     Heading("Tokens/s", "tokens_per_s"),
@@ -207,21 +162,19 @@ def served_tables(frame: pd.DataFrame, where: str = "") -> tuple[Table, ...]:
         return ()
     loads = [] if frame["rate"].notna().all() else [Heading("At once", "requests", format_count)]
     loads += [Heading("A second", "rate")] if frame["rate"].notna().any() else []
-    few = "" if frame["stretches"].max() >= MIN_CASES else _FEW_STRETCHES
-    served = method_table("load", (where, _LOAD_MEANING + few), frame, _LOAD, loads)
+    few = "" if frame["stretches"].max() >= MIN_CASES else f" {MEANINGS['few_stretches'].format(least=MIN_CASES)}"
+    served = method_table("load", (where, MEANINGS["load"] + few), frame, _LOAD, loads)
     if frame.filter(regex="_p[0-9]+_ms$").isna().all(axis=None):
         return (served,)
     titles = ("Queue", "Time to first token", "Inter-token latency", "Time per token")
     waits = [(wait, title, share) for wait, title in zip(WAITED, titles, strict=True) for share in SHARES]
     columns = [Heading(f"{title} p{share}", f"{wait}_p{share}_ms") for wait, title, share in waits]
     columns.insert(0, Heading("Requests", "served", format_count))
-    return served, method_table("load_waits", (where, _WAITS_MEANING), frame, columns, loads)
+    fewest_requests = ", ".join(f"{fewest(share)} requests (p{share})" for share in SHARES)
+    meaning = MEANINGS["load_waits"].format(waits=fewest_requests)
+    return served, method_table("load_waits", (where, meaning), frame, columns, loads)
 
 
-_SHARDS_MEANING = (
-    "Shards of merged runs. Tokens/s: vanilla's. A/A: vanilla timed against itself, with 95 % of re-timings. Methods"
-    " are paired within a block, so speedups compare nothing across machines."
-)
 _SHARDS_HEADER = ("Run", "Part", "Machine", "Cases", "Tokens/s", "A/A")
 
 
@@ -239,4 +192,4 @@ def shards_tables(findings: Findings) -> list[Table]:
             rows.append(tuple(map(Cell, (entry.run.directory.name, shard.part, shard.machine, *figures))))
     if not rows:
         return []
-    return [without_blanks(Table("shards", "", _SHARDS_MEANING, _SHARDS_HEADER, tuple(rows), labels=3))]
+    return [without_blanks(Table("shards", "", MEANINGS["shards"], _SHARDS_HEADER, tuple(rows), labels=3))]

@@ -13,13 +13,8 @@ from specbench.report.columns import COLUMN
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import FEW, LABELLED, MOST, Load
 from specbench.report.label import Cell
-from specbench.report.table import ROW, Heading, Table, method_table, to_markdown, widen
+from specbench.report.table import MEANINGS, ROW, Heading, Table, method_table, to_markdown, widen
 
-_MEANING = (
-    "Modelled, decode steps only, with drafting time, the median a step. Measured: without prefills, as a prediction"
-    " is. Efficiency: measured over what the forwards alone would give; both only where the profile is of the run's own"
-    " machine."
-)
 _COLUMNS = (
     COLUMN["mat"],
     COLUMN["tokens_fed"],
@@ -39,7 +34,7 @@ def prediction_table(findings: Findings) -> Table | None:
     rows = rows.drop(columns=["mat_low", "mat_high"])  # printed without an interval
     error = (rows["predicted_speedup"] / rows["decode_speedup"] - 1).abs().median()
     median = "" if pd.isna(error) else f" Median absolute error: {100 * error:.1f} %."
-    return method_table("predicted", (f"{findings.profiles}.", _MEANING + median), rows, _COLUMNS)
+    return method_table("predicted", (f"{findings.profiles}.", MEANINGS["predicted"] + median), rows, _COLUMNS)
 
 
 def crossover_table(found: Load) -> Table:

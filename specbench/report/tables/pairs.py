@@ -12,20 +12,12 @@ from specbench.report.frames.headline import Headline, name_of
 from specbench.report.frames.pairs import Contest, Entrant, find_contest
 from specbench.report.frames.sweep import best_settings
 from specbench.report.label import Cell, format_interval, format_number, label
-from specbench.report.table import Heading, Table
+from specbench.report.table import MEANINGS, Heading, Table
 from specbench.stats import Estimate
 
 MOST, MOST_WRITTEN = 10, 40  # methods in the printed table, and in pairs.csv
 TIE = "tie"
 COLUMNS = ("model", "suite", "figure", "method", "variant", "over", "over_variant", "ratio", "ratio_low", "ratio_high")
-_MEANING = (
-    "The row's method over the column's, on the cases that all of them finished, paired by case. A tie: the 95 % "
-    "interval of the ratio holds 1."
-)
-_BEST_MEANING = (
-    "The best setting of each method at each load, then what one step along one parameter makes of it. Best over"
-    " it: paired by case; a tie: the interval of the ratio holds 1."
-)
 _FIGURES = {"speedup": "Speed", "predicted_speedup": "Predicted speed (modelled)", "mat": "MAT"}
 _BEST_FIGURES = {"speedup": "Speedup", "predicted_speedup": "Predicted (modelled)", "mat": "MAT"}
 
@@ -60,7 +52,7 @@ def _table(contest: Contest, entrants: Sequence[Entrant], headline: Headline, se
         for first in shown
     )
     header = (_FIGURES[headline.figure], *(label(*entrant) for entrant in shown))
-    return Table("pairs", "", f"{where}{_MEANING}{cut}", header, rows)
+    return Table("pairs", "", f"{where}{MEANINGS['pairs']}{cut}", header, rows)
 
 
 def ratio_cell(ratio: Estimate) -> Cell:
@@ -88,7 +80,7 @@ def settings_tables(findings: Findings, headlines: Sequence[Headline]) -> list[T
     if not rows:
         return []
     header = ("Setting", _BEST_FIGURES[headlines[0].figure], "Best over it")
-    return [Table("settings", "", _BEST_MEANING, header, rows)]
+    return [Table("settings", "", MEANINGS["settings"], header, rows)]
 
 
 def _settings(findings: Findings, headline: Headline) -> Iterator[tuple[Cell, ...]]:

@@ -78,13 +78,10 @@ def _print_place(here: Sequence[Facts], headline: Headline | None, console: Cons
             console.print(_text(remark, style="bold yellow"))
         if headline.loads:
             console.print(_text(headline.loads))
-    traces = {  # what stood in for the model, or led it
-        "replay of ": [facts.trace for facts in here if not facts.timed],
-        f"{TIME_ONLY}, ": [facts.trace for facts in here if facts.time_only],
-    }
-    for lead, names in traces.items():
-        for trace in dict.fromkeys(names):
-            console.print(_text(f"{lead}{trace or 'recorded tokens'}", style="dim"))
+    leads = [("replay of ", facts) for facts in here if not facts.timed]  # what represented the model, or led it
+    leads += [(f"{TIME_ONLY}, ", facts) for facts in here if facts.time_only]
+    for line in dict.fromkeys(f"{lead}{facts.trace or 'recorded tokens'}" for lead, facts in leads):
+        console.print(_text(line, style="dim"))
 
 
 def print_page(output: Path, console: Console | None = None) -> None:
