@@ -93,7 +93,7 @@ class DraftCache:
 
     @property
     def unread(self) -> bool:
-        """Whether the draft model has the frontier still to read; if not, nothing follows from it."""
+        """True if the draft model has not read the frontier yet; otherwise nothing follows from it."""
         return self.frontier.best is None
 
     def read(self) -> np.ndarray:
@@ -267,7 +267,7 @@ class CardSession:
         self._nodes = {node: place for place, node in enumerate(kept)}
 
     def chain(self) -> dict[str, Any]:
-        """What the target may ask for: ids and tokens of the heaviest chain, and how many layers there are."""
+        """Returns ids and tokens of the heaviest chain and the number of layers, which the target may request."""
         ids, tokens = self.store.query(self._options["depth"])
         return {"ids": ids, "tokens": tokens, "layers": self.store.ahead}
 

@@ -136,12 +136,12 @@ def setting(file: HeadFile, name: str) -> Any:
 
 
 def is_spark(file: HeadFile) -> bool:
-    """Whether the file is a DSpark drafter."""
+    """Returns whether the file is a DSpark drafter."""
     return file.config.get("speculators_model_type") == "dspark" or "DSpark" in str(file.config.get("architectures"))
 
 
 def anchored(file: HeadFile) -> bool:
-    """Whether the first row of a block drafts too, as in DSpark unless the file says otherwise."""
+    """Returns whether the first row of a block drafts too, as in DSpark unless the file has another setting."""
     given = setting(file, ANCHOR)
     return is_spark(file) if given is None else bool(given)
 
@@ -155,14 +155,14 @@ def markov_rank(file: HeadFile) -> int:
 
 
 def is_confident(file: HeadFile) -> bool:
-    """Whether it has a confidence head; by the configuration, else by its tensors, else (unread) if it is DSpark's."""
+    """Returns whether it has a confidence head: by the configuration, by its tensors, or (unread) if it is DSpark's."""
     given, shapes = setting(file, CONFIDENT), file.shapes()
     there = is_spark(file) and not file.random if shapes is None else f"{SURE}.weight" in shapes
     return there if given is None else bool(given)
 
 
 def reads_markov(file: HeadFile) -> bool:
-    """Whether the confidence head reads the token before. Raises InputError where nothing embeds it."""
+    """Returns whether the confidence head reads the token before. Raises InputError if nothing embeds it."""
     given, rank = setting(file, WITH), markov_rank(file)
     if given and not rank and is_confident(file):
         raise InputError(f"{file.where}: config.json has {WITH}=True and {RANK}=0; expected a Markov head")

@@ -25,7 +25,7 @@ TAIL = 4  # tokens of the context that are split again with a drafted text, sinc
 
 
 class Vocabularies:
-    """What two tokenizers have in common. shared: the target's id -> the draft's."""
+    """The common tokens of two tokenizers. shared: the target's id -> the draft's."""
 
     def __init__(self, target: Any, draft: Any) -> None:
         self.target, self.draft = target, draft

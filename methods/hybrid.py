@@ -280,7 +280,7 @@ class Hybrid(Parameters, Method):
 
     @property
     def needs(self) -> Needs:
-        """What any member needs."""
+        """The needs of all members together."""
         needs = [member.needs for member in self.members.values()]
         return Needs(
             node_topk=max(each.node_topk for each in needs), prompt_topk=max(each.prompt_topk for each in needs)

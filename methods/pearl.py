@@ -31,7 +31,7 @@ class _Session:
         self._random = torch.Generator(actor.lm.device).manual_seed(seed)
         self._distribution = actor.distributions if actor.sampling is not None else None
         self._settled = 0
-        self._reads = actor.lm.device.type == "cpu"  # each token as it is drafted; a GPU would wait for each
+        self._reads = actor.lm.device.type == "cpu"  # each token when it is drafted; a GPU would wait for each
 
     def extend(self, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
         """Continue after the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS."""

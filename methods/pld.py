@@ -40,7 +40,7 @@ class _Lookup(Drafter):
         return EMPTY
 
     def _allows(self, n: int, start: int, end: int) -> bool:
-        """Whether the tokens of a match of ``n`` from ``start`` on are copied.
+        """Returns whether the tokens of a match of ``n`` from ``start`` on are copied.
 
         The original drops a match with too short a tail and tries a shorter n-gram; its earliest match is the only
         one to look at, since later ones have shorter tails still. llama.cpp's latest match needs a tail of n tokens,
@@ -77,7 +77,7 @@ class _Counts(Drafter):
         return Draft.chain(text[known:], source=0)
 
     def _next(self, text: Sequence[int]) -> int | None:
-        """What most often followed the longest suffix that has followers enough; of equals the one seen first."""
+        """Returns the most frequent follower of the longest suffix with enough followers; of equals the first seen."""
         for n in range(min(self._method.max_ngram, len(text)), self._method.min_ngram - 1, -1):
             followers = self._followers.get(tuple(text[-n:]), {})
             total, most = sum(followers.values()), max(followers.values(), default=0)

@@ -88,7 +88,7 @@ class StaticAutomaton:
 
 
 def _is_sound(arrays: Packed) -> bool:
-    """Whether a match can neither leave the arrays nor run in a circle."""
+    """Returns whether a match can neither leave the arrays nor run in a circle."""
     text, states, offsets, tokens, targets = arrays
     if any(array.dtype != np.int32 for array in arrays) or states.ndim != 2 or states.shape[1] != 4 or not len(states):
         return False
@@ -344,7 +344,7 @@ class SAM(Parameters, Method):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What is put into the automaton, and how many children are ranked."""
+    """Adds the options for the automaton's content and for the number of ranked children."""
     parser.add_argument("--ranked", type=int, default=8, help="most children of a node in a draft tree")
     parser.add_argument("--no-eos", action="store_true", help="put nothing between documents")
     parser.add_argument("--no-ids", action="store_true", help="do not add every token of the vocabulary")

@@ -77,7 +77,7 @@ class Rebuilder:
         self._pending = self._pool.submit(SuffixArray.build, tokens)
 
     def take(self) -> SuffixArray | None:
-        """What was started last, once; waits for it. None if nothing was. Raises RuntimeError if the build failed."""
+        """Waits for the build that was started last; returns it once, then None. Raises RuntimeError if it failed."""
         pending, self._pending = self._pending, None
         try:
             return pending.result() if pending else None

@@ -55,7 +55,7 @@ class Continuation(NamedTuple):
     of: int
 
     def beats(self, other: Continuation) -> bool:
-        """Whether the score is the higher one."""
+        """Returns whether the score is the higher one."""
         return sum(self.counts) * other.of > sum(other.counts) * self.of
 
     def given_parents(self) -> list[float]:
@@ -77,7 +77,7 @@ Ties = Literal["recent", "reference"]
 
 
 class SuffixTree:
-    """How often every string of some texts occurred.
+    """The number of occurrences of every string of some texts.
 
     depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``.
     """
@@ -127,7 +127,7 @@ class SuffixTree:
             grow(self._arrays, piece, text.place, self.depth, 1)
 
     def likeliest(self, text: Text, tokens: Sequence[int], limits: Limits) -> Continuation:
-        """What most often followed an end of ``tokens``: the match with the best score, at ties the longest.
+        """Returns the likeliest follower of an end of ``tokens``: the match with the best score, at ties the longest.
 
         tokens: at most ``depth``, ending as ``text`` does. A match is shorter than they are.
         """

@@ -148,7 +148,7 @@ class Method(ABC):
 
     @property
     def pauses(self) -> bool:
-        """Whether drafters can skip steps and observe them later as one step (``Budgets.share``)."""
+        """True if drafters can skip steps and observe them later as one step (``Budgets.share``)."""
         return not (self.needs.read_topk or self.needs.concurrent)
 
     @property

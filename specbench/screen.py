@@ -1,4 +1,4 @@
-"""How a command ends and what it prints: exit codes, the message of an error, progress, signals, a closed terminal."""
+"""The end and the output of a command: exit codes, the message of an error, progress, signals, a closed terminal."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ RESAMPLES = 10_000
 CONFIDENCE = 0.95
 MIN_CASES = 8  # fewer cases: a bootstrap of so few values is no statement, so there is no interval
 SEED = 0  # one seed for all figures: methods on the same cases see the same resamples
-_CHUNK = 4_000_000  # resampled indices held at once, about 32 MB each array
+_CHUNK = 4_000_000  # resampled indices in memory at a time, about 32 MB each array
 _KEPT = 1_000_000  # weights of one number of cases, of 8 numbers at most: the same for every category of that size
 
 Floats = NDArray[np.float64]
@@ -159,7 +159,7 @@ def retiming(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Estimate:
-    """How far the same work, timed twice, comes out from 1: exp(median of paired log ratios), with an interval.
+    """The ratio of the same work, timed twice, which should be 1: exp(median of paired log ratios), with an interval.
 
     Per block b: l = log(first_s / first_tokens) - log(again_s / again_tokens). Blocks are resampled, the interval is
     that of the median of l. Both sides did the same work, so prompts cancel and only the clock's noise is left.
@@ -223,7 +223,7 @@ def _weights_of_few(count: int, resamples: int, seed: int) -> Floats:
 
 
 def _weights(index: NDArray[np.int64]) -> Floats:
-    """How often each case was drawn: indices (M, C) -> counts (M, C); totals are then a product, not a gather."""
+    """Counts draws of each case: indices (M, C) -> counts (M, C); totals are then a product, not a gather."""
     rows, count = index.shape
     index += np.arange(rows)[:, None] * count  # in place: at 100,000 cases a chunk is 32 MB
     return np.bincount(index.ravel(), minlength=rows * count).reshape(rows, count).astype(np.float64)

@@ -15,7 +15,7 @@ from specbench.types import InputError
 
 
 class Diary:
-    """Says what it was told, in order; can be slow, fail, hang or die."""
+    """Repeats its input in order; can be slow, fail, hang or die."""
 
     def __init__(self, name: str) -> None:
         self.name, self.seen = name, []

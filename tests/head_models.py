@@ -137,7 +137,7 @@ class Eagle1(Base):
 
 
 class Eagle3(Base):
-    """Attention over normed embedding beside normed state, written as the Llama layer with wider projections."""
+    """Attention over normed embedding next to normed state, written as the Llama layer with wider projections."""
 
     def __init__(self, seed=0, drafted=VOCAB, features=3 * 64, ids=None, **extra):
         super().__init__(SHAPE, {"draft_vocab_size": drafted, **extra}, seed)

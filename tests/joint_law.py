@@ -68,7 +68,7 @@ def exact(after: Callable[[Sequence[int]], Tensor], prompt: Sequence[int], lengt
 def emitted(
     engine: Engine, method: Method, sampling: Sampling, prompt: Sequence[int], length: int, draws: int
 ) -> Counter[tuple[int, ...]]:
-    """How often each string was emitted, one seed a draw."""
+    """Counts how often each string was emitted, one seed per draw."""
     clock = Clock(torch.device("cpu"))
     found: Counter[tuple[int, ...]] = Counter()
     for seed in range(draws):

@@ -30,7 +30,7 @@ def put(module: torch.nn.Module, place: str) -> None:
 
 
 class MixedPlaces(RuntimeError):
-    """What a GPU would refuse."""
+    """An operation that a GPU would refuse."""
 
 
 class Places(TorchFunctionMode):

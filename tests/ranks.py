@@ -47,7 +47,7 @@ class Twisted(Follower):
 
 
 class Narrow(Follower):
-    """Feeds a row less than it was told."""
+    """Feeds one row less than requested."""
 
     def step(self, numbers, taps, moves, tokens, parents):
         super().step(numbers, taps, moves, tokens[:-1], parents[:-1])

@@ -78,7 +78,7 @@ def test_the_pages_show_the_files_that_they_speak_of():
 
 
 def test_the_readmes_commands_run_in_their_order(run):
-    """What they print has the words that the README shows."""
+    """Their output has the words that the README shows."""
     shown = README.read_text(encoding="utf-8")
     own = ("--config-dir", "conf")
     author = run(*own, *line_of("'method=[pld,echo]'"), *SMALL, "hydra.run.dir=results/two").stdout

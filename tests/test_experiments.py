@@ -31,7 +31,7 @@ PAIRED = ["hf_generate", "speculative_sampling", "lookahead", "ouroboros", "pear
 ABLATIONS = ["hf_generate", "cacheback", "cacheback_no_frozen", "cacheback_only_frozen"]
 RECYCLED = ["hf_generate", "lookahead", "pld", "rest"]
 BOARD = ["speculative_sampling", "sam", "medusa", "hydra_heads", "eagle", "eagle2", "token_recycling_hot"]
-# name -> (cells of the grid at full size, methods beside vanilla)
+# name -> (cells of the grid at full size, methods in addition to vanilla)
 EXPERIMENTS = {
     "cacheback_figure3": (3, [*RECYCLED, "token_recycling", "sam", "cacheback"]),
     "cacheback_figure4": (4 * 6, ["hf_generate", "cacheback"]),
@@ -219,7 +219,7 @@ hydra: {{mode: MULTIRUN, sweeper: {{params: {{{AXIS}: "20,80"}}}}}}
     ids=["asked for", "the experiment's own grid"],
 )
 def test_command_sweeps_an_experiment(tmp_path, monkeypatch, asked):
-    """One run a cell, told apart by the swept parameter; a file's grid needs no ``-m``."""
+    """One run per cell, distinguished by the swept parameter; a file's grid needs no ``-m``."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "own" / "experiment").mkdir(parents=True)
     (tmp_path / "own" / "experiment" / "two.yaml").write_text(OWN)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.tiny.arithmetic import PROBLEMS, compose
+from scripts.tiny import __main__ as command
 from scripts.tiny.corpus import MAKERS, SHARES, documents, suite, write_suite
+from scripts.tiny.tasks import PROBLEMS, compose_problem
 from scripts.tiny.velsh import LEXICON
 from scripts.tiny.world import TOWNS, WORDS, article, join
 
@@ -75,7 +76,7 @@ def test_arithmetic_is_right_and_small() -> None:
 def test_results_of_problems_are_those_of_the_last_step(problem) -> None:
     rng = random.Random(2)
     for _ in range(100):
-        _, steps, result = compose(rng, problem)
+        _, steps, result = compose_problem(rng, problem)
         assert int(STEP.findall(" ".join(steps))[-1][3]) == result
 
 
@@ -134,3 +135,11 @@ def test_no_question_of_the_suite_is_in_the_corpus() -> None:
     assert not any(document.held_out for document in sample)
     assert not asked & {turn for document in sample for turn in document.turns}
     assert {document.category for document in sample} == set(SHARES)
+
+
+def test_the_command_takes_the_kind_of_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list = []
+    monkeypatch.setattr(command, "train_and_save", seen.append)
+    monkeypatch.setattr("sys.argv", ["tiny", "train", "head", "--kind", "mtp", "--steps", "9"])
+    command.main()
+    assert [(given.what, given.kind, given.steps) for given in seen] == [("head", "mtp", 9)]

@@ -247,7 +247,7 @@ def read_frequent(named: str, vocab: int, least: int) -> list[int]:
             raise InputError(f"{where}: not a torch file of numbers ({type(error).__name__}); {_FIX}") from error
     ids = found.tolist() if isinstance(found, torch.Tensor) else found
     if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < vocab for token in ids):
-        raise InputError(f"{where}: holds something that is no id below {vocab}; {_FIX}")
+        raise InputError(f"{where}: contains something that is not an id below {vocab}; {_FIX}")
     if len(set(ids)) < len(ids) or len(ids) < least:
         raise InputError(
             f"{where}: holds {len(set(ids))} different ids of {len(ids)}; {_FIX}, at least {least} of them"

@@ -106,7 +106,7 @@ class ModulesRun(HeadRun):
 
 @dataclass(frozen=True, slots=True)
 class ModuleLayout:
-    """How a kind of checkpoint lays out a module.
+    """The layout of a module in a kind of checkpoint.
 
     prefix: of a module's names. states_first: before the embedding. normed: the state that continues is normed. bare:
     the target's state is read without its final norm.

@@ -22,7 +22,7 @@ class Branches:
         return len(self.tokens)
 
     def to_draft(self) -> Draft:
-        """What has grown."""
+        """Returns the grown tree as a draft."""
         return Draft(self.tokens, self.parents, source=self.source)
 
     def follow(self, node: int, tokens: Sequence[int]) -> tuple[int, Sequence[int]]:

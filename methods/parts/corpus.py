@@ -99,7 +99,7 @@ def _parse(text: str, path: Path, line: int) -> Any:
 
 
 def _below(item: Any, names: Sequence[str]) -> Any:
-    """What lies at a dotted name; a list on the way is entered element by element (``messages.content``)."""
+    """Yields the values at a dotted name; a list on the way is entered element by element (``messages.content``)."""
     if not names:
         return item
     if isinstance(item, list):

@@ -193,7 +193,7 @@ class DraftLayers:
         return written
 
     def keep(self, inputs: Tensor, memory: LayerMemory) -> None:
-        """Remember committed tokens that every layer reads as they are: inputs (T, width), without outputs."""
+        """Remember committed tokens that every layer reads unchanged: inputs (T, width), without outputs."""
         start, end = memory.length, memory.length + len(inputs)
         memory.reserve(end)
         cos, sin = self.rope.cos[start:end], self.rope.sin[start:end]

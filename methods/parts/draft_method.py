@@ -24,7 +24,7 @@ from specbench.types import EMPTY, Draft, InputError, Prefill, Step
 
 @dataclass(frozen=True, slots=True)
 class TargetTraits:
-    """What drafting needs of the target. vocab: width of its logits. sampling: None is greedy. device: its own."""
+    """The target's properties for drafting. vocab: width of its logits. sampling: None is greedy. device: its own."""
 
     vocab: int
     eos: frozenset[int]

@@ -41,7 +41,7 @@ WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 @dataclass(frozen=True, slots=True)
 class HeadFormat:
-    """What the files of one kind of head are called: weights as safetensors, and as torch files.
+    """The file names of one kind of head: weights as safetensors, and as torch files.
 
     config: whether ``config.json`` is needed, read where it is there, or unused.
     """
@@ -344,12 +344,12 @@ def layer_numbers(file: HeadFile, name: str, found: Any) -> list[int] | None:
 
 
 def biased(file: HeadFile) -> bool:
-    """Whether queries, keys and values have a bias."""
+    """Returns whether queries, keys and values have a bias."""
     return bool(file.layer.get("qkv_bias") or file.layer.get("attention_bias"))
 
 
 def head_norms(file: HeadFile) -> bool:
-    """Whether each attention head's query and key are normed."""
+    """Returns whether each attention head's query and key are normed."""
     return file.layer.get("model_type") == "qwen3"
 
 

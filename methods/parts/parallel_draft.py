@@ -137,7 +137,7 @@ class DraftActor(ABC):
         """A new session after ``context``."""
 
     def first_answer(self, session: Any) -> Any:
-        """What ``open`` answers."""
+        """Returns the answer to ``open``."""
         return None
 
     def close(self, number: int) -> None:

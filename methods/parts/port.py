@@ -146,7 +146,7 @@ class ThreadChannel:
 
     @property
     def alive(self) -> bool:
-        """Whether the other side runs."""
+        """True if the other side runs."""
         return self.worker.is_alive()
 
     def send(self, message: Any) -> None:
@@ -204,7 +204,7 @@ class ProcessChannel(ThreadChannel):
 
 
 def _run(connection: Connection, threads: int, cudnn: bool, build: Build, arguments: tuple[Any, ...]) -> None:
-    """What the process does. threads: torch's, as many as here, since sums depend on it. cudnn: its attention too."""
+    """Runs the other process. threads: torch's, as many as here, since sums depend on it. cudnn: its attention too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C, and ends this process
     torch.set_num_threads(threads)
     enable_cudnn_sdp(cudnn)
@@ -273,7 +273,7 @@ class Port:
 
     @property
     def alive(self) -> bool:
-        """Whether the partner runs."""
+        """True if the partner runs."""
         return self._channel is not None and self._channel.alive
 
     def post(self, verb: str, *arguments: Any) -> Ticket:

@@ -155,7 +155,7 @@ def grow_tree(tokens, order, borders, tail, shortest, most, first, draw, depth, 
 
 @njit()
 def _within_choices(tokens, parents, choices):
-    """Which nodes stay when a node costs as many as its path has distinct tokens, and all together ``choices``.
+    """Returns the nodes that stay if a node costs its path's number of distinct tokens, and all together ``choices``.
 
     The costliest goes first, of equals the last: a child costs no less than its parent, so the rest is a tree. (N,)
     bool.
@@ -185,7 +185,7 @@ def _within_choices(tokens, parents, choices):
 
 @njit()
 def shared(window, one, other, most):
-    """How many of the first ``most`` tokens two hits share; all of them if both end before."""
+    """Returns how many of the first ``most`` tokens two hits share; all of them if both end before."""
     for depth in range(most):
         if window[one, depth] != window[other, depth]:
             return depth

@@ -280,7 +280,7 @@ def grow(a, tokens, text, depth, by):
 
 @njit()
 def match(a, text, tokens, matches):
-    """Where the ends of ``tokens`` occur, the longest first, up to one token less than all; returns the rows filled.
+    """Finds the suffixes of ``tokens``, the longest first, up to one token less than all; returns the rows filled.
 
     text: as in ``grow``, of a text that ends as ``tokens`` do. matches (rows, 3): a state, and its shortest and longest
     such end. Lengths beyond the text's own are tried upwards until one does not occur.

@@ -41,7 +41,7 @@ EMBEDDING = r"embed_tokens\.weight"  # the target's is used: it is the same, and
 
 
 class DraftVocabulary:
-    """What a head drafts. known: (Vd,) the target's ids of its vocabulary, None = all."""
+    """The vocabulary of a head. known: (Vd,) the target's ids of its vocabulary, None = all."""
 
     ends: TargetEnds
     known: Tensor | None = None
@@ -63,7 +63,7 @@ class DraftVocabulary:
 
 
 class TreeHead(DraftVocabulary, ABC):
-    """What a method and a request need of a head.
+    """The interface of a head for methods and requests.
 
     format: of its files. ignored: patterns of tensors that are not used. layers: its decoder layers. eps: of its norms.
     """
@@ -115,10 +115,10 @@ class TreeHead(DraftVocabulary, ABC):
 
     @abstractmethod
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """What attention reads of (T,) tokens and the states before them (T, H), and the residual (T, H)."""
+        """Returns the input of attention for (T,) tokens and the states before them (T, H), and the residual (T, H)."""
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """What the layer wrote (rows, H) -> the states that the next tokens and ``logits`` continue (rows, H)."""
+        """Turns a layer's output (rows, H) into the states that the next tokens and ``logits`` continue (rows, H)."""
         return hidden
 
     @abstractmethod

@@ -148,7 +148,7 @@ def race(probs: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor,
 
 
 def without_earlier(probs: Tensor, siblings: Tensor, ranks: Tensor) -> Tensor:
-    """What each of n nodes is drawn from when its earlier siblings are taken already.
+    """Returns the distributions from which n nodes are drawn when their earlier siblings are taken already.
 
     probs: (n, V) probabilities after its parent.
     siblings: (n, c) tokens drawn from them, itself and its siblings in order; ranks: (n,) its own place among them.

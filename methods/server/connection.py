@@ -67,7 +67,7 @@ class Connection:
         return text if status == OK else None
 
     def post(self, path: str) -> bool:
-        """Whether the server takes a request without a body. Raises CaseError as ``find``."""
+        """Returns whether the server takes a request without a body. Raises CaseError as ``find``."""
         return self._once("POST", path)[0] // 100 == 2
 
     def tokenize(self, body: Mapping[str, Any]) -> list[int] | None:
@@ -154,7 +154,7 @@ class Connection:
 
 
 def _run_apart(call: Callable[..., Any], *given: Any) -> Any:
-    """What ``call`` gives; on a thread of its own where an event loop runs on this one, as in a notebook."""
+    """Returns the result of ``call``; on a separate thread if an event loop runs on this one, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""How each serving engine is asked and how its events read; docs/servers.md cites every field.
+"""The requests and the events of each serving engine; docs/servers.md cites every field.
 
 A dialect is a class with no state: ``body`` of a request, ``read`` of an event, and what is done before one.
 """
@@ -54,7 +54,7 @@ class OpenAI:
 
     @classmethod
     def speaks(cls, connection: Connection, models: Mapping[str, Any]) -> bool:
-        """Whether the server is of this kind. models: its first of ``/v1/models``."""
+        """Returns whether the server is of this kind. models: its first of ``/v1/models``."""
         known = not cls.owner or models.get("owned_by") == cls.owner
         return known or bool(cls.probe and connection.find(cls.probe))
 

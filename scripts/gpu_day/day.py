@@ -1,4 +1,4 @@
-"""A day of measurements on a GPU: its device, shapes, goals and sections; a section's result is a file when it ends."""
+"""A day of measurements on a GPU: device, shapes, goals, and the calls, whose sections each end with a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from methods.pld import PromptLookup
 from methods.sam import SAM
 from methods.token_recycling import TokenRecycling
 from methods.vanilla import Vanilla
-from scripts.lab.materials import random_model
+from scripts.lab.materials import random_model, table_lines
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.measure.environment import machine, versions
@@ -38,15 +38,14 @@ SHAPE_SMALL = {
     "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 2,
     "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 1024, "pad_token_id": 0,
 }  # fmt: skip
-CASES = 4  # requests of each small model and method
 Section = Callable[["Day"], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A figure and its goal. bound: the goal; None = only a figure. least: the goal is a lower bound.
+    """A figure and its goal. value: None if the figure does not apply on this device.
 
-    stretch: the harder bound. value: None if the figure does not apply on this device.
+    bound: the goal, None for a figure without one. stretch: a harder goal. least: both are lower bounds.
     """
 
     name: str
@@ -61,26 +60,20 @@ class Goal:
         """The verdict: stretch, met or missed, or empty without a goal."""
         if self.value is None or self.bound is None:
             return ""
-        bounds = {"stretch": self.stretch, "met": self.bound}
-        for verdict, bound in bounds.items():
+        for verdict, bound in (("stretch", self.stretch), ("met", self.bound)):
             if bound is not None and (self.value >= bound if self.least else self.value <= bound):
                 return verdict
         return "missed"
 
-
-def goals_text(goals: Sequence[Goal]) -> str:
-    """Return a Markdown table."""
-    lines = ["| figure | measured | goal | stretch | verdict |", "|---|--:|--:|--:|---|"]
-    for goal in goals:
-        sign = "\N{GREATER-THAN OR EQUAL TO}" if goal.least else "\N{LESS-THAN OR EQUAL TO}"
-        bounds = [f"{sign} {bound:g}" if bound is not None else "" for bound in (goal.bound, goal.stretch)]
-        value = "" if goal.value is None else f"{goal.value:.4g} {goal.unit}".strip()
-        lines.append(f"| {goal.name} | {value} | {' | '.join(bounds)} | {goal.verdict} |")
-    return "\n".join(lines)
+    def cells(self) -> list[str]:
+        """Return the measured value, the goal and the harder bound as text."""
+        sign = "\N{GREATER-THAN OR EQUAL TO}" if self.least else "\N{LESS-THAN OR EQUAL TO}"
+        value = "" if self.value is None else f"{self.value:.4g} {self.unit}".strip()
+        return [value, *(f"{sign} {bound:g}" if bound is not None else "" for bound in (self.bound, self.stretch))]
 
 
 def ids_of(engine: Any, method: Method, prompt: list[int], tokens: int) -> list[int]:
-    """Return what a method emits for one request, after a reset."""
+    """Reset a method, and return the tokens that it emits for one request."""
     method.reset()
     return decode(engine, method, Request(prompt, tokens, None, 0), Clock(engine.device)).ids
 
@@ -95,6 +88,16 @@ class Day:
         self.out, self.rehearse, self.minutes = out.resolve(), rehearse, minutes
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        self.tokens = 16 if rehearse else 128  # new tokens of a request
+        self.cases = 1 if rehearse else 4  # requests of each small model and method
+        self.buffer_bytes = 1 << 22 if rehearse else None  # read to measure the bandwidth; None = the device's default
+        count, length = (1, 60) if rehearse else (6, 400)
+        self.prompts = [[(37 * case + 11 * place) % 997 + 3 for place in range(length)] for case in range(count)]
+        self.methods: dict[str, Method] = {  # one per way to draft without weights: chain, long match, tree, rows
+            "vanilla": Vanilla(), "pld": PromptLookup(), "sam": SAM(), "token_recycling": TokenRecycling(),
+            "n_grammys": NGrammys(strategy="context"),
+        }  # fmt: skip
+        self.few_methods = {name: self.methods[name] for name in list(self.methods)[: 2 if rehearse else None]}
         enable_cudnn_sdp(False)
 
     def run(self, call: str, sections: Sequence[tuple[str, Section]], only: Sequence[str]) -> bool:
@@ -115,7 +118,7 @@ class Day:
         return good
 
     def _run(self, section: Section, begun: float) -> dict[str, Any]:
-        """A section's result, or why it has none: one that fails does not stop the others."""
+        """A section's result, or the reason why it is missing: a section that fails does not stop the others."""
         start = time.monotonic()
         if start - begun > 60 * self.minutes:
             return {"left_out": f"{self.minutes:g} minutes were over"}
@@ -125,26 +128,13 @@ class Day:
             found = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
         return found | {"seconds": round(time.monotonic() - start, 2)}
 
-    @functools.cached_property
-    def methods(self) -> dict[str, Method]:
-        """One of each way to draft without weights: chain, chain of a long match, tree, batch of rows."""
-        return {
-            "vanilla": Vanilla(), "pld": PromptLookup(), "sam": SAM(), "token_recycling": TokenRecycling(),
-            "n_grammys": NGrammys(strategy="context"),
-        }  # fmt: skip
-
-    @property
-    def few_methods(self) -> dict[str, Method]:
-        """The methods whose ids are compared, vanilla among them."""
-        return {name: self.methods[name] for name in ("vanilla", "pld")} if self.rehearse else self.methods
-
     def bind(self, model: Any) -> None:
         """Bind every method to a model."""
         for method in self.methods.values():
             method.bind(self.target(model))
 
     def target(self, model: Any) -> Target:
-        """Return what a method is bound to."""
+        """Return the view of a model that a method is bound to."""
         card = ModelCard("day", "random", model.config, None, 2048, frozenset(), "", str(self.device))
         return Target(card, model, 256, None)
 
@@ -161,57 +151,32 @@ class Day:
         return self.make_engine(SDPA)
 
     def make_engine(self, attention: str) -> FastEngine:
-        """Make another engine of ``model``. attention: see ``find_attention``."""
+        """Make another engine of ``model``. attention: a name that ``find_attention`` takes."""
         context = self.model.config.max_position_embeddings
         return FastEngine(self.model, context, frozenset(), 128, options=FastOptions(attention=attention))
 
-    @functools.cached_property
-    def prompts(self) -> list[list[int]]:
-        """Prompts of some hundred tokens whose words repeat."""
-        count, length = (1, 60) if self.rehearse else (6, 400)
-        return [[(37 * case + 11 * place) % 997 + 3 for place in range(length)] for case in range(count)]
-
-    @property
-    def cases(self) -> int:
-        """The number of requests of each small model and method."""
-        return 1 if self.rehearse else CASES
-
-    @property
-    def buffer_bytes(self) -> int | None:
-        """The [bytes] of the buffers that the read bandwidth is measured on; None = the device's own."""
-        return 1 << 22 if self.rehearse else None
-
-    @property
-    def tokens(self) -> int:
-        """The new tokens of a request."""
-        return 16 if self.rehearse else 128
-
 
 def describe(found: Mapping[str, Any]) -> str:
-    """Return a section's result as a table or as text."""
+    """Return a section's result as a Markdown table or as text."""
     if "error" in found:
         return f"failed: {found['error']}"
     if "left_out" in found:
         return f"left out: {found['left_out']}"
     result = found["result"]
     if isinstance(result, list) and result and isinstance(result[0], Goal):
-        return goals_text(result)
+        cells = [[goal.name, *goal.cells(), goal.verdict] for goal in result]
+        return "\n".join(table_lines(("figure", "measured", "goal", "stretch", "verdict"), cells, left=(0, 4)))
     if isinstance(result, list) and result and isinstance(result[0], dict):
-        return table(result)
+        names = list(dict.fromkeys(key for row in result for key in row))
+        cells = [[f"{value:.4g}" if isinstance(value := row.get(name, ""), float) else str(value) for name in names]
+                 for row in result]  # fmt: skip
+        return "\n".join(table_lines(names, cells, left=range(len(names))))
     if isinstance(result, dict):
         return "\n".join(f"* {key}: {value}" for key, value in result.items())
     return str(result)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a Markdown table; columns are the keys of all rows, in order."""
-    names = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [[f"{value:.4g}" if isinstance(value := row.get(name, ""), float) else str(value) for name in names]
-             for row in rows]  # fmt: skip
-    return "\n".join(["| " + " | ".join(line) + " |" for line in [names, ["---"] * len(names), *cells]])
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Goal):
         return {**dataclasses.asdict(value), "verdict": value.verdict}
-    raise TypeError(f"{type(value).__name__}: has no form in JSON")
+    raise TypeError(f"{type(value).__name__}: cannot be written as JSON")

@@ -1,12 +1,13 @@
-"""The fast engine of a 7B shape: what recording costs, forwards against their bounds, launches, host time, memory."""
+"""Measure the fast engine of a 7B shape: recording, forwards and their bounds, launches, host time, memory."""
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,12 +33,9 @@ GOALS = (1, 64)  # of FED, those with a goal
 ROUNDS = 15
 
 
-def record(day: Day) -> list[Goal]:
-    """Recordings of all widths and key lengths: how many, how long, how much memory."""
-    return _record(day, day.engine)
-
-
-def _record(day: Day, engine: FastEngine) -> list[Goal]:
+def record(day: Day, engine: FastEngine | None = None) -> list[Goal]:
+    """Record all widths and key lengths: number, time and memory of the recordings. engine: None = the day's."""
+    engine = engine or day.engine
     before = _reserved(day)
     start = time.perf_counter()
     engine.prepare(Needs(), True)
@@ -54,12 +52,12 @@ def _reserved(day: Day) -> int:
 
 
 def time_forwards(day: Day) -> list[Goal]:
-    """T(tokens fed, context) over the bounds of the same process."""
+    """Time T(tokens fed, context), and compare it with the bounds of the same process."""
     return _compare_with_bounds(day, day.engine, [480, 1024, 2000])
 
 
 def _compare_with_bounds(day: Day, engine: FastEngine, contexts: Sequence[int]) -> list[Goal]:
-    """Forwards over max(bytes / read bandwidth, operations / matmul rate), both measured before and afterwards."""
+    """Compare with max(bytes / read bandwidth, operations / matmul rate), both measured before and afterwards."""
     fed: Sequence[int] = (1, 8) if day.rehearse else FED
     rounds, contexts = (3, [64]) if day.rehearse else (ROUNDS, contexts)
     dtype, shape = engine.dtype, ModelShape(**shape_of(day.model))
@@ -86,7 +84,7 @@ def _compare_with_bounds(day: Day, engine: FastEngine, contexts: Sequence[int]) 
 
 
 def try_our_kernels(day: Day, way: str) -> list[Goal]:
-    """The engine with another ``engine.attention``: recordings, ids against SDPA's, forwards over the same bounds."""
+    """Measure another ``engine.attention``: recordings, ids compared with SDPA's, forwards over the same bounds."""
     if day.device.type != "cuda":  # where our kernels do not run
         way = {TRITON: FLEX, FUSED: SDPA}[way]
     engine = day.make_engine(way)
@@ -96,74 +94,81 @@ def try_our_kernels(day: Day, way: str) -> list[Goal]:
         != ids_of(day.engine, day.methods[name], prompt, day.tokens)
         for name, prompt in requests
     )
-    goals = [*_record(day, engine), Goal(f"ids by {way} that part from SDPA's, of {len(requests)}", float(diverged))]
+    goals = [*record(day, engine), Goal(f"ids by {way} that differ from SDPA's, of {len(requests)}", float(diverged))]
     goals += _compare_with_bounds(day, engine, [480, 2000])
     engine.drop_recordings()
     return goals
 
 
 def count_launches(day: Day) -> list[dict[str, Any]]:
-    """Kernels a step that a profiler sees, graphs' own included, and the three that there are most of."""
-    rows = []
+    """Count the kernels per step that a profiler sees, including those in graphs, and name the three most frequent."""
+    clock, rows = Clock(day.device), []
+
+    def launch(method: Method, tokens: int) -> tuple[Counter[str], int]:
+        """Kernels of one request by name, with those of its prompt, and its steps."""
+        request = Request(day.prompts[0], tokens, None, 0)
+        decode(day.engine, method, request, clock)
+        method.reset()
+        device = ProfilerActivity.CUDA if day.device.type == "cuda" else ProfilerActivity.CPU
+        with profile(activities=[device]) as seen:
+            out = decode(day.engine, method, request, clock)
+        kind = getattr(torch.autograd.DeviceType, day.device.type.upper())
+        return Counter(event.name for event in seen.events() if event.device_type == kind), len(out.accept)
+
     for name in ("vanilla", "pld", "token_recycling"):
-        prompt, whole = _launch(day, name, 1)[0], _launch(day, name, day.tokens)
-        kernels, steps = whole[0] - prompt, whole[1]
-        longest = ", ".join(kernel[:40] for kernel, _ in kernels.most_common(3))
-        rows.append({"method": name, "steps": steps, "kernels a step": kernels.total() / steps, "most": longest})
+        prompt, (kernels, steps) = launch(day.methods[name], 1)[0], launch(day.methods[name], day.tokens)
+        kernels -= prompt
+        most = ", ".join(kernel[:40] for kernel, _ in kernels.most_common(3))
+        rows.append({"method": name, "steps": steps, "kernels a step": kernels.total() / steps, "most": most})
     return rows
 
 
-def _launch(day: Day, name: str, tokens: int) -> tuple[Counter[str], int]:
-    """Kernels of one request by name, the prompt's too, and its steps."""
-    method, clock = day.methods[name], Clock(day.device)
-    request = Request(day.prompts[0], tokens, None, 0)
-    decode(day.engine, method, request, clock)
-    method.reset()
-    device = ProfilerActivity.CUDA if day.device.type == "cuda" else ProfilerActivity.CPU
-    with profile(activities=[device]) as seen:
-        out = decode(day.engine, method, request, clock)
-    kind = getattr(torch.autograd.DeviceType, day.device.type.upper())
-    return Counter(event.name for event in seen.events() if event.device_type == kind), len(out.accept)
-
-
 def forbid_waiting(day: Day) -> list[Goal]:
-    """Forwards of a token, a chain and a tree while torch raises at any call that waits for the device."""
+    """Run forwards of a token, a chain and a tree while torch raises at any call that waits for the device."""
     engine = day.engine
     engine.start(day.prompts[0], 32, Walk(None, 0), Needs(), Clock(day.device))
     drafts = [EMPTY, Draft.chain([5, 6, 7]), Draft([5, 6, 7, 8], [-1, -1, 0, 1])]
-    for draft in drafts:  # recorded, where nothing was recorded ahead
+    for draft in drafts:  # the first forward of a width may be recorded
         engine.forward(draft)
         engine.settle(1)
     waited = 0
     for draft in drafts:
-        if day.device.type == "cuda":
-            torch.cuda.set_sync_debug_mode("error")
         try:
-            engine.forward(draft)
+            with _sync_debug(day, "error"):
+                engine.forward(draft)
         except RuntimeError:
             waited += 1
-        finally:
-            if day.device.type == "cuda":
-                torch.cuda.set_sync_debug_mode("default")
         engine.settle(1)
     return [Goal("forwards that wait for the device, of 3", float(waited), 0)]
 
 
+@contextlib.contextmanager
+def _sync_debug(day: Day, mode: str) -> Iterator[None]:
+    """Let torch report calls that wait for a GPU; does nothing on a CPU."""
+    if day.device.type == "cuda":
+        torch.cuda.set_sync_debug_mode(mode)
+    try:
+        yield
+    finally:
+        if day.device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+
+
 def compare_loops(day: Day) -> list[Goal]:
-    """Tokens/s of our loops over the library's."""
+    """Compare the throughput of our loops with the loops of transformers."""
     methods = {name: day.methods[name] for name in ("vanilla", "pld", "token_recycling")}
     return _against_generate(day, methods, day.prompts)
 
 
 def compare_compiled(day: Day) -> list[Goal]:
-    """Tokens/s of the library's compiled loop on a static cache, and of ours, over its plain one."""
+    """Compare the compiled loop of transformers on a static cache, and ours, with its plain one."""
     compiled = HFCompiled(compile=not day.rehearse)
     compiled.bind(day.target(day.model))
     return _against_generate(day, {"vanilla": day.methods["vanilla"], "hf_compiled": compiled}, day.prompts[:3])
 
 
 def _against_generate(day: Day, methods: Mapping[str, Method], prompts: Sequence[Sequence[int]]) -> list[Goal]:
-    """Vanilla over the library's ``generate``, each drafter over its prompt lookup: ratios of tokens/s, interleaved."""
+    """Compare vanilla with ``generate`` of transformers, and each drafter with its prompt lookup, interleaved."""
     model, clock, tokens = day.model, Clock(day.device), day.tokens
     model.generation_config = GenerationConfig()
 
@@ -204,7 +209,7 @@ def _against_generate(day: Day, methods: Mapping[str, Method], prompts: Sequence
 
 
 def time_the_host(day: Day) -> list[Goal]:
-    """Host time a step that the device waits for, blocking reads a step, and phases over the wall."""
+    """Measure per step the host time that the device waits for and the blocking reads; and the sum of the phases."""
     clock, goals, prompt = Clock(day.device), [], day.prompts[0]
     on_gpu = day.device.type == "cuda"
     for name, method in day.methods.items():
@@ -225,68 +230,59 @@ def time_the_host(day: Day) -> list[Goal]:
 
 
 def _busy(day: Day, nodes: int, clock: Clock) -> float:
-    """[s] of the device's own time for a forward of a chain: many enqueued at once, nothing read in between."""
+    """The device's own time [s] of a forward of a chain: many are enqueued, and nothing is read in between."""
     prompt = day.prompts[0]
     day.engine.start(prompt, 64, Walk(None, 0), Needs(), clock)
     draft = Draft.chain(prompt[:nodes]) if nodes else EMPTY
-    best = float("inf")
+    times = []
     for _ in range(3):
         clock.synchronize()
         start = time.perf_counter()
         for _ in range(20):
             day.engine.forward(draft)
         clock.synchronize()
-        best = min(best, (time.perf_counter() - start) / 20)
-    return best
+        times.append((time.perf_counter() - start) / 20)
+    return min(times)
 
 
 def _reads(day: Day, method: Method, request: Request, clock: Clock) -> float:
-    """Blocking reads of one request's steps: as CUDA reports them, on a CPU as they are called."""
+    """The number of blocking reads in a request's steps: reported by CUDA, or on a CPU counted at their call."""
     engine: Any = day.engine
-    if not torch.cuda.is_available():
+    if day.device.type != "cuda":
         counter = OpCounter()
         engine.start = counter.within("prefill", engine.start)
         with counter.counting():
             decode(engine, method, request, clock)
         del engine.start
         return counter.syncs["rest"]
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
-            decode(engine, method, request, clock)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with _sync_debug(day, "warn"), warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        decode(engine, method, request, clock)
     return sum("synchroniz" in str(each.message) for each in found)
 
 
 def keep_memory(day: Day) -> list[Goal]:
-    """Memory between case 10 and the last, and what keeping whole trees costs, on and off in turn."""
+    """Compare memory after case 10 and after the last, and the throughput with and without keeping complete trees."""
     cases, clock = 20 if day.rehearse else 400, Clock(day.device)
     method, prompt = day.methods["pld"], day.prompts[0][:64]
-    early: int | None = None
+    allocated: list[int] = []
     for number in range(cases):
         decode(day.engine, method, Request(prompt, 4, None, number), clock)
-        if number == 9:
-            early = _allocated()
-    late = _allocated()
+        if day.device.type == "cuda":
+            allocated.append(torch.cuda.memory_allocated())
     rates: dict[bool, list[float]] = {True: [], False: []}
     for number in range(24):
         for kept in (True, False) if number % 2 else (False, True):
-            start = time.perf_counter()  # around the whole call: trees are written down once its own clock has stopped
+            start = time.perf_counter()  # around the complete call: trees are written after its own clock has stopped
             out = decode(day.engine, method, Request(prompt, day.tokens, None, 0, keep_trees=kept), clock)
             if number > 1:
                 rates[kept].append(len(out.ids) / (time.perf_counter() - start))
-    grown = None if early is None or late is None else float(late - early)
+    grown = float(allocated[-1] - allocated[9]) if allocated else None
     ratio = statistics.median(rates[True]) / statistics.median(rates[False])
     return [
         Goal(f"memory, case {cases} over case 10", grown, 0, unit="bytes"),
         Goal("tokens/s, whole trees kept over not", ratio, 0.995, least=True),
     ]
-
-
-def _allocated() -> int | None:
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else None
 
 
 SECTIONS: list[tuple[str, Section]] = [

@@ -1,14 +1,15 @@
-"""Attention and matrix products as a step of a 7B shape has them, each over the time of reading its memory once."""
+"""Time attention and matrix products of a 7B shape's step, and compare each with reading its memory once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
@@ -25,37 +26,41 @@ BACKENDS = {
 }
 HEADS, HEAD = 32, 128  # query heads, size of a head
 ROUNDS = 20
-SPREAD = 256 << 20  # [bytes] calls in turn read so much: several times a cache, as the layers of a step do
+SPREAD = 256 << 20  # [bytes] that calls in turn read: several times a cache, as the layers of a step do
 FLEX_SHAPES = [(2048, 8), (2048, 64)]  # (keys, rows): each is compiled, in many seconds
 PRODUCTS = [(4096, 12288), (4096, 4096), (4096, 22016), (11008, 4096), (4096, 32000)]
 Call = Callable[[], Any]
 
 
 def time_calls(day: Day, calls: Sequence[Call]) -> float:
-    """[us] of one of these calls, which read different memory: the median of rounds over all of them.
+    """Time [us] one of these calls, which read different memory: the median of rounds over all of them.
 
-    On a GPU they are recorded as one graph, so that the host's time to launch them is no part of it.
+    On a GPU they are recorded as one graph, which excludes the host's time to launch them.
     """
-    work = _record(day, calls) if day.device.type == "cuda" else lambda: [call() for call in calls]
-    times = []
-    for _ in range(2 if day.rehearse else ROUNDS):
-        wait(day.device)
-        start = time.perf_counter()
-        work()
-        wait(day.device)
-        times.append(time.perf_counter() - start)
-    return 1e6 * sorted(times[1:])[len(times[1:]) // 2] / len(calls)
 
-
-def _record(day: Day, calls: Sequence[Call]) -> Call:
-    for call in calls[:2]:
-        call()
-    wait(day.device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    def work() -> None:
         for call in calls:
             call()
-    return graph.replay
+
+    replay: Call = work
+    if day.device.type == "cuda":
+        for call in calls[:2]:
+            call()
+        wait(day.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        replay = graph.replay
+    times = sorted([_time_once(day, replay) for _ in range(2 if day.rehearse else ROUNDS)][1:])
+    return 1e6 * times[len(times) // 2] / len(calls)
+
+
+def _time_once(day: Day, call: Call) -> float:
+    wait(day.device)
+    start = time.perf_counter()
+    call()
+    wait(day.device)
+    return time.perf_counter() - start
 
 
 class Rows:
@@ -65,44 +70,43 @@ class Rows:
     """
 
     def __init__(self, day: Day, rows: int, keys: int, heads: int, masked: bool) -> None:
-        self.count, self.keys, self.heads = rows, keys, heads
         options: Any = {"device": day.device, "dtype": day.dtype}
+        self.count, self.keys = rows, keys
         self.nbytes = 2 * heads * keys * HEAD * day.dtype.itemsize
-        self.copies = 2 if day.rehearse else max(2, -(-SPREAD // self.nbytes))
         self.query = torch.randn(1, HEADS, rows, HEAD, **options)
-        self.memory = torch.randn(self.copies, 2, 1, heads, keys, HEAD, **options)
-        self.mask = torch.zeros(1, 1, rows, keys, **options) if masked else None
-        if self.mask is not None:
-            self.mask[..., -rows:] = torch.full((rows, rows), float("-inf")).triu(1).to(self.mask)
+        self.memory = torch.randn(_copies(day, self.nbytes), 2, 1, heads, keys, HEAD, **options)
+        mask = torch.zeros(1, 1, rows, keys, **options) if masked else None
+        if mask is not None:
+            mask[..., -rows:] = torch.full((rows, rows), float("-inf")).triu(1).to(mask)
+        self.attend = partial(scaled_dot_product_attention, attn_mask=mask, enable_gqa=heads != HEADS)
 
     def calls(self) -> list[Call]:
-        """By torch, with the kernel that is allowed."""
-        grouped = self.heads != HEADS
-
-        def make(keys: Tensor, values: Tensor) -> Call:
-            return lambda: scaled_dot_product_attention(self.query, keys, values, self.mask, enable_gqa=grouped)
-
-        return [make(*each) for each in self.memory]
+        """Return calls of torch's attention, with the kernel that is allowed."""
+        return [partial(self.attend, self.query, *each) for each in self.memory]
 
     def tree_calls(self, day: Day, way: str) -> list[Call]:
-        """By an attention that reads lengths and ancestors on the device. Raises InputError where it does not run."""
+        """Return calls of an attention that reads lengths and ancestors on the device.
+
+        Raises InputError if it does not run here.
+        """
         attend = find_attention(way, day.device, day.dtype, HEAD)
         assert attend is not None
         bits = torch.from_numpy(pack_bits(np.tri(self.count, dtype=bool))).to(day.device)
         depths = torch.arange(self.count, device=day.device)
         mask = TreeMask(attend, torch.tensor([self.keys - self.count], device=day.device), depths, bits, None)
         query = self.query[0].transpose(0, 1).contiguous()
+        return [partial(attend, query, keys, values, mask) for keys, values in self.memory]
 
-        def make(keys: Tensor, values: Tensor) -> Call:
-            return lambda: attend(query, keys, values, mask)
 
-        return [make(*each) for each in self.memory]
+def _copies(day: Day, nbytes: int) -> int:
+    """The number of copies of a memory that together exceed the caches."""
+    return 2 if day.rehearse else max(2, -(-SPREAD // nbytes))
 
 
 def plan_attention(day: Day) -> list[dict[str, Any]]:
-    """Torch's kernels: the first call of a shape, which may plan, against later ones; '' = does not take it.
+    """Time torch's kernels: the first call of a shape, which may plan, and later ones; '' if a kernel refuses it.
 
-    Prompts of lengths next to each other show what a plan of an exact shape costs.
+    Prompts of neighbouring lengths show the cost of a plan for an exact shape.
     """
     shapes = [(rows, keys, masked) for rows in (1, 8, 64, 96) for keys in (512, 2048) for masked in (False, True)]
     shapes += [(count, count, True) for count in (401, 402, 403)]
@@ -118,23 +122,20 @@ def _time_backend(day: Day, backend: str, rows: Rows) -> dict[str, Any]:
     calls = rows.calls()
     try:
         with sdpa_kernel(BACKENDS[backend]):
-            wait(day.device)
-            start = time.perf_counter()
-            calls[0]()
-            wait(day.device)
-            first = 1e3 * (time.perf_counter() - start)
+            first = 1e3 * _time_once(day, calls[0])
             return {"first, ms": first, "later, us": time_calls(day, calls)}
-    except RuntimeError as error:  # torch's word for a kernel that does not take such a call
+    except RuntimeError as error:  # torch's error for a kernel that does not take such a call
         return {"first, ms": "", "later, us": "", "why not": str(error).splitlines()[0][:80]}
 
 
 def compare_kernels(day: Day) -> list[dict[str, Any]]:
     """Time each kernel's attention of a draft's rows [us], and compare it with reading keys and values once."""
     read_s = _seconds_a_byte(day)
+    counts, lengths, heads = ((1, 8), (32,), (32,)) if day.rehearse else ((1, 8, 64, 96), (512, 2048, 8192), (32, 8))
     found = []
-    for count, keys, heads in _kernel_shapes(day):
-        rows = Rows(day, count, keys, heads, count > 1)
-        row: dict[str, Any] = {"rows": count, "keys": keys, "key heads": heads, "bound": 1e6 * rows.nbytes * read_s}
+    for count, keys, some in product(counts, lengths, heads):
+        rows = Rows(day, count, keys, some, count > 1)
+        row: dict[str, Any] = {"rows": count, "keys": keys, "key heads": some, "bound": 1e6 * rows.nbytes * read_s}
         row |= {backend: _time_backend(day, backend, rows)["later, us"] for backend in BACKENDS}
         for way in (TRITON, *([FLEX] if day.rehearse or (keys, count) in FLEX_SHAPES else [])):
             try:
@@ -145,34 +146,19 @@ def compare_kernels(day: Day) -> list[dict[str, Any]]:
     return found
 
 
-def _kernel_shapes(day: Day) -> Iterator[tuple[int, int, int]]:
-    """(rows fed, keys read, heads of keys)."""
-    counts, lengths, heads = ((1, 8), (32,), (32,)) if day.rehearse else ((1, 8, 64, 96), (512, 2048, 8192), (32, 8))
-    return ((count, keys, some) for count in counts for keys in lengths for some in heads)
-
-
 def multiply_few_rows(day: Day) -> list[dict[str, Any]]:
-    """Matrix products at few rows [us], over reading the weight once."""
+    """Time matrix products at few rows [us], and compare them with reading the weight once."""
     read_s = _seconds_a_byte(day)
     found = []
     for inner, outer in [(256, 704)] if day.rehearse else PRODUCTS:
         size = inner * outer * day.dtype.itemsize
-        copies = 2 if day.rehearse else max(2, -(-SPREAD // size))
-        weights = torch.randn(copies, outer, inner, device=day.device, dtype=day.dtype)
+        weights = torch.randn(_copies(day, size), outer, inner, device=day.device, dtype=day.dtype)
         for count in (1, 2, 4, 8, 16, 32, 64, 96):
-            took = time_calls(day, _products(day, weights, count))
+            given = torch.randn(count, inner, device=day.device, dtype=day.dtype)
+            took = time_calls(day, [partial(linear, given, weight) for weight in weights])
             over = took / (1e6 * size * read_s)
             found.append({"weight": f"{inner} x {outer}", "rows": count, "us": took, "over the bound": over})
     return found
-
-
-def _products(day: Day, weights: Tensor, count: int) -> list[Call]:
-    given = torch.randn(count, weights.shape[2], device=day.device, dtype=day.dtype)
-
-    def make(weight: Tensor) -> Call:
-        return lambda: linear(given, weight)
-
-    return [make(weight) for weight in weights]
 
 
 def _seconds_a_byte(day: Day) -> float:

@@ -1,4 +1,4 @@
-"""What a user would run, through the commands: a latency profile, a timed run with its prediction, drafters."""
+"""Run the commands of a user: a latency profile, a timed run with its prediction, a draft model, heads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DRAFT_1B = {
 
 
 def call(day: Day, *command: str) -> str:
-    """What a command of the package prints. Raises RuntimeError with its last words where it fails."""
+    """Run a command of the package; returns its output. Raises RuntimeError with the end of stderr if it fails."""
     if missing := missing_packages():
         raise RuntimeError(f"packages missing: {', '.join(missing)}; carry their wheels, or pip install -e .")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "HF_HUB_OFFLINE": "1"}
@@ -43,71 +43,58 @@ def call(day: Day, *command: str) -> str:
 
 
 def specbench(day: Day, folder: str, *overrides: str) -> list[dict[str, Any]]:
-    """The rows over all categories of a run into a folder of the day, which may be there already."""
-    directory = day.out / folder
-    device = f"model.device={day.device.type}"
-    call(day, "-m", "specbench", device, *overrides, f"hydra.run.dir={directory}", "report.plots=false")
-    return read_rows(directory)
+    """Run ``specbench`` into a folder of the day, or resume it; returns the summary's rows over all categories.
 
-
-def read_rows(directory: Path) -> list[dict[str, Any]]:
-    """Of ``summary.csv`` the rows over all categories, in the columns that are not blank."""
-    with (directory / "summary.csv").open(encoding="utf-8", newline="") as file:
+    The rows have the columns that are not blank.
+    """
+    small = ["suite.first=2", "decode.max_new_tokens=12"] if day.rehearse else ["decode.max_new_tokens=128"]
+    settings = [f"model.device={day.device.type}", "suite.limit=1", "measure=quick", *small, "report.plots=false"]
+    call(day, "-m", "specbench", *settings, *overrides, f"hydra.run.dir={day.out / folder}")
+    with (day.out / folder / "summary.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["category"] == OVERALL]
     chosen = [name for name in COLUMNS if any(row[name] for row in rows)]
-    return [{name: _number(row[name]) for name in chosen} for row in rows]
-
-
-def _number(text: str) -> float | str:
-    return float(text) if re.fullmatch(r"[-+.\de]+", text) else text
+    return [{name: float(row[name]) if re.fullmatch(r"[-+.\de]+", row[name]) else row[name] for name in chosen}
+            for row in rows]  # fmt: skip
 
 
 def target(day: Day) -> list[str]:
-    """The model whose times are wanted."""
+    """Return the settings of the 7B shape, or of a small one."""
     return ["model=random" if day.rehearse else "model=random_7b", "engine.max_nodes=128"]
 
 
-def few(day: Day) -> list[str]:
-    """How many cases and tokens."""
-    small = ["suite.first=2", "decode.max_new_tokens=12"]
-    return ["suite.limit=1", "measure=quick", *(small if day.rehearse else ["decode.max_new_tokens=128"])]
-
-
 def profile_latency(day: Day) -> str:
-    """The latency profile of the 7B shape, as a table."""
+    """Measure the latency profile of the 7B shape; returns its table."""
     size = ["--fed", "1,4", "--contexts", "25", "--rounds", "2"] if day.rehearse else ["--fed", FED]
     device = f"model.device={day.device.type}"
     return call(day, "-m", "specbench", "profile", *target(day), device, *size, "--out", str(day.out / "profiles"))
 
 
 def time_a_trace(day: Day) -> list[dict[str, Any]]:
-    """``engine=timed``: the bundled model's answers lead the 7B shape; the profile above predicts beside it."""
-    specbench(day, "trace", "model=tiny", "method=[]", *few(day))
+    """Time the 7B shape along the bundled model's answers (``engine=timed``), with predictions by its profile."""
+    specbench(day, "trace", "model=tiny", "method=[]")
     methods = "method=[pld,sam,token_recycling,cacheback_no_frozen]"
     trace = f"model.trace={day.out / 'trace' / 'records.jsonl'}"
     return specbench(day, "timed", *target(day), "engine=timed", trace, methods)
 
 
 def draft_with_a_model(day: Day) -> list[dict[str, Any]]:
-    """Speculative sampling with a draft model of 1.1 billion random weights, on the device beside the target."""
+    """Run speculative sampling with a draft model of 1.1 billion random weights on the target's device."""
     folder = day.out / "draft_1b"
     if not folder.is_dir():
         sizes = {**SHAPE_SMALL, "vocab_size": 4096} if day.rehearse else DRAFT_1B
-        model = random_model("llama", sizes, day.dtype, day.device)
-        model.save_pretrained(folder)
+        random_model("llama", sizes, day.dtype, day.device).save_pretrained(folder)
         AutoTokenizer.from_pretrained(ASSETS / "tiny").save_pretrained(folder)
-        del model
         if day.device.type == "cuda":
             torch.cuda.empty_cache()
     draft = f"method.speculative_sampling.draft={folder}"
-    return specbench(day, "drafted", *target(day), "method=[speculative_sampling]", draft, *few(day))
+    return specbench(day, "drafted", *target(day), "method=[speculative_sampling]", draft)
 
 
 def draft_with_heads(day: Day) -> list[dict[str, Any]]:
-    """Heads of EAGLE's and Medusa's shapes with random weights: their time, never their acceptance."""
+    """Run heads of EAGLE's and Medusa's shapes with random weights, to measure their time, not their acceptance."""
     heads = [f"model.heads.{name}=random" for name in ("eagle", "eagle3", "medusa")]
     methods = "method=[eagle,medusa]" if day.rehearse else "method=[eagle,eagle2,eagle3,medusa]"
-    return specbench(day, "heads", *target(day), methods, *heads, *few(day))
+    return specbench(day, "heads", *target(day), methods, *heads)
 
 
 SECTIONS: list[tuple[str, Section]] = [

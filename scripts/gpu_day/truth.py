@@ -1,4 +1,4 @@
-"""Which kernels are chosen and what they cost, whether the fast engine is right here, and what memory does."""
+"""Check that the fast engine is right on this machine, which kernels torch chooses, and the use of memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 import tomllib
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ TOKENS = 64
 
 
 def describe_machine(day: Day) -> dict[str, Any]:
-    """What a reader of the other figures must know, and the packages of ``product`` that are missing."""
+    """Describe the device, the machine and the versions, and list the missing packages of ``product``."""
     return {"device": str(day.device), "missing packages": missing_packages(), **versions(), **machine()}
 
 
@@ -53,13 +54,13 @@ def missing_packages() -> list[str]:
 
 
 def compare_ids(day: Day) -> list[Goal]:
-    """Small models of every family in float32: the fast engine's ids and logits against the eager one's."""
+    """Compare ids and logits of the fast and the eager engine on small models of every family in float32."""
     day.bind(random_model("llama", SMALL, torch.float32, day.device))
     return equality(day.few_methods, day.device, day.cases)
 
 
 def equality(methods: Mapping[str, Method], device: torch.device, cases: int) -> list[Goal]:
-    """Compare the engines in float32: requests whose ids differ, and the logits' largest relative difference.
+    """Count the requests whose ids differ between the engines, and measure the largest difference of logits.
 
     cases: requests of each family and method.
     """
@@ -68,50 +69,47 @@ def equality(methods: Mapping[str, Method], device: torch.device, cases: int) ->
         model = random_model(family, {**SMALL, **extra}, torch.float32, device)
         engines = [kind(model, 512, frozenset(), 128) for kind in (EagerEngine, FastEngine)]
         check_engine(engines[1], model)
-        worst = max(worst, _apart(engines))
-        for method in methods.values():
-            for case in range(cases):
-                eager, fast = (ids_of(engine, method, _prompt(case, 499), TOKENS) for engine in engines)
-                diverged += eager != fast
-                requests += 1
+        eager, fast = (_read_logits(engine) for engine in engines)
+        worst = max(worst, float((eager - fast).abs().max() / eager.abs().max()))
+        for method, case in product(methods.values(), range(cases)):
+            ids, others = (ids_of(engine, method, _prompt(case, 499), TOKENS) for engine in engines)
+            diverged += ids != others
+            requests += 1
     return [
-        Goal(f"float32 ids that part, of {requests} requests", float(diverged), 0),
+        Goal(f"float32 ids that differ, of {requests} requests", float(diverged), 0),
         Goal("float32 logits, largest difference over their largest", worst, 1e-5),
     ]
 
 
 @torch.inference_mode()
-def _apart(engines: list[Any]) -> float:
-    prompt, needs = _prompt(9, 499), Needs(prompt_topk=499, node_topk=499)
-    rows = []
-    for engine in engines:
-        top = engine.start(prompt, 4, Walk(None, 0), needs, Clock(engine.device)).topk
-        rows.append(torch.zeros_like(top.logits).scatter_(1, top.ids, top.logits))
-    return float((rows[0] - rows[1]).abs().max() / rows[0].abs().max())
+def _read_logits(engine: Any) -> torch.Tensor:
+    needs = Needs(prompt_topk=499, node_topk=499)
+    top = engine.start(_prompt(9, 499), 4, Walk(None, 0), needs, Clock(engine.device)).topk
+    return torch.zeros_like(top.logits).scatter_(1, top.ids, top.logits)
 
 
 def look_at_ties(day: Day) -> list[Goal]:
-    """The bundled model in bfloat16: requests whose ids differ between a method and vanilla, and the gap there.
+    """Count the requests whose ids differ between a method and vanilla for the bundled model in bfloat16.
 
-    The gap is by how much the target's own teacher-forced logits prefer another token: a tie is small.
+    The gap at the difference is the amount by which the target's own teacher-forced logits prefer another token; it is
+    small for a tie.
     """
     card = read_card(path=str(ASSETS / "tiny"), dtype="bfloat16", device=str(day.device))
     model = load_model(card)
     day.bind(model)
     engine = FastEngine(model, 1024, frozenset(), 128)
     diverged, requests, worst = 0, 0, 0.0
-    for name in [name for name in day.few_methods if name != "vanilla"]:
-        for case in range(2 * day.cases):
-            prompt = _prompt(case, card.vocab_size)
-            truth, ids = (ids_of(engine, day.methods[each], prompt, TOKENS) for each in ("vanilla", name))
-            requests += 1
-            if truth != ids:
-                diverged += 1
-                worst = max(worst, *engine.gaps(prompt, ids))
+    for name, case in product([name for name in day.few_methods if name != "vanilla"], range(2 * day.cases)):
+        prompt = _prompt(case, card.vocab_size)
+        truth, ids = (ids_of(engine, day.methods[each], prompt, TOKENS) for each in ("vanilla", name))
+        requests += 1
+        if truth != ids:
+            diverged += 1
+            worst = max(worst, *engine.gaps(prompt, ids))
     kind = str(engine.dtype).removeprefix("torch.")
     return [
-        Goal(f"{kind} ids that part from vanilla's, of {requests} requests", float(diverged)),
-        Goal(f"{kind} largest gap to the argmax where they part", worst),
+        Goal(f"{kind} ids that differ from vanilla's, of {requests} requests", float(diverged)),
+        Goal(f"{kind} largest gap to the argmax where they differ", worst),
     ]
 
 
@@ -122,13 +120,13 @@ def _prompt(case: int, vocab: int) -> list[int]:
 
 
 def grow_and_run_out(day: Day) -> list[Goal]:
-    """Ids of a short request: at first, behind a long one that moved the cache, and behind one without memory."""
+    """Compare the ids of a short request before and after a long one, which moved the cache, and a failed one."""
     day.bind(day.model)
     engine, vanilla = day.engine, day.methods["vanilla"]
     short = day.prompts[0][:50]
     first = ids_of(engine, vanilla, short, day.tokens)
     ids_of(engine, vanilla, (day.prompts[0] * 40)[: engine.context - 200], day.tokens)
-    behind_long = ids_of(engine, vanilla, short, day.tokens)
+    after_long = ids_of(engine, vanilla, short, day.tokens)
     context, engine.context = engine.context, 1 << 42
     refused = 0.0
     try:
@@ -137,11 +135,11 @@ def grow_and_run_out(day: Day) -> list[Goal]:
         refused = 1.0
     finally:
         engine.context = context
-    behind_none = ids_of(engine, vanilla, short, day.tokens)
+    after_refusal = ids_of(engine, vanilla, short, day.tokens)
     return [
-        Goal("ids that part behind a long request", float(behind_long != first), 0),
+        Goal("ids that differ after a long request", float(after_long != first), 0),
         Goal("a request without memory is refused", refused, 1, least=True),
-        Goal("ids that part behind a request without memory", float(behind_none != first), 0),
+        Goal("ids that differ after a request without memory", float(after_refusal != first), 0),
     ]
 
 

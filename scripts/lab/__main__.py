@@ -16,17 +16,17 @@ from specbench.screen import fail
 
 COMMANDS = {
     "peers": "our methods timed against the loops of transformers and of other runtimes",
-    "forwards": "compiled code against torch's operations for a draft's forward on a CPU",
-    "batches": "steps of several requests that share forwards, and other runtimes' batches",
-    "overhead": "what a method costs a step in addition to the target's forward",
+    "forwards": "a draft's forward on a CPU, by compiled code and by torch's operations",
+    "batches": "steps of several requests that share forwards, and the batches of other runtimes",
+    "overhead": "what a method costs per step in addition to the target's forward",
     "drafters": "time and memory of drafters alone, without a target",
-    "replay": "what the harness costs a step of a replay",
+    "replay": "what the harness costs per step of a replay",
     "memory": "peak memory of a long request, against its bound",
-    "answer": "time and memory of a long answer's records, report and judgement",
-    "judge": "which faults the judge of losslessness finds, and what rounding does",
-    "kernels": "what the Triton kernels take of an H100, by the compiler",
-    "servers": "a real serving engine started, and its rows compared with this harness's runtime",
-    "client": "CPU time of the client of a server for an event",
+    "answer": "time and memory of a long answer's records, report and lossless check",
+    "judge": "which faults the lossless check finds, and the effect of rounding",
+    "kernels": "the resources of an H100 that the Triton kernels take, by the compiler",
+    "servers": "a real serving engine is started, and its rows are compared with this harness's runtime",
+    "client": "CPU time of a server's client per event",
     "load": "recorded requests served on a simulated clock",
 }
 
@@ -35,21 +35,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code, 2 for wrong input."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     commands = "\n".join(f"  {name:<10} {summary}" for name, summary in COMMANDS.items())
+    verbatim = argparse.RawDescriptionHelpFormatter
     table = argparse.ArgumentParser(
-        "python -m scripts.lab",
-        description=f"{__doc__}\ncommands:\n{commands}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "python -m scripts.lab", description=f"{__doc__}\ncommands:\n{commands}", formatter_class=verbatim
     )
     table.add_argument("command", choices=COMMANDS, metavar="COMMAND")
     name = table.parse_args(arguments[:1]).command
     command = importlib.import_module(f"scripts.lab.{name}")
-    parser = argparse.ArgumentParser(
-        f"{table.prog} {name}", description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    command.add_options(parser)
-    given = parser.parse_intermixed_args(arguments[1:])
+    parser = argparse.ArgumentParser(f"{table.prog} {name}", description=command.__doc__, formatter_class=verbatim)
     try:
-        return command.run(given) or 0
+        return command.run(parser, arguments[1:]) or 0
     except InputError as error:
         return fail(str(error), name)
 

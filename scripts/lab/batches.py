@@ -7,17 +7,17 @@
 
 The first arguments are those of ``specbench``. One request without a batch, the same again as the control, and each
 number of requests take turns on one loaded model; the figures are medians of the ratios of the turns. The bound is that
-of one request whose forwards feed as many rows: T(1) / T(q) times the requests. Host: a step's time outside of the
-forward, where it is compiled code. With --library or --url, whole answers by turns with another runtime's batches; the
-processor's time is that of this process, and a server that keeps prompts (vLLM without --no-enable-prefix-caching)
-reads none after the first turn.
+of one request whose forwards feed as many rows: T(1) / T(q) times the requests. Host is a step's time outside of the
+forward, if the forward is compiled code. With --library or --url, complete answers are timed in turn with another
+runtime's batches; the processor's time is the one of this process, and a server that keeps prompts (vLLM without
+--no-enable-prefix-caching) reads none after the first turn.
 """
 
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from methods.openvino_genai import OpenvinoBatches
-from scripts.lab.materials import load_engine, print_head, print_row
+from scripts.lab.materials import load_engine, print_table
 from specbench.decode.walk import Walk
 from specbench.input import whole_numbers
 from specbench.models.engine import SILENT, Batch, Engine
@@ -41,8 +41,8 @@ NEEDS = Needs()
 Answers = Callable[[Sequence[Sequence[int]], int], list[list[int]]]  # prompts, tokens of each answer -> greedy answers
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Add the command's options."""
+def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
+    """Print one row per number of requests."""
     parser.add_argument("overrides", nargs="*", help="of specbench: model=..., engine=..., model.threads=...")
     parser.add_argument("--requests", type=whole_numbers, default=[1, 2, 4, 8, 16, 64], help="at once")
     parser.add_argument("--nodes", type=int, default=0, help="of each draft, a chain that is never right")
@@ -50,12 +50,9 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--blocks", type=int, default=15, help="turns of each")
     parser.add_argument("--steps", type=int, default=30, help="in a turn")
     other = parser.add_mutually_exclusive_group()
-    other.add_argument("--library", choices=LIBRARIES, help="whole answers, next to its continuous batching")
-    other.add_argument("--url", help="whole answers, next to the batches of the vLLM server there")
-
-
-def run(given: Namespace) -> None:
-    """Time, and print the table."""
+    other.add_argument("--library", choices=LIBRARIES, help="complete answers, compared with its continuous batching")
+    other.add_argument("--url", help="complete answers, compared with the batches of the vLLM server at this address")
+    given = parser.parse_intermixed_args(arguments)
     job, model, engine = load_engine(["method=[]", *given.overrides], 64)
     bench = TogetherBench(engine, len(model.get_input_embeddings().weight), given.context, given.steps)
     if given.library or given.url:
@@ -64,7 +61,7 @@ def run(given: Namespace) -> None:
             peer = OpenvinoBatches()
             peer.bind(Target(job.source.card, model, max_nodes=1, sampling=None))
             answer = peer.answer
-        bench.compare(answer, given.requests, given.steps, given.blocks)
+        bench.compare(answer, given.requests, given.blocks)
     else:
         bench.measure(given.requests, given.nodes, given.blocks)
     about = f"{job.source.card.name}, {job.source.card.dtype}, engine={engine.kind.value}: {engine.describe_forward()}"
@@ -73,10 +70,10 @@ def run(given: Namespace) -> None:
 
 
 class TogetherBench:
-    """Turns of steps on one engine whose drafts are wrong, so that each request emits about one token a step."""
+    """Turns of steps on one engine. All drafts are wrong, so that each request emits about one token per step."""
 
     def __init__(self, engine: Engine, vocab: int, context: int, steps: int) -> None:
-        """vocab: ids to draw from. context: [tokens] of a prompt. steps: in a turn."""
+        """Draw tokens. vocab: ids to draw from. context: [tokens] of a prompt. steps: in a turn."""
         self._engine, self._steps = engine, steps
         self._ids = np.random.default_rng(0).integers(0, vocab, 1 << 16)
         self._context, self._answer = context, (engine.max_nodes + 1) * steps + 1
@@ -98,7 +95,7 @@ class TogetherBench:
         return drawn
 
     def alone(self, nodes: int) -> float:
-        """Return the [s] a step of one request without a batch, with drafts of ``nodes``."""
+        """Return the time [s] per step of one request without a batch, with drafts of ``nodes``."""
         engine, draft, limit = self._engine, Draft.chain(self._draw(nodes)), self._answer
         engine.reserve(self._context + limit)
         engine.start(self._draw(self._context), limit, Walk(None, 0), NEEDS, SILENT)
@@ -109,7 +106,7 @@ class TogetherBench:
         return (time.perf_counter() - start) / self._steps
 
     def together(self, batch: Batch, nodes: int) -> tuple[float, float]:
-        """Return the [s] a step of all requests that the batch has room for, and its part outside compiled forwards."""
+        """Return the time [s] per step of a batch with all its requests, and its part outside compiled forwards."""
         handles = []
         for number in range(batch.requests):
             prompt = self._draw(self._context, number)
@@ -133,23 +130,22 @@ class TogetherBench:
         batches = [self._engine.batch(size, room) for size in sizes]
         fed = [min(size * (1 + nodes), self._engine.max_nodes + 1) - 1 for size in sizes]
         times = [
-            [self.alone(nodes), self.alone(nodes)]
-            + [self.alone(count) for count in fed]
+            [*(self.alone(count) for count in (nodes, nodes, *fed))]
             + [each for batch in batches for each in self.together(batch, nodes)]
             for _ in range(blocks)
         ]
         own, again, wide, shared = np.split(np.array(times).T, [1, 2, 2 + len(sizes)])
-        steps, host = shared[::2], 1e6 * np.median(shared[1::2], axis=1)
-        print_head(
-            "requests", "ms a step", "over one without a batch", "tokens/s over it", "bound", "host [us]", left=()
-        )
-        print_row("without", f"{1e3 * np.median(own):.3f}", 1, 1, "", "")
-        print_row("control", f"{1e3 * np.median(again):.3f}", f"{np.median(again / own):.3f}", "", "", "")
+        rows: list[list[object]] = [["without", f"{1e3 * np.median(own):.3f}", 1, 1, "", ""],
+                ["control", f"{1e3 * np.median(again):.3f}", f"{np.median(again / own):.3f}", "", "", ""]]  # fmt: skip
         for place, size in enumerate(sizes):
-            ratio, bound = np.median(steps[place] / own), np.median(size * own / wide[place])
-            whole = size * (1 + nodes) == fed[place] + 1
-            figures = f"{1e3 * np.median(steps[place]):.3f}", f"{ratio:.3f}", f"{size / ratio:.2f}"
-            print_row(size, *figures, f"{bound:.2f}" if whole else "", f"{host[place]:.0f}")
+            steps, host = shared[2 * place : 2 * place + 2]
+            ratio = np.median(steps / own)
+            fits = size * (1 + nodes) == fed[place] + 1
+            bound = f"{np.median(size * own / wide[place]):.2f}" if fits else ""
+            milliseconds, microseconds = f"{1e3 * np.median(steps):.3f}", f"{1e6 * np.median(host):.0f}"
+            rows.append([size, milliseconds, f"{ratio:.3f}", f"{size / ratio:.2f}", bound, microseconds])
+        columns = ("requests", "ms a step", "over one without a batch", "tokens/s over it", "bound", "host [us]")
+        print_table(columns, rows, left=())
 
     def answer(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
         """Return greedy answers of ``tokens`` each, read and decoded in a batch of their own."""
@@ -165,30 +161,32 @@ class TogetherBench:
         return answers
 
     @torch.inference_mode()
-    def compare(self, answer: Answers, sizes: Sequence[int], tokens: int, blocks: int) -> None:
-        """Print a table of whole answers by turns: ours, theirs, and ours again as the control.
+    def compare(self, answer: Answers, sizes: Sequence[int], blocks: int) -> None:
+        """Print a table of complete answers, one token per step: ours, theirs, and ours again as the control, in turn.
 
         Each of our calls makes its cache.
         """
         self._engine.eos = frozenset()
-        print_head("requests", "theirs over ours, clock", "processor", "ours again", "same ids", left=())
-        for size in sizes:
-            prompts, ratios, same = [self._draw(self._context, number) for number in range(size)], [], True
-            for _ in range(blocks + 1):  # the first is not counted
-                ours, spent = _timed(partial(self.answer, prompts, tokens))
-                theirs, other = _timed(partial(answer, prompts, tokens))
-                _, again = _timed(partial(self.answer, prompts, tokens))
-                ratios.append((*other / spent, again[0] / spent[0]))
-                same = same and ours == theirs
-            figures = (f"{ratio:.2f}" for ratio in np.median(ratios[1:], axis=0))
-            print_row(size, *figures, "yes" if same else "no")
 
+        def timed(call: Answers, prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], np.ndarray]:
+            start = np.array([time.perf_counter(), time.process_time()])
+            found = call(prompts, self._steps)
+            return found, np.array([time.perf_counter(), time.process_time()]) - start
 
-def _timed(call: Callable[[], Any]) -> tuple[Any, np.ndarray]:
-    """Return a call's result, and its [s] by the clock and of the processor."""
-    start = np.array([time.perf_counter(), time.process_time()])
-    found = call()
-    return found, np.array([time.perf_counter(), time.process_time()]) - start
+        def rows() -> Iterator[list[object]]:
+            for size in sizes:
+                prompts, ratios, same = [self._draw(self._context, number) for number in range(size)], [], True
+                for _ in range(blocks + 1):  # the first is not counted
+                    (ours, spent), (theirs, other), (_, again) = (
+                        timed(call, prompts) for call in (self.answer, answer, self.answer)
+                    )
+                    ratios.append((*other / spent, again[0] / spent[0]))
+                    same = same and ours == theirs
+                figures = (f"{ratio:.2f}" for ratio in np.median(ratios[1:], axis=0))
+                yield [size, *figures, "yes" if same else "no"]
+
+        columns = ("requests", "theirs over ours, clock", "processor", "ours again", "same ids")
+        print_table(columns, rows(), left=())
 
 
 def answers_behind(url: str, transport: httpx.BaseTransport | None = None) -> Answers:

@@ -1,10 +1,10 @@
-"""What the client of a server costs: CPU time of this process for an event that arrives, at several requests at once.
+"""Measure the CPU time that a server's client takes per arriving event, at several numbers of concurrent requests.
 
     python -m scripts.lab client --requests 1,4,16
     python -m scripts.lab client --url http://HOST:8000 --tokenizer DIR --profile
 
 Without --url the server is the tests' stand-in in another process, which sends an event each 10 ms to each request.
-The client is that of a run under load (load=closed). --profile: where the time goes, by function.
+The client is the one of a run under load (load=closed). --profile prints the time by function.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import contextlib
 import cProfile
 import itertools
 import pstats
-import resource
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from argparse import ArgumentParser
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.lab.materials import print_head, print_row
+import numpy as np
+
+from scripts.lab.materials import print_table
 from specbench.decode.loop import Request
 from specbench.decode.together import SharedRequest
 from specbench.input import counts
@@ -38,20 +39,23 @@ SHOWN = 20  # functions of a profile
 ROOM = 1 << 20  # [tokens] of a request: more than any server's context
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Add the command's options."""
+def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
+    """Print one row per number of concurrent requests."""
     parser.add_argument("--requests", type=counts, default=(1, 4, 16), help="at once")
     parser.add_argument("--answers", type=int, default=16, help="for each request at once")
     parser.add_argument("--limit", type=int, default=200, help="[tokens] of an answer")
-    parser.add_argument("--url", help="of a server that runs")
+    parser.add_argument("--url", help="of a running server")
     parser.add_argument("--tokenizer", default="bundled:tiny", help="of its model")
     parser.add_argument("--profile", action="store_true")
-
-
-def run(given: Namespace) -> None:
-    """Print a row a number of requests."""
+    given = parser.parse_intermixed_args(arguments)
     with contextlib.ExitStack() as stack:
-        url = given.url or stack.enter_context(_stand_in())
+        url = given.url
+        if not url:
+            command, pipe = [sys.executable, str(STAND_IN), STEP_S], subprocess.PIPE
+            server = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+            stack.callback(server.communicate)
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
         job = job_of(["model=server", f"model.tokenizer={given.tokenizer}", f"method.vanilla.url={url}", "method=[]"])
         method = next(entry.method for entry in job.entries)
         assert isinstance(method, Remote)
@@ -60,28 +64,18 @@ def run(given: Namespace) -> None:
         stack.callback(method.close)
         prompts = [job.source.prompts.ids(case.turns[:1], []) for case in job.source.suite.cases]
         profile = stack.enter_context(cProfile.Profile()) if given.profile else None
-        print_head("requests at once", "events", "events a second", "CPU us an event", "of a core", left=())
-        for requests in given.requests:
-            cost = measure_client(method, prompts, given.limit, requests, given.answers * requests)
-            rate, each_us, share = cost.events / cost.wall_s, 1e6 * cost.cpu_s / cost.events, cost.cpu_s / cost.wall_s
-            print_row(requests, cost.events, f"{rate:.0f}", f"{each_us:.0f}", f"{share:.1%}")
+        costs = ((requests, measure_client(method, prompts, given.limit, requests, given.answers * requests))
+                 for requests in given.requests)  # fmt: skip
+        rows = ([requests, cost.events, f"{cost.events / cost.wall_s:.0f}", f"{1e6 * cost.cpu_s / cost.events:.0f}",
+                 f"{cost.cpu_s / cost.wall_s:.1%}"] for requests, cost in costs)  # fmt: skip
+        print_table(("requests at once", "events", "events a second", "CPU us an event", "of a core"), rows, left=())
     if profile is not None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(SHOWN)
 
 
-@contextlib.contextmanager
-def _stand_in() -> Iterator[str]:
-    """Start the stand-in in another process; gives its URL."""
-    command = [sys.executable, str(STAND_IN), STEP_S]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.communicate()
-
-
 @dataclass(frozen=True, slots=True)
 class ClientCost:
-    """What a closed loop cost. events: that arrived, with ``tokens``. cpu_s: user and system time of this process."""
+    """The cost of a closed loop. events: that arrived, with ``tokens``. cpu_s: user and system time of this process."""
 
     events: int
     tokens: int
@@ -106,17 +100,10 @@ class _Question:
 def measure_client(
     method: Remote, prompts: Sequence[Sequence[int]], limit: int, requests: int, answers: int
 ) -> ClientCost:
-    """Ask a closed loop of requests until enough answers have ended, as a run under load does.
+    """Run a closed loop of ``requests`` at once until ``answers`` have ended, as a run under load does.
 
-    Args:
-        method: bound to its server.
-        prompts: asked in turn, again and again.
-        limit: [tokens] of an answer.
-        requests: at once.
-        answers: that have to end.
-
-    Raises:
-        CaseError: a request fails.
+    The prompts are used in turn, again and again; ``limit`` is the length [tokens] of an answer. Raises CaseError if a
+    request fails.
     """
     questions = (_Question(method, prompt, limit) for prompt in itertools.cycle(prompts))
 
@@ -128,13 +115,8 @@ def measure_client(
             await server.end()
 
     method.prepare(alone=False)
-    start_s, cpu_s = time.perf_counter(), _cpu_s()
+    start = np.array([time.perf_counter(), time.process_time()])
     served = method.run(ask())
-    wall_s, cpu_s = time.perf_counter() - start_s, _cpu_s() - cpu_s
+    wall_s, cpu_s = np.array([time.perf_counter(), time.process_time()]) - start
     bursts = [tokens for visit in served.visits for _, tokens in visit.admitted.bursts]
     return ClientCost(len(bursts), sum(bursts), wall_s, cpu_s)
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime

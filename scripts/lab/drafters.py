@@ -1,14 +1,14 @@
-"""Drafters alone, without a target: memory, and microseconds per draft and per update, at several lengths of context.
+"""Measure drafters alone, without a target: memory, and time per draft and per update, at several context lengths.
 
     python -m scripts.lab drafters pld cacheback --corpus news.txt --context 2000 100000
 
-A drafter is stepped through a recorded text, which stands in for a greedy target: a draft is accepted as far as it is
-the text's continuation, so the steps are those of a decode loop. Rankings of tokens have the shape of a target's; their
-best token is the text's where it is known, and the others are drawn.
+A drafter is stepped through a recorded text, which replaces a greedy target: the part of a draft that continues the
+text is accepted, so the steps are those of a decode loop. Rankings of tokens have the shape of a target's; their best
+token is the text's if it is known, and the others are random.
 
-request MiB: what a drafter keeps once it has read the prompt, the prompt's own list not counted. growth: a step against
-one at the shortest context. scan / step: how many times longer a scan of the whole context takes, as prompt lookup's
-references do it. Without methods: all that run no model of their own.
+request MiB: what a drafter stores after it has read the prompt, without the prompt's own list. growth: time of a step
+over that of a step at the shortest context. scan / step: time of a scan of the complete context, as the references of
+prompt lookup do it, over that of a step. Without arguments all methods that need no model are measured.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 import gc
 import time
 import tracemalloc
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from methods.parts.corpus import read_documents, tokenize
-from scripts.lab.materials import print_head, print_row, repeating_tokens
+from scripts.lab.materials import print_table, repeating_tokens
 from specbench.measure.clock import without_collector
 from specbench.method import Method, Peer
 from specbench.models.facade import Target
@@ -42,25 +42,18 @@ NODES, RESET = 256, ("turn", "case")
 COLUMNS = ("request MiB", "prompt ms", "nodes", "tokens a step", "draft us p50", "p95", "update us p50", "p95")
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("methods", nargs="*", default=_names())
+def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
+    """Print one row per method and context, and a line for each method that needs a target."""
+    known = sorted(path.stem for path in (conf_dir() / "method").glob("*.yaml") if path.stem != VANILLA)
+    parser.add_argument("methods", nargs="*", default=known)
     parser.add_argument("--corpus", type=Path, nargs="+", help="text or JSON files; default: generated tokens")
     parser.add_argument("--context", type=int, nargs="+", default=[2_000, 32_000, 128_000], help="[tokens]")
     parser.add_argument("--tokens", type=int, default=2_000, help="decoded at each length")
     parser.add_argument("--set", nargs="+", default=[], help="settings as specbench takes them")
-
-
-def _names() -> list[str]:
-    return sorted(path.stem for path in (conf_dir() / "method").glob("*.yaml") if path.stem != VANILLA)
-
-
-def run(given: Namespace) -> None:
-    """Print a row a method and context, and a line for each method that cannot be stepped without a target."""
+    given = parser.parse_intermixed_args(arguments)
     torch.set_num_threads(1)
     if min(given.tokens, *given.context) < 1:
         raise InputError("--tokens, --context: expected 1 or more")
-    known = _names()
     job_of([f"method=[{name}]" for name in given.methods if name not in known][:1])  # an error, not a skipped line
     card = job_of([*given.set, "method=[]", "suite.limit=1"]).source.card
     need = 2 * (max(given.context) + given.tokens)
@@ -70,39 +63,42 @@ def run(given: Namespace) -> None:
         raise InputError(f"--corpus: {len(text)} tokens; expected at least {need}, or a shorter --context")
     target = Target(card, load_model(card), NODES, None)
     scans = {length: float(np.median(time_scan(text, length))) for length in sorted(given.context)}
-    print_head("method", "context", *COLUMNS, "growth", "scan / step")
-    for name in given.methods:
-        try:
-            entry = job_of([*given.set, f"method=[{name}]", "suite.limit=1"]).entries[-1]
-            bind(entry, target)
-        except InputError as error:
-            print(f"skipped {name}: {error}")
-            continue
-        first = 0.0
-        for length, whole in scans.items():
-            cost = cost_at(entry.method, entry.reset not in RESET, text, length, given.tokens, NODES)
-            kept = count_kept(entry.method, text[-length - 1 :], NODES)
-            first = first or cost.step_us
-            growth, scans_a_step = cost.step_us / first, whole / cost.step_us
-            print_row(name, length, *cost.cells(kept), f"{growth:.2f}", f"{scans_a_step:.1f}")
-        entry.method.close()
+
+    def rows() -> Iterator[list[object]]:
+        for name in given.methods:
+            try:
+                entry = job_of([*given.set, f"method=[{name}]", "suite.limit=1"]).entries[-1]
+                bind(entry, target)
+            except InputError as error:
+                print(f"skipped {name}: {error}")
+                continue
+            first = 0.0
+            for length, scan_us in scans.items():
+                cost = cost_at(entry.method, entry.reset not in RESET, text, length, given.tokens, NODES)
+                kept = count_kept(entry.method, text[-length - 1 :], NODES)
+                first = first or cost.step_us
+                ratios = (f"{cost.step_us / first:.2f}", f"{scan_us / cost.step_us:.1f}")
+                yield [name, length, *cost.cells(kept), *ratios]
+            entry.method.close()
+
+    print_table(("method", "context", *COLUMNS, "growth", "scan / step"), rows())
     print("scan [us]:", ", ".join(f"{scan:.0f} at {length}" for length, scan in scans.items()))
 
 
 def bind(entry: Entry, target: Target) -> None:
-    """Bind a method. Raises InputError if its drafts are those of a model."""
+    """Bind a method. Raises InputError if a model computes its drafts."""
     if not isinstance(entry.method, Peer) and "draft" not in entry.parameters:
         entry.method.bind(target)
         if not entry.method.needs.hidden:
             return
-    raise InputError("needs a model behind it; python -m scripts.lab overhead times it")
+    raise InputError("needs a target; python -m scripts.lab overhead times it")
 
 
 @dataclass(frozen=True, slots=True)
 class DraftingCost:
-    """Times of one request's calls. draft_us, update_us: (steps,) propose and observe [us].
+    """Times of one request's calls. draft_us, update_us: (steps,) times [us] of propose and observe.
 
-    intake_ms: begin and the first propose, which read the prompt. nodes, emitted: means a step.
+    intake_ms: time of begin and the first propose, which read the prompt. nodes, emitted: means per step.
     """
 
     draft_us: np.ndarray
@@ -117,17 +113,17 @@ class DraftingCost:
         return float(np.median(self.draft_us + self.update_us))
 
     def cells(self, kept_bytes: int) -> list[str]:
-        """Return the cells under ``COLUMNS``. kept_bytes: see ``count_kept``."""
+        """Return the cells under ``COLUMNS``. kept_bytes: the memory that ``count_kept`` returns."""
         times = [f"{np.percentile(part, share):.1f}" for part in (self.draft_us, self.update_us) for share in (50, 95)]
-        whole = ((kept_bytes / 2**20, 1), (self.intake_ms, 0), (self.nodes, 1), (self.emitted, 2))
-        return [*(f"{value:.{decimals}f}" for value, decimals in whole), *times]
+        per_request = [f"{kept_bytes / 2**20:.1f}", f"{self.intake_ms:.0f}"]
+        return [*per_request, f"{self.nodes:.1f}", f"{self.emitted:.2f}", *times]
 
 
 def cost_at(method: Method, keeps: bool, text: Sequence[int], context: int, tokens: int, budget: int) -> DraftingCost:
-    """Measure the last ``tokens`` of ``text``, behind the ``context`` tokens before them.
+    """Measure the last ``tokens`` of ``text`` after the ``context`` tokens before them.
 
-    A request of the same size in the text's first half comes first: it warms up, and a method that ``keeps`` its state
-    across requests has learned from it; others are reset in between.
+    A request of the same size in the text's first half precedes it: it warms up, and a method that ``keeps`` its state
+    across requests learns from it; others are reset in between.
     """
     method.reset()
     half = len(text) // 2
@@ -138,9 +134,9 @@ def cost_at(method: Method, keeps: bool, text: Sequence[int], context: int, toke
 
 
 def count_kept(method: Method, whole: Sequence[int], budget: int) -> int:
-    """Return the [bytes] of Python's objects and arrays that a drafter keeps once it has read ``whole``.
+    """Return the memory [bytes] of Python's objects and arrays that a drafter keeps after it has read ``whole``.
 
-    What its method learned counts; the list that it was given, and torch's tensors, do not.
+    State that its method learned counts; the list of tokens that it was given, and torch's tensors, do not count.
     """
     prompt, prefill = whole[:-1], Rankings(method.needs, whole).prefill(whole)
     method.reset()
@@ -159,7 +155,6 @@ class Rankings:
     """The best tokens of rows that a target would have computed, for a method that needs them."""
 
     def __init__(self, needs: Needs, text: Sequence[int]) -> None:
-        """text: its tokens are the vocabulary."""
         self._count, self._whole = max(needs.node_topk, needs.prompt_topk), needs.prompt_topk > 0
         self._vocab, self._random = max(text) + 1, np.random.default_rng(0)
 

@@ -1,8 +1,8 @@
-"""Tensors labelled cuda:0 on a machine without a GPU: the CPU computes them, and a whole decode loop runs on them.
+"""Tensors labelled cuda:0 on a machine without a GPU: the CPU computes them, and a complete decode loop runs on them.
 
-An operation over the CPU's tensors and labelled ones raises as it would on a GPU, and so does NumPy; every transfer
-between the two is counted. A labelled tensor contains the CPU's result, so ids are those of a run on the CPU.
-Random numbers are the CPU's too. What a GPU computes otherwise, and how long it takes, cannot be seen here.
+An operation that mixes the CPU's tensors with labelled ones raises an error as on a GPU, and so does NumPy; every
+transfer between the two is counted. A labelled tensor contains the CPU's result, so ids are the same as in a run on the
+CPU. Random numbers are the CPU's too. Differences of a GPU's results, and its times, cannot be seen here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -22,10 +23,10 @@ from specbench.models.fast.graphs import Graphs
 DEVICE = torch.device("cuda", 0)
 READ, UPLOAD = "read-back", "upload"
 INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
-# Their result, or its shape, is read by the host; multinomial tests its input twice.
+# Operations whose result, or its shape, is read by the host; multinomial tests its input twice.
 WAITING = {"nonzero": 1, "is_nonzero": 1, "equal": 1, "masked_select": 1, "argwhere": 1, "bincount": 1, "_unique2": 1,
            "unique_dim": 1, "unique_consecutive": 1, "allclose": 1, "multinomial": 2}  # fmt: skip
-# The first makes tensor(list) a visible copy, the second a module's move new parameters.
+# The first makes tensor(list) a visible copy; the second makes a moved module get new parameters.
 _SWITCHES = ((torch._C._only_lift_cpu_tensors, torch._C._set_only_lift_cpu_tensors),
              (torch.__future__.get_overwrite_module_params_on_conversion,
               torch.__future__.set_overwrite_module_params_on_conversion))  # fmt: skip
@@ -36,7 +37,7 @@ class DeviceMixError(RuntimeError):
 
 
 class Labelled(Tensor):
-    """A tensor that claims to be on cuda:0. on_cpu: the CPU's tensor. counter: of its transfers."""
+    """A tensor that pretends to be on cuda:0. on_cpu: the CPU's tensor. counter: counts its transfers."""
 
     on_cpu: Tensor
     counter: FakeCuda
@@ -58,58 +59,46 @@ class Labelled(Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """The device that Python sees. To torch's own code it is the CPU, as a build without CUDA has no other."""
+        """The device that Python sees. Torch's own code sees the CPU, as a build without CUDA has no other device."""
         return DEVICE
-
-    def _read(self) -> Tensor:
-        self.counter.count(READ, True, "a value")
-        return self.on_cpu
-
-    def item(self) -> Any:
-        """Read the value, which waits."""
-        return self._read().item()
-
-    def tolist(self) -> Any:
-        """Read the value, which waits."""
-        return self._read().tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
         """Raise, as on a GPU."""
         raise DeviceMixError(f"NumPy cannot read {tuple(self.shape)} on {DEVICE}; expected a tensor on the CPU")
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return self.numpy()
+
     def data_ptr(self) -> int:
-        """Return that of the CPU tensor."""
+        """Return the address of the CPU's tensor."""
         return self.on_cpu.data_ptr()
 
     def untyped_storage(self) -> Any:
-        """Return that of the CPU tensor."""
+        """Return the storage of the CPU's tensor."""
         return self.on_cpu.untyped_storage()
 
     def new_tensor(self, data: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:  # type: ignore[override]
         """Make a tensor on the same device: an upload."""
         return torch.tensor(data, dtype=dtype or self.dtype, device=DEVICE)
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        return self.numpy()
 
-    def __bool__(self) -> bool:
-        return bool(self._read())
+def _read_by(name: str) -> Callable[[Labelled], Any]:
+    def read(labelled: Labelled) -> Any:
+        labelled.counter.count(READ, True, "a value")
+        return getattr(labelled.on_cpu, name)()
 
-    def __int__(self) -> int:
-        return int(self._read())
+    return read
 
-    def __float__(self) -> float:
-        return float(self._read())
 
-    def __index__(self) -> int:
-        return int(self._read())
+for _name in ("item", "tolist", "__bool__", "__int__", "__float__", "__index__"):
+    setattr(Labelled, _name, _read_by(_name))
 
 
 class FakeCuda(TorchDispatchMode):
     """A mode in which ``device="cuda"`` labels tensors; a call that a graph would record runs, and must not transfer.
 
-    blocking, free: transfers by kind, those that wait for the device and those from pinned memory that do not.
-    launched: operations on the device, views left out, and calls that a graph would record, one each.
+    blocking, free: transfers by kind, which wait for the device, and from pinned memory, which do not wait.
+    launched: operations on the device without views, and calls that a graph would record, one each.
     """
 
     def __init__(self) -> None:
@@ -122,9 +111,12 @@ class FakeCuda(TorchDispatchMode):
         self._patches = contextlib.ExitStack()
 
     def __enter__(self) -> FakeCuda:
+        event = SimpleNamespace(record=lambda *_: None, elapsed_time=lambda _: 0.0)  # no time passes
+        stream = SimpleNamespace(record_event=lambda event: event)
+        properties = SimpleNamespace(total_memory=1 << 40)  # room for any model of a test
         stubs: dict[str, Any] = {"_lazy_init": lambda: None, "device_count": lambda: 1, "synchronize": lambda *_: None,
-                 "get_device_properties": lambda *_: _Properties(), "current_stream": lambda *_: _Event(),
-                 "Event": _Event}  # fmt: skip
+                 "get_device_properties": lambda *_: properties, "current_stream": lambda *_: stream,
+                 "Event": lambda **_: event}  # fmt: skip
         self._patches.enter_context(mock.patch.multiple(torch.cuda, **stubs))
         self._patches.enter_context(mock.patch.object(torch, "Generator", _Random))
         self._patches.enter_context(mock.patch.multiple(Graphs, run=self._call, prepare=lambda *_: None))
@@ -140,7 +132,7 @@ class FakeCuda(TorchDispatchMode):
         self._patches.close()
 
     def _call(self, key: Any, call: Callable[[], Any]) -> Any:
-        """In place of ``Graphs.run``."""
+        """Replaces ``Graphs.run``."""
         self.launched += 1
         with self.captured():
             return call()
@@ -165,9 +157,8 @@ class FakeCuda(TorchDispatchMode):
         given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
         name = func._schema.name.removeprefix("aten::")
         if name in ("pin_memory", "_pin_memory") or given.get("pin_memory"):
-            return self._pin(
-                given["self"].clone() if "self" in given else func(*args, **{**kwargs, "pin_memory": False})
-            )
+            host = given["self"].clone() if "self" in given else func(*args, **{**kwargs, "pin_memory": False})
+            return self._pinned.setdefault(host.untyped_storage().data_ptr(), host)
         tensors = list[Tensor]()
         _replace((*args, *kwargs.values()), Tensor, tensors.append)
         labelled = {id(each.on_cpu): each for each in tensors if isinstance(each, Labelled)}
@@ -177,9 +168,9 @@ class FakeCuda(TorchDispatchMode):
         if name in ("to", "_to_copy"):
             there = given["other"].device if "other" in given else device
             if there is not None and (there.type == "cuda") != bool(labelled):
-                return self._transfer(given, given["self"], there.type == "cuda")
+                return self._copy(given["self"], given.get("dtype"), given.get("non_blocking"), "to()")
         elif name == "copy_" and isinstance(given["self"], Labelled) != isinstance(given["src"], Labelled):
-            return self._copy(given)
+            return self._copy(given["src"], given["self"], given.get("non_blocking"), "copy_()")
         elif labelled:
             self._check(func, given, name, tensors)
         on_device = bool(labelled) if device is None else device.type == "cuda"
@@ -196,36 +187,28 @@ class FakeCuda(TorchDispatchMode):
             out, Tensor, lambda on_cpu: labelled[id(on_cpu)] if id(on_cpu) in labelled else Labelled(on_cpu, self)
         )
 
-    def _pin(self, host: Tensor) -> Tensor:
-        self._pinned[host.untyped_storage().data_ptr()] = host
-        return host
+    def _copy(self, source: Any, target: Any, non_blocking: Any, what: str) -> Any:
+        """Copy between devices. target: a tensor, or a dtype for a new one on the other device.
 
-    def _note(self, source: Tensor, up: bool, non_blocking: bool, what: str) -> None:
-        """A copy out of pageable memory may wait; one into it that nobody waits for is a race."""
-        if up:
+        A copy from pageable memory may wait; one to the host that nothing waits for is a race.
+        """
+        up = not isinstance(source, Labelled)
+        number = up and isinstance(target, Tensor) and source.dim() == 0
+        if up and not number:
             pinned = source.untyped_storage().data_ptr() in self._pinned
             self.count(UPLOAD, not (non_blocking and pinned), what)
-        elif non_blocking:
+        elif not up and non_blocking:
             raise DeviceMixError("a copy to the host with non_blocking, which nothing waits for")
-        else:
+        elif not up:
             self.count(READ, True, what)
-
-    def _transfer(self, given: dict[str, Any], source: Any, up: bool) -> Tensor:
-        self._note(source, up, bool(given.get("non_blocking")), "to()")
-        on_cpu = source if up else source.on_cpu
-        copy = on_cpu.to(given.get("dtype") or on_cpu.dtype, copy=True)
+        if isinstance(target, Tensor):
+            _on_cpu(target).copy_(_on_cpu(source))
+            return target
+        copy = _on_cpu(source).to(target or source.dtype, copy=True)
         return Labelled(copy, self) if up else copy
 
-    def _copy(self, given: dict[str, Any]) -> Tensor:
-        target, source = given["self"], given["src"]
-        up = isinstance(target, Labelled)
-        if not (up and source.dim() == 0):
-            self._note(source, up, bool(given.get("non_blocking")), "copy_()")
-        _on_cpu(target).copy_(_on_cpu(source))
-        return target
-
     def _check(self, func: Any, given: dict[str, Any], name: str, tensors: list[Tensor]) -> None:
-        """Raise where devices mix; count what waits. A CPU tensor without dimensions is a number."""
+        """Raise if devices mix; count transfers that wait. A CPU tensor without dimensions counts as a number."""
         indices = [each for each in given.get("indices") or () if each is not None] if name in INDEXING else []
         for each in tensors:
             if isinstance(each, Labelled) or each.dim() == 0:
@@ -245,35 +228,11 @@ class FakeCuda(TorchDispatchMode):
 
 
 class _Random(torch.Generator):
-    """The CPU's generator, whatever the device."""
+    """The CPU's generator, for any device."""
 
     def __new__(cls, *_: Any) -> _Random:
         """Make a new generator."""
         return super().__new__(cls)
-
-
-class _Properties:
-    """The properties of a device with memory for any model of a test."""
-
-    total_memory = 1 << 40
-
-
-class _Event:
-    """A stand-in for an event or a stream: no time passes."""
-
-    def __init__(self, **_: Any) -> None:
-        pass
-
-    def record(self, *_: Any) -> None:
-        """Do nothing."""
-
-    def record_event(self, event: _Event) -> _Event:
-        """Return the event."""
-        return event
-
-    def elapsed_time(self, other: _Event) -> float:
-        """Return no time."""
-        return 0.0
 
 
 def _on_cpu(tensor: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the judge of losslessness can find: rounding, the ties of sound engines, and which planted faults it finds.
+"""Show what the lossless check can find: rounding, the ties of sound engines, and which planted faults it finds.
 
     python -m scripts.lab judge suite.limit=3 decode.max_new_tokens=96 --dtypes float32 bfloat16
 
@@ -8,88 +8,226 @@ The bundled model answers the bundled suite. Prints Markdown tables; docs/measur
 from __future__ import annotations
 
 import copy
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, product
-from typing import Any
+import random
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, cast
 
 import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-from scripts.lab.faults import FAULTS, Fault
-from scripts.lab.materials import random_model
+from scripts.lab.materials import print_table, random_model
 from specbench.decode.walk import Walk
-from specbench.models.engine import Silent
+from specbench.models.engine import Engine, Silent
 from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.frame import accept
 from specbench.records.record import CaseRecord
 from specbench.runs.job import job_of
 from specbench.runs.session import Session, set_stage
-from specbench.types import Needs
+from specbench.types import Draft, Needs, Step
 
 ANSWERS, TOKENS = (3, 10, 30), (1_000, 10_000, 30_000, 100_000)
 RATE = 1e-4  # of wrong tokens, in the table by tokens
-SOUND_HEAD = "other ids than vanilla's | ids | ties | largest gap | violations | close steps"
-FOUND_HEAD = f"answers | other ids than vanilla's | found | in 1 answer [95 %] | in {' | '.join(map(str, ANSWERS))}"
-RATE_HEAD = f"one in {round(1 / RATE):,} | dtype | found of each | in {' | '.join(f'{n:,}' for n in TOKENS)} tokens"
 SHAPE = {
     "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 8,
     "num_key_value_heads": 4, "max_position_embeddings": 512, "initializer_range": 256**-0.5, "pad_token_id": 0,
 }  # fmt: skip
 LENGTH = 96  # [tokens] of the prompt that is computed in several ways
-ROUNDING_HEAD = "library from exact | fast from exact | steps from all at once | fast from library | its largest"
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Add the command's options."""
+class Fault:
+    """The base of all faults, which changes nothing. chance: of striking in a step. strikes: their number so far.
+
+    A fault strikes only in steps with a draft, so vanilla in the same run stays sound. The lossless check's own forward
+    is not touched.
+    """
+
+    chance = 1.0
+
+    def __init__(self, engine: Engine) -> None:
+        """Replace methods of a loaded fast engine."""
+        self.engine, self.strikes = cast(FastEngine, engine), 0
+        self.random = random.Random(0)
+        self.plant()
+
+    def plant(self) -> None:
+        """Wrap the methods that the fault changes."""
+
+    def strike(self) -> bool:
+        """Return whether the fault strikes in this step."""
+        return len(self.engine.request.draft) > 0 and self.random.random() < self.chance
+
+
+class _WrongToken(Fault):
+    """The base of faults that replace the token after the accepted path, which should be the target's pick."""
+
+    late: Draft | None = None  # the late chain of this step
+    _wrong = False
+
+    def choose(self, row: Tensor, complete: bool) -> int | None:
+        """Return the wrong token, or None. row: (V,) logits after the path. complete: all of the draft is accepted."""
+        raise NotImplementedError
+
+    def plant(self) -> None:
+        engine: Any = self.engine
+        real_accept, real_settle = engine.accept, engine.settle
+
+        def accept() -> tuple[list[int], list[int]]:
+            path, tokens = real_accept()
+            row = engine.request.select(engine.request.logits)[path[-1] + 1 if path else 0]
+            token = self.choose(row, len(path) == len(engine.request.draft)) if self.strike() else None
+            self._wrong = token is not None and token != tokens[-1]
+            return path, tokens if token is None else [*tokens[:-1], token]
+
+        def settle(left: int, late: Draft | None = None) -> Step:
+            self.late = late
+            step = real_settle(left, late)
+            self.strikes += self._wrong and len(step.emitted) == len(step.path) + 1
+            return step
+
+        engine.accept, engine.settle = accept, settle
+
+
+class SecondBest(_WrongToken):
+    """Emits the target's second best token, the smallest possible error."""
+
+    chance = 0.5
+
+    def choose(self, row: Tensor, complete: bool) -> int:
+        """Return the second best token."""
+        return int(row.topk(2).indices[1])
+
+
+class AnyToken(_WrongToken):
+    """Emits a random token of the vocabulary."""
+
+    chance = 0.5
+
+    def choose(self, row: Tensor, complete: bool) -> int:
+        """Return a random token."""
+        return self.random.randrange(len(row))
+
+
+class LateToken(_WrongToken):
+    """Emits the first token of a late chain after a completely accepted draft, without verifying it."""
+
+    def choose(self, row: Tensor, complete: bool) -> int | None:
+        """Return the first token of the late chain."""
+        return int(self.late.tokens[0]) if complete and self.late is not None and len(self.late) else None
+
+
+class ShiftedSlot(Fault):
+    """Compacts an accepted path from the slots one after its own."""
+
+    def plant(self) -> None:
+        """Wrap the cache's move, and let paths be moved by the cache."""
+        engine: Any = self.engine
+        real = engine.cache.move
+
+        def move(source: Tensor, target: Tensor) -> None:
+            struck = self.strike()
+            self.strikes += struck
+            last = int(engine.request.frame.slots[-2])
+            real((source + 1).clamp(max=last) if struck else source, target)
+
+        engine.accept_rows, engine.cache.move = accept, move
+
+
+class StaleMask(Fault):
+    """Verifies a draft under the mask of the last draft of its size."""
+
+    def plant(self) -> None:
+        """Wrap the engine's forward."""
+        engine: Any = self.engine
+        real = engine.compute
+        masks: dict[tuple[str, int], Tensor] = {}
+
+        def compute(frame: Any, length: int, taps: Sequence[int]) -> Any:
+            own = {kind: bias.clone() for kind, bias in frame.bias.items()}
+            struck = self.strike()
+            for kind, bias in own.items():
+                stale = masks.get((kind, frame.width), bias)
+                masks[kind, frame.width] = bias
+                if struck and not torch.equal(stale, bias):
+                    self.strikes += 1
+                    frame.bias[kind].copy_(stale)
+            found = real(frame, length, taps)
+            for kind, bias in own.items():
+                frame.bias[kind].copy_(bias)
+            return found
+
+        engine.compute = compute
+
+
+FAULTS: dict[str, tuple[str, type[Fault]]] = {  # name -> the method that it strikes, the fault
+    "wrong token, the second best": ("pld", SecondBest),
+    "wrong token, any": ("pld", AnyToken),
+    "late token, not verified": ("pearl", LateToken),
+    "slots shifted by one": ("opt_tree", ShiftedSlot),
+    "mask of an earlier draft": ("opt_tree", StaleMask),
+}
+
+
+def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
+    """Print the tables of the chosen parts."""
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("settings", nargs="*", help="of the runs of the bundled model")
-
-
-def run(given: Namespace) -> None:
-    """Print the tables."""
+    given = parser.parse_intermixed_args(arguments)
     torch.set_num_threads(1)
     for part in given.parts:
-        for line in chain(PARTS[part](given.dtypes, given.settings), [""]):
-            print(line, flush=True)
+        PARTS[part](given.dtypes, given.settings)
+        print()
 
 
-def rounding(dtypes: Sequence[str], _settings: Sequence[str]) -> Iterator[str]:
-    """Yield a table of differences between logits, in halves of the dtype's epsilon times the logits' spread."""
-    yield f"dtype | layers | {ROUNDING_HEAD}\n---|---|--:|--:|--:|--:|--:"
-    for name, layers in product(dtypes, (2, 8, 32)):
-        figures = measure_rounding(layers, getattr(torch, name))
-        yield f"{name} | {layers} | {' | '.join(f'{value:.1f}' for value in figures)}"
+def print_rounding(dtypes: Sequence[str], _settings: Sequence[str]) -> None:
+    """Print differences between logits, in halves of the dtype's epsilon times the spread of the logits."""
+    columns = ("dtype", "layers", "library from exact", "fast from exact", "steps from all at once",
+               "fast from library", "its largest")  # fmt: skip
+    rows = ([name, layers, *(f"{value:.1f}" for value in measure_rounding(layers, getattr(torch, name)))]
+            for name, layers in product(dtypes, (2, 8, 32)))  # fmt: skip
+    print_table(columns, rows, left=(0, 1))
 
 
-def sound(dtypes: Sequence[str], settings: Sequence[str]) -> Iterator[str]:
-    """Yield a table of the judge's verdicts on engines without a fault."""
-    yield f"dtype | engine | {SOUND_HEAD}\n---|---|--:|--:|--:|--:|--:|--:"
-    for name, kind in product(dtypes, ("fast", "eager")):
-        records, _ = decode(f"engine={kind}", "method=[pld,opt_tree,pearl]", f"model.dtype={name}", *settings)
-        yield f"{name} | {kind} | {Judged.of(records).sound_row()}"
+def print_sound(dtypes: Sequence[str], settings: Sequence[str]) -> None:
+    """Print the verdicts of the lossless check on engines without a fault."""
+
+    def rows() -> Iterator[list[object]]:
+        for name, kind in product(dtypes, ("fast", "eager")):
+            records, _ = decode(f"engine={kind}", "method=[pld,opt_tree,pearl]", f"model.dtype={name}", *settings)
+            yield [name, kind, *sound_cells(count_verdicts(records))]
+
+    columns = ("other ids than vanilla's", "ids", "ties", "largest gap", "violations", "close steps")
+    print_table(("dtype", "engine", *columns), rows(), left=(0, 1))
 
 
-def faults(dtypes: Sequence[str], settings: Sequence[str]) -> Iterator[str]:
-    """Yield how many answers of a faulty engine, and so how many runs, are found; wrong tokens also by their number."""
-    yield f"fault | dtype | {FOUND_HEAD}\n---|---|--:|--:|--:|--:|--:|--:|--:"
-    rates = [RATE_HEAD, "---|---|--:|--:|--:|--:|--:"]
-    for (title, (method, plant)), name in product(FAULTS.items(), dtypes):
-        records, fault = decode("engine=fast", f"method=[{method}]", f"model.dtype={name}", *settings, plant=plant)
-        found = Judged.of([record for record in records if record.method == method])
-        yield f"{title} | {name} | {found.found_row()}"
-        if plant.chance < 1:
-            rates.append(f"{title} | {name} | {found.rate_row(fault.strikes)}")
-    yield from ("", *rates)
+def print_faults(dtypes: Sequence[str], settings: Sequence[str]) -> None:
+    """Print how many answers of a faulty engine, and so how many runs, are found; wrong tokens also by their number."""
+    rates: list[list[object]] = []
+
+    def rows() -> Iterator[list[object]]:
+        for (title, (method, plant)), name in product(FAULTS.items(), dtypes):
+            records, fault = decode("engine=fast", f"method=[{method}]", f"model.dtype={name}", *settings, plant=plant)
+            counts = count_verdicts([record for record in records if record.method == method])
+            if plant.chance < 1:
+                rates.append([title, name, *rate_cells(counts, fault.strikes)])
+            yield [title, name, *found_cells(counts)]
+
+    columns = ("answers", "other ids than vanilla's", "found", "in 1 answer [95 %]", f"in {ANSWERS[0]}")
+    print_table(("fault", "dtype", *columns, *map(str, ANSWERS[1:])), rows(), left=(0, 1))
+    print()
+    tokens = [f"{count:,}" for count in TOKENS]
+    heads = (f"one in {round(1 / RATE):,}", "dtype", "found of each", f"in {tokens[0]}")
+    print_table((*heads, *tokens[1:-1], f"{tokens[-1]} tokens"), rates, left=(0, 1))
 
 
-PARTS = {"rounding": rounding, "sound": sound, "faults": faults}
+PARTS = {"rounding": print_rounding, "sound": print_sound, "faults": print_faults}
 
 
 def decode(*settings: str, plant: type[Fault] = Fault) -> tuple[list[CaseRecord], Fault]:
-    """Return the judged records of a run of the bundled model, vanilla's too, and the fault in its engine."""
+    """Return the checked records of a run of the bundled model, with vanilla's, and the fault in its engine."""
     job = job_of(["model=tiny", "suite=mini", "measure=quick", *settings])
     with set_stage(job) as stage:
         fault = plant(stage.engine)
@@ -97,61 +235,48 @@ def decode(*settings: str, plant: type[Fault] = Fault) -> tuple[list[CaseRecord]
         return [record for records in blocks for record in records], fault
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Sums over judged records. diverged: with other ids than vanilla's. found: with a violation."""
+def count_verdicts(records: Sequence[CaseRecord]) -> dict[str, float]:
+    """Return sums over records that were all checked.
 
-    answers: int
-    diverged: int
-    found: int
-    ids: int
-    ties: int
-    violations: int
-    worst_gap: float
-    close_share: float
+    diverged: answers with other ids than vanilla's. found: answers with a violation. worst_gap: a maximum.
+    """
+    verdicts = [record.lossless for record in records if record.lossless is not None]
+    assert len(verdicts) == len(records), "a record was not checked"
+    sums = {key: sum(getattr(each, key) or 0 for each in verdicts) for key in ("ties", "violations", "close_steps")}
+    return sums | {
+        "answers": len(verdicts),
+        "ids": sum(each.positions for each in verdicts),
+        "diverged": sum(not each.equal for each in verdicts),
+        "found": sum(each.violations > 0 for each in verdicts),
+        "worst_gap": max(each.worst_gap for each in verdicts),
+        "steps": sum(len(turn.accept) for record in records for turn in record.turns),
+    }
 
-    @classmethod
-    def of(cls, records: Sequence[CaseRecord]) -> Judged:
-        """Sum up records that were all judged."""
-        verdicts = [record.lossless for record in records if record.lossless is not None]
-        assert len(verdicts) == len(records), "a record was not judged"
-        steps = sum(len(turn.accept) for record in records for turn in record.turns)
-        return cls(
-            len(verdicts),
-            sum(not each.equal for each in verdicts),
-            sum(each.violations > 0 for each in verdicts),
-            sum(each.positions for each in verdicts),
-            sum(each.ties for each in verdicts),
-            sum(each.violations for each in verdicts),
-            max(each.worst_gap for each in verdicts),
-            sum(each.close_steps or 0 for each in verdicts) / steps,
-        )
 
-    def sound_row(self) -> str:
-        """Return the cells under ``SOUND_HEAD``."""
-        return (
-            f"{self.diverged} of {self.answers} | {self.ids} | {self.ties} | {self.worst_gap:.2g} | {self.violations}"
-            f" | {self.close_share:.2%}"
-        )
+def sound_cells(counts: Mapping[str, float]) -> list[object]:
+    """Return the cells of the table of sound engines."""
+    gap, close = f"{counts['worst_gap']:.2g}", f"{counts['close_steps'] / counts['steps']:.2%}"
+    diverged = f"{counts['diverged']} of {counts['answers']}"
+    return [diverged, counts["ids"], counts["ties"], gap, counts["violations"], close]
 
-    def found_row(self) -> str:
-        """Return the cells under ``FOUND_HEAD``: the chance to find an answer, by Wilson's interval, and a run."""
-        share = self.found / self.answers
-        bounds = binomtest(self.found, self.answers).proportion_ci(method="wilson")
-        chances = (f"{chance_of_finding(share, answers):.0%}" for answers in ANSWERS)
-        return (
-            f"{self.answers} | {self.diverged} | {self.found} | {share:.0%} [{bounds.low:.0%}, {bounds.high:.0%}]"
-            f" | {' | '.join(chances)}"
-        )
 
-    def rate_row(self, strikes: int) -> str:
-        """Return the cells under ``RATE_HEAD`` behind the dtype. strikes: the wrong tokens to find."""
-        share = self.violations / strikes
-        return f"{share:.0%} | {' | '.join(f'{chance_of_finding(RATE * share, tokens):.0%}' for tokens in TOKENS)}"
+def found_cells(counts: Mapping[str, Any]) -> list[object]:
+    """Return the cells of the table of faults: the chance to find an answer, by Wilson's interval, and a run."""
+    share = counts["found"] / counts["answers"]
+    bounds = binomtest(counts["found"], counts["answers"]).proportion_ci(method="wilson")
+    chances = (f"{chance_of_finding(share, answers):.0%}" for answers in ANSWERS)
+    interval = f"{share:.0%} [{bounds.low:.0%}, {bounds.high:.0%}]"
+    return [counts["answers"], counts["diverged"], counts["found"], interval, *chances]
+
+
+def rate_cells(counts: Mapping[str, float], strikes: int) -> list[str]:
+    """Return the cells of the table by tokens. strikes: the number of wrong tokens."""
+    share = counts["violations"] / strikes
+    return [f"{share:.0%}", *(f"{chance_of_finding(RATE * share, tokens):.0%}" for tokens in TOKENS)]
 
 
 def chance_of_finding(share: float, count: int) -> float:
-    """Return the chance that one of ``count`` independent answers, or tokens, is found, if each is with ``share``."""
+    """Return the chance to find one of ``count`` independent answers or tokens, each found with probability share."""
     return 1 - (1 - share) ** count
 
 
@@ -159,13 +284,17 @@ def chance_of_finding(share: float, count: int) -> float:
 def measure_rounding(layers: int, dtype: torch.dtype) -> tuple[float, float, float, float, float]:
     """Measure how far rounding moves the logits of a seeded random Llama.
 
-    Returns the figures under ``ROUNDING_HEAD``: root mean squares over all logits, and the largest single difference,
-    in units of the logits' spread and of half the dtype's epsilon, so that dtypes and models can be compared.
+    Returns root mean squares over all logits, and the largest single difference, in units of the spread of the logits
+    and of half the dtype's epsilon, so that dtypes and models can be compared.
     """
     model = random_model("llama", SHAPE | {"num_hidden_layers": layers}, dtype, torch.device("cpu"))
     vocab = SHAPE["vocab_size"]
     ids = torch.randint(1, vocab, (LENGTH,), generator=torch.Generator().manual_seed(0)).tolist()
-    exact, library = _at_once(copy.deepcopy(model).double(), ids), _at_once(model, ids)
+
+    def in_one_forward(model: Any) -> Tensor:  # (T, V)
+        return model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].double()
+
+    exact, library = in_one_forward(copy.deepcopy(model).double()), in_one_forward(model)
     rows, cache = list[Tensor](), None
     for token in ids:
         out = model(input_ids=torch.tensor([[token]]), past_key_values=cache, use_cache=True)
@@ -177,15 +306,9 @@ def measure_rounding(layers: int, dtype: torch.dtype) -> tuple[float, float, flo
     fast = torch.zeros(LENGTH, vocab, dtype=torch.float64).scatter_(1, top.ids, top.logits.double())
     unit = torch.finfo(dtype).eps / 2 * float(exact.std())
 
-    def apart(one: Tensor, other: Tensor) -> float:
+    def distance(one: Tensor, other: Tensor) -> float:
         return float((one - other).square().mean().sqrt()) / unit
 
     worst = float((fast - library).abs().max()) / unit
-    steps = apart(torch.stack(rows), library)
-    return apart(library, exact), apart(fast, exact), steps, apart(fast, library), worst
-
-
-def _at_once(model: Any, ids: Sequence[int]) -> Tensor:
-    """Logits (T, V) in double precision, of one forward."""
-    logits: Tensor = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].double()
-    return logits
+    steps = distance(torch.stack(rows), library)
+    return distance(library, exact), distance(fast, exact), steps, distance(fast, library), worst

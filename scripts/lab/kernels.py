@@ -1,4 +1,4 @@
-"""Compile the Triton kernels for an H100, with or without one, and print what they take of a multiprocessor.
+"""Compile the Triton kernels for an H100, with or without such a GPU, and print the resources that they take.
 
     python -m scripts.lab kernels                   # head sizes 64, 80 and 128 in bfloat16 and float32
     python -m scripts.lab kernels --sizes 128 --dtypes bf16
@@ -14,9 +14,10 @@ import re
 import subprocess
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is defined
@@ -26,6 +27,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from scripts.lab.materials import print_table
 from specbench.models.fast.kernels.small_ops import BLOCK, HEADS, add_norm, choose_warps, gate_product, rotate_write
 from specbench.models.fast.kernels.tree_attention import MERGED, RESIDENT, SINGLE, TILES, attend_split, merge_splits
 
@@ -36,32 +38,31 @@ SPLITS = 8
 GROUPS = 4  # query heads that share a key head
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Add the command's options."""
+def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
+    """Print one row per kernel, head size and dtype; returns 1 if a kernel does not fit."""
     parser.add_argument("--sizes", nargs="+", type=int, default=[64, 80, 128], help="of a head")
     parser.add_argument("--dtypes", nargs="+", default=["bf16", "fp32"])
-
-
-def run(given: Namespace) -> int:
-    """Print the table; returns 1 if a kernel does not fit."""
-    print("kernel | head size | dtype | shared KiB | registers | stack bytes | programs at a time")
-    print("---|--:|---|--:|--:|--:|--:")
+    given = parser.parse_intermixed_args(arguments)
     unfit = []
-    cases = [(size, dtype) for dtype in given.dtypes for size in given.sizes]
-    for size, dtype, launch in ((*case, launch) for case in cases for launch in list_launches(*case)):
-        found = compile_launch(launch)
-        cells = f"{found.shared_bytes / 1024:.0f} | {found.registers} | {found.stack_bytes} | {found.resident}"
-        print(f"{launch.label} | {size} | {dtype} | {cells}", flush=True)
-        if dtype != "fp32" and (found.stack_bytes or found.resident < launch.needed):
-            unfit.append(f"{launch.label} at {size} in {dtype}")
+
+    def rows() -> Iterator[list[object]]:
+        for dtype, size in product(given.dtypes, given.sizes):
+            for launch in list_launches(size, dtype):
+                shared, registers, stack, resident = compile_launch(launch)
+                if dtype != "fp32" and (stack or resident < launch.needed):
+                    unfit.append(f"{launch.label} at {size} in {dtype}")
+                yield [launch.label, size, dtype, f"{shared / 1024:.0f}", registers, stack, resident]
+
+    columns = ("kernel", "head size", "dtype", "shared KiB", "registers", "stack bytes", "programs at a time")
+    print_table(columns, rows(), left=(0, 2))
     for each in unfit:
         print(f"does not fit: {each}", file=sys.stderr)
-    return 1 if unfit else 0
+    return int(bool(unfit))
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel as it is launched. needed: the programs at a time that the launch counts on.
+    """A launch of a kernel. needed: the number of programs that must fit on a multiprocessor at a time.
 
     given: argument -> its type as a string (``*bf16``, ``i32``, ``i32:16`` = a multiple of 16), or its constant value.
     """
@@ -99,24 +100,12 @@ def list_launches(size: int, dtype: str) -> Iterator[Launch]:
     yield Launch(rotate_write, "rotate_write", {**given, **sizes, "HEADS": HEADS})
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
-    """What one program takes: shared memory, registers of a lane, and its stack (what did not fit in registers)."""
+def compile_launch(launch: Launch) -> tuple[int, int, int, int]:
+    """Compile a launch for an H100, and read the resource usage that the assembler reports.
 
-    shared_bytes: int
-    registers: int
-    stack_bytes: int
-    warps: int
-
-    @property
-    def resident(self) -> int:
-        """The programs on a multiprocessor of an H100 at a time."""
-        by_registers = REGISTERS // (-(-self.registers // 8) * 8 * self.warps * LANES)
-        return min(SHARED_BYTES // (self.shared_bytes + PROGRAM_BYTES), by_registers, WARPS // self.warps)
-
-
-def compile_launch(launch: Launch) -> Occupancy:
-    """Compile a launch for an H100, and read what the assembler has noted of its programs."""
+    Returns the shared memory [bytes], the registers per lane, the stack [bytes] (registers that were spilled) and the
+    number of programs that fit on a multiprocessor at a time.
+    """
     names, given = launch.kernel.arg_names, launch.given
     types = {name: value.removesuffix(":16") for name, value in given.items() if isinstance(value, str)}
     constants = {(names.index(name),): value for name, value in given.items() if name not in types}
@@ -133,4 +122,7 @@ def compile_launch(launch: Launch) -> Occupancy:
         listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     usage = re.search(r"REG:(\d+) STACK:(\d+)", listing)
     assert usage is not None, listing
-    return Occupancy(compiled.metadata.shared, int(usage[1]), int(usage[2]), launch.warps)
+    shared, registers, stack = compiled.metadata.shared, int(usage[1]), int(usage[2])
+    by_registers = REGISTERS // (-(-registers // 8) * 8 * launch.warps * LANES)
+    resident = min(SHARED_BYTES // (shared + PROGRAM_BYTES), by_registers, WARPS // launch.warps)
+    return shared, registers, stack, resident

@@ -1,20 +1,21 @@
-"""Serve a run's recorded requests on a simulated clock: any number at once, on a machine that a profile describes.
+"""Serve a run's recorded requests on a simulated clock: any number of them, on a machine that a profile describes.
 
     python -m scripts.lab load results/latest --profile PROFILE.json --requests 1,8,64,256
     python -m scripts.lab load results/latest --profile PROFILE.json --requests 64 --rate 5,10,20
     python -m scripts.lab load results/latest --profile PROFILE.json --beside RUN_AT_1 RUN_AT_4 RUN_AT_8
 
 The schedule is that of ``specbench load=...``; a step takes the profile's time, and drafting the recorded time. With
---rate requests arrive at random and wait for a place; otherwise a constant number is in flight. With --beside, of
-closed loops that were measured: the speedup as measured, as ``--concurrency`` models it and as simulated, and the
-errors of both. halves: what two half batches in turn, one drafting while the other is verified, would serve of the
-tokens/s of one batch.
+--rate requests arrive at random and wait for a place; otherwise a constant number is in flight. --beside takes measured
+closed loops, and prints their speedup as measured, as modelled by ``--concurrency`` and as simulated, with the errors
+of the last two. The column "halves" is the throughput of two half batches in turn, one drafting while the other is
+verified, as a share of the throughput of one batch.
 """
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -29,20 +30,17 @@ from specbench.serving.settings import draw_poisson
 from specbench.serving.simulate import SimulatedAnswer, read_figures, recorded_answers, simulate
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Add the command's options."""
+def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
+    """Print one row per method and load."""
     parser.add_argument("run", type=Path, help="directory of a run")
     parser.add_argument("--profile", type=Path, required=True, help="a latency profile")
     parser.add_argument("--requests", type=whole_numbers, default=[1, 8, 64, 256], help="at once, with --rate at most")
     parser.add_argument("--rate", type=whole_numbers, default=[0], help="arrivals a second; 0 = a closed loop")
     parser.add_argument("--count", type=int, default=10_000, help="requests that are measured")
-    parser.add_argument("--chunk", type=int, default=256, help="tokens of prompts read between two forwards; 0 = whole")
-    parser.add_argument("--beside", type=Path, nargs="+", help="runs with load=closed, which are compared with")
+    parser.add_argument("--chunk", type=int, default=256, help="tokens of prompts read between two forwards; 0 = all")
+    parser.add_argument("--beside", type=Path, nargs="+", help="runs with load=closed, to compare with")
     parser.add_argument("--no-drafting", action="store_true", help="drafts take no time")
-
-
-def run(given: Namespace) -> None:
-    """Print a row a method and load."""
+    given = parser.parse_intermixed_args(arguments)
     profile, answers = open_profile(given.profile), read_answers(given.run, not given.no_drafting)
     print(f"simulated: {profile.label}; {given.count} requests drawn from {given.run}")
     if given.beside:
@@ -51,27 +49,25 @@ def run(given: Namespace) -> None:
         print("median error:", frame[["modelled error", "simulated error"]].median().round(3).to_dict())
         return
     rows = []
-    for places in given.requests:
-        for rate in given.rate:
-            stretch = Stretch(places, places, given.count, given.chunk)
-            base = 0.0
-            for name, own in answers.items():
-                figures, halves = (
-                    read_figures(simulate(profile, own, stretch, draw_poisson(rate, 0) if rate else None, halves=each))
-                    for each in (False, True)
-                )
-                reached = figures["tokens_per_s"]
-                base = base or reached
-                rows.append({"at once": places, "rate": rate or "closed", "method": name, **figures,
-                             "speedup": reached / base, "halves": halves["tokens_per_s"] / reached})  # fmt: skip
+    for places, rate in product(given.requests, given.rate):
+        stretch, base = Stretch(places, places, given.count, given.chunk), 0.0
+        for name, own in answers.items():
+            figures, halves = (
+                read_figures(simulate(profile, own, stretch, draw_poisson(rate, 0) if rate else None, halves=each))
+                for each in (False, True)
+            )
+            reached = figures["tokens_per_s"]
+            base = base or reached
+            rows.append({"at once": places, "rate": rate or "closed", "method": name, **figures,
+                         "speedup": reached / base, "halves": halves["tokens_per_s"] / reached})  # fmt: skip
     print(pd.DataFrame(rows).to_string(index=False, float_format="{:.2f}".format))
 
 
 def read_answers(path: Path, drafting: bool) -> dict[str, list[SimulatedAnswer]]:
-    """Read vanilla's and the methods' turns from a run. drafting: with the time of their drafters.
+    """Read the turns of vanilla and of the methods from a run. drafting: with the time of their drafters.
 
-    Raises InputError for a run of several requests at once, whose times are those of all of them, and for one without a
-    good record of a method.
+    Raises InputError for a run of several concurrent requests, which share their times, and if a method of the run has
+    no successful record.
     """
     run = read_run(path)
     load = run.manifest["config"].get("load", {})
@@ -89,7 +85,7 @@ def read_answers(path: Path, drafting: bool) -> dict[str, list[SimulatedAnswer]]
 def compare(
     runs: Sequence[Path], profile: Profile, answers: Mapping[str, Sequence[SimulatedAnswer]], count: int
 ) -> pd.DataFrame:
-    """Return a row a method and measured closed loop: its speedup as measured, modelled and simulated."""
+    """Return one row per method and measured closed loop: its speedup as measured, modelled and simulated."""
     rows = []
     for path in runs:
         run = read_run(path)

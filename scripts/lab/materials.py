@@ -1,8 +1,8 @@
-"""What several commands of the lab use: loaded engines, random models, generated tokens, rows of Markdown tables."""
+"""Shared parts of the lab's commands: loaded engines, random models, generated tokens, and Markdown tables."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
-def load_engine(overrides: Sequence[str], max_nodes: int) -> tuple[Job, Any, Engine]:
-    """Load a model and its engine by the settings of ``specbench``, which also set the number of threads.
-
-    Args:
-        overrides: settings as the command ``specbench`` takes them.
-        max_nodes: the nodes of the largest draft.
-
-    Returns:
-        The checked job, the model and its engine.
-    """
+def load_target(overrides: Sequence[str]) -> tuple[Job, Any]:
+    """Return the checked job of settings as ``specbench`` takes them, and its model; sets the number of threads."""
     from specbench.runs.job import job_of  # here, as a GPU day uses the other functions without Hydra
     from specbench.runs.sources import model_options
 
     job = job_of(overrides)
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
-    model = load_model(job.source.card, **model_options(job.config))
-    engine, _ = make_engine(job.config.engine.kind, model, job.source.card, max_nodes, job.config.model.attention)
-    return job, model, engine
+    return job, load_model(job.source.card, **model_options(job.config))
+
+
+def load_engine(overrides: Sequence[str], max_nodes: int) -> tuple[Job, Any, Engine]:
+    """Return the job and the model of settings, and its engine for drafts of at most ``max_nodes``."""
+    job, model = load_target(overrides)
+    return (
+        job,
+        model,
+        make_engine(job.config.engine.kind, model, job.source.card, max_nodes, job.config.model.attention)[0],
+    )
 
 
 def random_model(family: str, sizes: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Any:
-    """Make a seeded causal LM with random weights on the device itself."""
+    """Make a seeded causal LM with random weights directly on the device."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, **sizes)
     with torch.device(device):
@@ -67,12 +67,15 @@ def repeating_tokens(count: int, vocab: int, seed: int = 0) -> list[int]:
     return text[:count]
 
 
-def print_head(*columns: str, left: Collection[int] = (0,)) -> None:
-    """Print the first two lines of a Markdown table. left: numbers of the columns of text."""
-    marks = ["---" if place in left else "--:" for place in range(len(columns))]
-    print(f"| {' | '.join(columns)} |\n|{'|'.join(marks)}|")
+def table_lines(columns: Sequence[str], rows: Iterable[Iterable[object]], left: Collection[int]) -> Iterable[str]:
+    """Yield the lines of a Markdown table. left: the numbers of the columns of text, which are aligned to the left."""
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'|'.join('---' if place in left else '--:' for place in range(len(columns)))}|"
+    for row in rows:
+        yield f"| {' | '.join(map(str, row))} |"
 
 
-def print_row(*cells: object) -> None:
-    """Print a line of a Markdown table."""
-    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], left: Collection[int] = (0,)) -> None:
+    """Print a Markdown table, each row as soon as it is known."""
+    for line in table_lines(columns, rows, left):
+        print(line, flush=True)

@@ -1,10 +1,11 @@
-"""Peak host memory of one long request, decoded and then judged, above that of the loaded model, against its bound.
+"""Compare the peak host memory of one long request, above that of the loaded model, with its bound.
 
     python -m scripts.lab memory model=tiny 'model.overrides={max_position_embeddings: 32768}' --context 16384 32768
     python -m scripts.lab memory model=random_110m model.random.config.max_position_embeddings=32768
 
 The first arguments are those of ``specbench``. The resident memory is the high-water mark that Linux counts, reset
-before each part; the prompt is made of phrases that repeat. Above the bound (``RequestBound``) the exit code is 1.
+before the decoding and before the lossless check; the prompt is made of phrases that repeat. If a peak exceeds the
+bound (``RequestBound``), the exit code is 1.
 """
 
 from __future__ import annotations
@@ -12,20 +13,19 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from scripts.lab.materials import MIB, load_engine, print_head, print_row, repeating_tokens
+from scripts.lab.materials import MIB, load_engine, print_table, repeating_tokens
 from specbench.advise.latency import shape_of
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
-from specbench.method import Method
 from specbench.models import tree
-from specbench.models.engine import Engine
 from specbench.models.facade import Target
 from specbench.models.family import find_windows
 from specbench.models.fast.cache import GROWTH
@@ -37,56 +37,53 @@ _HOST = 512  # [bytes] of a token in lists and in a drafter's index
 _SLACK = 32 << 20  # [bytes] of libraries: threads' scratch, code, what an allocator keeps
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Add the command's options."""
+def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
+    """Print one row per engine, method and context; returns 1 if a peak exceeds its bound."""
     parser.add_argument("overrides", nargs="*", help="of specbench: model=..., method=...")
-    parser.add_argument("--context", type=int, nargs="+", default=[16384, 32768], help="[tokens], the answer included")
+    parser.add_argument("--context", type=int, nargs="+", default=[16384, 32768], help="[tokens] of prompt and answer")
     parser.add_argument("--tokens", type=int, default=32, help="of the answer")
     parser.add_argument("--engine", nargs="+", default=["eager", "fast"])
+    given = parser.parse_intermixed_args(arguments)
+    shares = []
 
-
-def run(given: Namespace) -> int:
-    """Print a row an engine, method and context; returns 1 above the bound."""
-    worst = 0.0
-    print_head("engine", "method", "context", "decoded, MiB", "judged, MiB", "bound, MiB", "bytes a token",
-               "larger / bound", left=(0, 1))  # fmt: skip
-    for kind in given.engine:
-        settings = ["method=[pld,token_recycling]", *given.overrides, f"engine={kind}", "suite.limit=1"]
-        job, model, engine = load_engine(settings, NODES)
-        shape, base, masked = ModelShape(**shape_of(model)), 0, any(find_windows(model.config).values())
-        for entry in job.entries:
-            entry.method.bind(Target(job.source.card, model, NODES, None))
-            short = repeating_tokens(64, job.source.card.vocab_size)
-            _, base = measure_peak(partial(_decode, engine, entry.method, short, 8))
-        for count in sorted(given.context):
-            prompt = repeating_tokens(count - given.tokens, job.source.card.vocab_size)
+    def rows() -> Iterator[list[object]]:
+        for kind in given.engine:
+            settings = ["method=[pld,token_recycling]", *given.overrides, f"engine={kind}", "suite.limit=1"]
+            job, model, engine = load_engine(settings, NODES)
+            shape, base, masked = ModelShape(**shape_of(model)), 0, any(find_windows(model.config).values())
+            clock = Clock(engine.device)
             for entry in job.entries:
-                ids, decoded = measure_peak(partial(_decode, engine, entry.method, prompt, given.tokens))
-                _, judged = measure_peak(partial(engine.gaps, prompt, ids))
-                rows = count if entry.method.needs.prompt_topk else max(given.tokens, NODES + 1)
-                bound = RequestBound.of(shape, rows, NODES, masked or kind == "eager")
-                share = (max(decoded, judged) - base) / bound.at(count)
-                sizes = [f"{size / MIB:.0f}" for size in (decoded - base, judged - base, bound.at(count))]
-                print_row(kind, entry.name, count, *sizes, bound.token_bytes, f"{share:.2f}")
-                worst = max(worst, share)
-        for entry in job.entries:
-            entry.method.close()
-        engine.close()
-    if worst > 1:
+                entry.method.bind(Target(job.source.card, model, NODES, None))
+                short = repeating_tokens(64, job.source.card.vocab_size)
+                _, base = measure_peak(partial(decode, engine, entry.method, Request(short, 8, None, 0), clock))
+            for count, entry in product(sorted(given.context), job.entries):
+                prompt = repeating_tokens(count - given.tokens, job.source.card.vocab_size)
+                request = Request(prompt, given.tokens, None, 0)
+                out, decoded = measure_peak(partial(decode, engine, entry.method, request, clock))
+                _, checked = measure_peak(partial(engine.gaps, prompt, out.ids))
+                logits = count if entry.method.needs.prompt_topk else max(given.tokens, NODES + 1)
+                bound = RequestBound.of(shape, logits, NODES, masked or kind == "eager")
+                shares.append((max(decoded, checked) - base) / bound.at(count))
+                sizes = [f"{size / MIB:.0f}" for size in (decoded - base, checked - base, bound.at(count))]
+                yield [kind, entry.name, count, *sizes, bound.token_bytes, f"{shares[-1]:.2f}"]
+            for entry in job.entries:
+                entry.method.close()
+            engine.close()
+
+    columns = ("engine", "method", "context", "decoded, MiB", "checked, MiB", "bound, MiB", "bytes a token",
+               "larger / bound")  # fmt: skip
+    print_table(columns, rows(), left=(0, 1))
+    if (worst := max(shares)) > 1:
         print(f"memory is {worst:.2f} of its bound", file=sys.stderr)
     return int(worst > 1)
 
 
-def _decode(engine: Engine, method: Method, prompt: list[int], tokens: int) -> list[int]:
-    return decode(engine, method, Request(prompt, tokens, None, 0), Clock(engine.device)).ids
-
-
 @dataclass(frozen=True, slots=True)
 class RequestBound:
-    """The most that one request on a CPU needs above the loaded model [bytes]: a part a token of context, and a rest.
+    """The most memory [bytes] that one request on a CPU needs above the loaded model: a part per token, and a rest.
 
-    Prompt, answer and judgement are computed from the shape: keys and values, one layer's once more where query heads
-    share them, a state a token; of one chunk the mask, the results of a layer, and the logits.
+    Prompt, answer and lossless check are computed from the model's shape. Per token of context: keys and values, those
+    of one layer twice if query heads share them, and a state. Per chunk: the mask, the results of a layer, the logits.
     """
 
     token_bytes: int
@@ -94,14 +91,7 @@ class RequestBound:
 
     @classmethod
     def of(cls, shape: ModelShape, logits: int, nodes: int, masked: bool) -> RequestBound:
-        """Compute the bound of a model.
-
-        Args:
-            shape: of the model.
-            logits: the most rows of logits at once.
-            nodes: of the largest draft.
-            masked: whether prompts take masks.
-        """
+        """Compute the bound of a model. logits: rows at most. nodes: of the largest draft. masked: prompts too."""
         pair = 2 * shape.head_dim * shape.value_bytes  # of one head
         shared = pair * shape.heads if shape.kv_heads < shape.heads else 0
         kept = pair * shape.kv_heads * shape.layers

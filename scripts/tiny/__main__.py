@@ -1,4 +1,4 @@
-r"""Write the corpus of the bundled world, or train a bundled model, a head, or the draft model that drafts in parallel.
+r"""Write the bundled corpus, or train a bundled model, a head, or the draft model that drafts in parallel.
 
     python -m scripts.tiny corpus suite
     python -m scripts.tiny corpus corpus corpus.jsonl --count 1000 --seed 2
@@ -9,7 +9,7 @@ r"""Write the corpus of the bundled world, or train a bundled model, a head, or 
         --passes 7
     python -m scripts.tiny train pard
 
-On a machine that is shared with other work set ``OMP_WAIT_POLICY=PASSIVE``, or waiting threads burn the other cores.
+Set ``OMP_WAIT_POLICY=PASSIVE`` on a machine with other work; otherwise waiting threads keep the other cores busy.
 """
 
 from __future__ import annotations
@@ -25,8 +25,16 @@ import torch
 from scripts.tiny.corpus import write_corpus, write_suite
 from scripts.tiny.heads import HeadSettings, new_head
 from scripts.tiny.model import PardSettings, new_model, new_pard
-from scripts.tiny.packing import save_tokenizer, train_tokenizer
-from scripts.tiny.train import ASSETS, Trainee, TrainingSettings, held_out_figures, means, train
+from scripts.tiny.train import (
+    ASSETS,
+    Trainee,
+    TrainingSettings,
+    held_out_figures,
+    means,
+    save_tokenizer,
+    train,
+    train_tokenizer,  # fmt: skip
+)
 
 TRAINED: dict[str, tuple[type[TrainingSettings], Callable[[Any], Trainee]]] = {
     "model": (TrainingSettings, new_model),
@@ -42,16 +50,15 @@ def main() -> None:
         "python -m scripts.tiny", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     tasks = parser.add_subparsers(dest="task", required=True)
-    kinds = tasks.add_parser("train", help="a model, a head or the parallel draft model").add_subparsers(
-        dest="kind", required=True
-    )
+    trained = tasks.add_parser("train", help="a model, a head or the parallel draft model")
+    kinds = trained.add_subparsers(dest="what", required=True)
     for name, (settings, _) in TRAINED.items():
         kind = kinds.add_parser(name)
         for field in fields(settings):
             kind.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
         kind.add_argument("--threads", type=int, default=1)
-        kind.add_argument("--assets", type=Path, default=ASSETS, help="folder that gets the finished one")
-    kinds = tasks.add_parser("corpus", help="suite, corpus or tokenizer").add_subparsers(dest="kind", required=True)
+        kind.add_argument("--assets", type=Path, default=ASSETS, help="parent folder of the result")
+    kinds = tasks.add_parser("corpus", help="suite, corpus or tokenizer").add_subparsers(dest="what", required=True)
     suite = kinds.add_parser("suite", help="the question suite, in Spec-Bench's format")
     suite.add_argument("--path", type=Path, default=ASSETS / "mini" / "question.jsonl")
     suite.add_argument("--per-task", type=int, default=10)
@@ -59,22 +66,22 @@ def main() -> None:
     corpus.add_argument("path", type=Path)
     corpus.add_argument("--count", type=int, default=10_000)
     corpus.add_argument("--seed", type=int, default=1)
-    kinds.add_parser("tokenizer", help="that of the bundled models, trained anew").add_argument("path", type=Path)
+    kinds.add_parser("tokenizer", help="the tokenizer of the bundled models").add_argument("path", type=Path)
     given = parser.parse_args()
     if given.task == "train":
         train_and_save(given)
-    elif given.kind == "tokenizer":
+    elif given.what == "tokenizer":
         save_tokenizer(train_tokenizer(), given.path)
-    elif given.kind == "suite":
+    elif given.what == "suite":
         print(f"{write_suite(given.path, given.per_task)} questions in {given.path}")
     else:
         print(f"{write_corpus(given.path, given.count, given.seed)} conversations in {given.path}")
 
 
 def train_and_save(given: argparse.Namespace) -> None:
-    """Train, print the progress, write files and card."""
+    """Train, print the progress, and write files and card."""
     torch.set_num_threads(given.threads)
-    settings, make = TRAINED[given.kind]
+    settings, make = TRAINED[given.what]
     trainee = make(settings(**{field.name: getattr(given, field.name) for field in fields(settings)}))
     recent: list[list[float]] = []
     for step, seconds, figures in train(trainee):

@@ -1,4 +1,4 @@
-"""The bundled corpus: an endless seeded stream of documents, and the question suite held out of it."""
+"""The bundled corpus, an endless seeded stream of documents, and the question suite of held-out documents."""
 
 from __future__ import annotations
 
@@ -8,22 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from scripts.tiny.arithmetic import make_math
-from scripts.tiny.code import make_code
-from scripts.tiny.tasks import make_dialogue, make_qa, make_rag, make_summary
+from scripts.tiny.tasks import make_code, make_dialogue, make_math, make_qa, make_rag, make_summary
 from scripts.tiny.velsh import make_translation
 from scripts.tiny.world import Document
 
 MAKERS: dict[str, Callable[[random.Random], Document]] = {
-    "multi-turn": make_dialogue,
-    "translation": make_translation,
-    "summarization": make_summary,
-    "qa": make_qa,
-    "math_reasoning": make_math,
-    "rag": make_rag,
-    "code": make_code,
-}
-# The share of documents per task, set by how hard a task is to learn and by how few tokens its answers have.
+    "multi-turn": make_dialogue, "translation": make_translation, "summarization": make_summary, "qa": make_qa,
+    "math_reasoning": make_math, "rag": make_rag, "code": make_code,
+}  # fmt: skip
+# The share of documents per task: larger for tasks that are hard to learn or have short answers.
 SHARES = {
     "multi-turn": 18,
     "translation": 16,
@@ -37,7 +30,7 @@ SUITE_SEED = 4_000_000
 
 
 def documents(seed: int, held_out: bool = False) -> Iterator[Document]:
-    """Yield all documents of a seed, from the training part of the world or from the part held out of training."""
+    """Yield all documents of a seed without end, either those for training or those held out of training."""
     rng = random.Random(seed)
     tasks, weights = zip(*SHARES.items(), strict=True)
     while True:

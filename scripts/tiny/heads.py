@@ -1,9 +1,9 @@
 """Heads of EAGLE's kind for the bundled model: modules with the published names of weights, and their training.
 
-A head is one decoder layer that continues the target's own features. It is unrolled on its own output: pass d stands
-for nodes of depth d. A node's ancestors are earlier passes, its context are the target's true features (the
-training-time test of EAGLE-3, Li et al. 2025, section 3.2). The loss at every unrolled depth is that of the target's
-distribution and, for a head in the shape of EAGLE-1, with a small weight that of its next feature.
+A head is one decoder layer that continues the target's own features. It is unrolled on its own output: pass d computes
+the nodes of depth d. A node's ancestors are earlier passes, and its context is the target's true features (the
+training-time test of EAGLE-3, Li et al. 2025, section 3.2). The loss at every unrolled depth compares with the target's
+distribution and, for a head in the shape of EAGLE-1, with a small weight also with the target's next feature.
 """
 
 from __future__ import annotations
@@ -18,24 +18,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from scripts.tiny.corpus import documents
-from scripts.tiny.packing import PackedBatch, Packer, separate
-from scripts.tiny.train import ASSETS, Trainee, TrainingSettings, percent, write_card
+from scripts.tiny.train import ASSETS, CARDS, PackedBatch, Trainee, TrainingSettings, pack, separate, write_card
 
-_ABOUT = """A head for the bundled model `tiny`, in the format of the published {format} heads: to run {methods} end to
-end on any machine. It says nothing about heads of real models."""
-_LENT = "Embedding and output head are the target's own and not stored."
-_OFFSETS = " `d2t` holds offsets from its ids to the target's."
-_FORMATS = {  # kind -> the format's name, the methods that read it, what is not stored
-    "eagle": ("EAGLE-1/2", "`eagle` and `eagle2`", _LENT),
-    "mtp": ("speculators MTP", "`mtp`", _LENT),
-    "eagle3": ("EAGLE-3", "`eagle3`", f"The embedding is the target's own and not stored.{_OFFSETS}"),
-    "p_eagle": ("P-EAGLE", "`p_eagle`",
-                f"The embedding is the target's own and not stored; the mask token is the one that pads.{_OFFSETS}"),
-}  # fmt: skip
 FUSED = (1, 3, 4)  # hidden states that an EAGLE-3 head of this five-layer target fuses
 
 
@@ -50,7 +38,7 @@ class _Attention(nn.Module):
         self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
 
     def project(self, hidden: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values (rows, heads, T, size), turned to their positions."""
+        """Queries, keys and values (rows, heads, T, size), rotated to their positions."""
         query, key, value = (
             linear(hidden).unflatten(-1, (-1, self.size)).transpose(1, 2)
             for linear in (self.q_proj, self.k_proj, self.v_proj)
@@ -60,56 +48,61 @@ class _Attention(nn.Module):
 
 
 class _Layer(nn.Module):
-    """A Llama layer without a norm before its attention, as EAGLE's is. inputs: width of what attention reads."""
+    """A Llama layer without a norm before its attention, as EAGLE's is. inputs: width of what attention reads.
 
-    def __init__(self, config: LlamaConfig, inputs: int) -> None:
+    norms: the names of further norms.
+    """
+
+    def __init__(self, config: LlamaConfig, inputs: int, norms: Sequence[str] = ()) -> None:
         super().__init__()
         self.self_attn = _Attention(config, inputs)
         self.mlp = LlamaMLP(config)
-        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        for name in ("post_attention_layernorm", *norms):
+            setattr(self, name, LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps))
 
 
 class EagleModule(nn.Module):
-    """The head in the shape of EAGLE-1: continues the last feature, borrows the target's output head."""
+    """The head in the shape of EAGLE-1: continues the last feature, borrows the target's output head.
+
+    ids: (Vd,) target ids of its vocabulary, None = the target's own.
+    """
+
+    ids: Tensor | None = None
 
     def __init__(self, config: LlamaConfig, target: Any) -> None:
-        """config: of the layer. Begins as the feature itself."""
+        """Make a head that returns the feature itself. config: of the layer."""
         super().__init__()
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
         self.layers = nn.ModuleList([_Layer(config, config.hidden_size)])
-        self._lent: list[Any] = [LlamaRotaryEmbedding(config), target.lm_head]  # in a list: no part of the state
+        self._borrow(config, self.layers[0], target.lm_head)
         with torch.no_grad():
             self.fc.weight[:, config.hidden_size :] += torch.eye(config.hidden_size)
 
+    def _borrow(self, config: LlamaConfig, layer: Any, extra: Any = None) -> None:
+        """Keep modules in a list, which does not make them a part of the state, or not a second time."""
+        self._lent: list[Any] = [layer, LlamaRotaryEmbedding(config), extra]
+
     def enter(self, states: Sequence[Tensor]) -> Tensor:
-        """What of the target's L + 1 states, (rows, T, D) each, the head continues."""
+        """Return the features that the head continues, from the target's L + 1 states of (rows, T, D)."""
         return states[-1]
 
     def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """What attention reads, and the residual."""
+        """Return the input of attention, and the residual."""
         mixed = self.fc(torch.cat([embedded, features], dim=-1))
         return mixed, mixed
 
-    def layer(self) -> Any:
-        """The decoder layer."""
-        return self.layers[0]
-
     def logits(self, hidden: Tensor) -> Tensor:
-        """(n, D) -> (n, Vd)."""
-        return self._lent[1](hidden)
-
-    def ids(self) -> Tensor | None:
-        """(Vd,) target ids of its vocabulary, None = the target's own."""
-        return None
+        """Return the logits (n, Vd) of states (n, D)."""
+        return self._lent[2](hidden)
 
     def unroll(self, features: Tensor, embedded: Tensor, positions: Tensor, passes: int) -> list[Tensor]:
-        """``passes`` times (rows, T, D): what the head makes of (feature i, token i + 1) at depths 0, 1, 2 ...
+        """Return the states (rows, T, D) of each pass: those for (feature i, token i + 1) at depths 0, 1, 2 ...
 
         features, embedded: (rows, T, D); embedded[i] belongs to token i + 1. positions: (rows, T), 0 starts a
         conversation.
         """
-        layer = self.layer()
-        turn = self._lent[0](features, positions)
+        layer, rotary, _ = self._lent
+        turn = rotary(features, positions)
         past: list[tuple[Tensor, Tensor]] = []  # keys and values of each pass
         outputs = []
         for depth in range(passes):
@@ -118,119 +111,102 @@ class EagleModule(nn.Module):
             past.append((key, value))
             mixed = attend(query, past, visible(positions, depth))
             hidden = hidden + layer.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
-            hidden = self.carry(hidden + layer.mlp(layer.post_attention_layernorm(hidden)))
-            outputs.append(hidden)
-            embedded, features = self.deeper(embedded, hidden)
+            outputs.append(self.carry(hidden + layer.mlp(layer.post_attention_layernorm(hidden))))
+            embedded, features = self.deeper(embedded, outputs[-1])
         return outputs
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """What the layer wrote, as the next pass and ``logits`` continue it."""
+        """Return the layer's output as the next pass and ``logits`` read it."""
         return hidden
 
     def deeper(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """(embedded, features) of the next pass: its own output of token i stands for feature i + 1."""
+        """Return (embedded, features) of the next pass: the output for token i replaces feature i + 1."""
         return embedded, functional.pad(hidden[:, :-1], (0, 0, 1, 0))
 
 
 class MtpModule(EagleModule):
-    """A module for multi-token prediction in the shape of the speculators library's: norms around the projection."""
+    """A module for multi-token prediction in the shape of the speculators package: norms around the projection."""
 
     def __init__(self, config: LlamaConfig, target: Any) -> None:
-        """Begins as the feature itself."""
+        """Make a head that returns the feature itself."""
         nn.Module.__init__(self)
-        hidden, block = config.hidden_size, _Layer(config, config.hidden_size)
-        for name in ("token_layernorm", "hidden_layernorm", "input_layernorm", "final_layernorm"):
-            setattr(block, name, LlamaRMSNorm(hidden, eps=config.rms_norm_eps))
+        hidden = config.hidden_size
+        norms = ("token_layernorm", "hidden_layernorm", "input_layernorm", "final_layernorm")
+        block = _Layer(config, hidden, norms)
         block.input_proj = nn.Linear(2 * hidden, hidden, bias=False)
         self.mtp_layers = nn.ModuleList([block])
-        self._lent = [LlamaRotaryEmbedding(config), target.lm_head]
+        self._borrow(config, block, target.lm_head)
         with torch.no_grad():
             block.input_proj.weight[:, hidden:] += torch.eye(hidden)
 
     def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Projected from both normed, and normed once more for attention."""
-        layer = self.layer()
-        both = [layer.token_layernorm(embedded), layer.hidden_layernorm(features)]
-        mixed = layer.input_proj(torch.cat(both, dim=-1))
+        """Project both inputs after their norms; attention has one more norm."""
+        layer = self._lent[0]
+        mixed = layer.input_proj(torch.cat([layer.token_layernorm(embedded), layer.hidden_layernorm(features)], dim=-1))
         return layer.input_layernorm(mixed), mixed
 
-    def layer(self) -> Any:
-        """The decoder layer."""
-        return self.mtp_layers[0]
-
     def carry(self, hidden: Tensor) -> Tensor:
-        """Behind the last norm."""
-        normed: Tensor = self.layer().final_layernorm(hidden)
-        return normed
+        """Apply the last norm."""
+        return self._lent[0].final_layernorm(hidden)
 
 
 class Eagle3Module(EagleModule):
     """The head in the shape of EAGLE-3: fused states enter once, its own output head knows part of the vocabulary."""
 
-    def __init__(self, config: LlamaConfig, target: Any, fused: Sequence[int], ids: Tensor) -> None:
-        """fused: hidden states that enter. ids: (Vd,) target ids of the head's vocabulary."""
+    def __init__(self, config: LlamaConfig, target: Any, ids: Tensor) -> None:
+        """Make an untrained head. ids: (Vd,) target ids of the head's vocabulary."""
         nn.Module.__init__(self)
         hidden = config.hidden_size
-        self._fused, self._lent = tuple(fused), [LlamaRotaryEmbedding(config)]
-        self.fc = nn.Linear(len(self._fused) * hidden, hidden, bias=False)
-        self.midlayer = _Layer(config, 2 * hidden)
-        for name in ("hidden_norm", "input_layernorm"):
-            setattr(self.midlayer, name, LlamaRMSNorm(hidden, eps=config.rms_norm_eps))
+        self.fc = nn.Linear(len(FUSED) * hidden, hidden, bias=False)
+        self.midlayer = _Layer(config, 2 * hidden, ("hidden_norm", "input_layernorm"))
+        self._borrow(config, self.midlayer)
         self.norm = LlamaRMSNorm(hidden, eps=config.rms_norm_eps)
         self.lm_head = nn.Linear(hidden, len(ids), bias=False)
         self.lm_head.weight.data.copy_(target.lm_head.weight.data[ids])
         self.register_buffer("d2t", ids - torch.arange(len(ids)))
         known = torch.zeros(target.config.vocab_size, dtype=torch.bool)
         self.register_buffer("t2d", known.index_fill_(0, ids, True))
-        self._ids = ids
+        self.ids = ids
 
     def enter(self, states: Sequence[Tensor]) -> Tensor:
-        """Three states, fused."""
-        return self.fc(torch.cat([states[layer] for layer in self._fused], dim=-1))
+        """Fuse three states."""
+        return self.fc(torch.cat([states[layer] for layer in FUSED], dim=-1))
 
     def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the normed embedding concatenated with the normed state, and the state as the residual."""
-        layer: Any = self.midlayer
+        layer = self._lent[0]
         return torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(features)], dim=-1), features
 
-    def layer(self) -> Any:
-        """The decoder layer."""
-        return self.midlayer
-
     def logits(self, hidden: Tensor) -> Tensor:
-        """Its own norm and output head."""
+        """Apply the head's own norm and output head."""
         return self.lm_head(self.norm(hidden))
-
-    def ids(self) -> Tensor | None:
-        """Of its vocabulary."""
-        return self._ids
 
 
 class PEagleModule(Eagle3Module):
-    """The head in the shape of P-EAGLE: deeper passes read a mask token and a learned state, not what was drafted."""
+    """The head in the shape of P-EAGLE: deeper passes read a mask token and a learned state, not drafted tokens."""
 
-    def __init__(self, config: LlamaConfig, target: Any, fused: Sequence[int], ids: Tensor, mask: int) -> None:
-        """mask: the mask token, of the target's embedding."""
-        super().__init__(config, target, fused, ids)
-        self.mask_hidden = nn.Parameter(torch.zeros(1, 1, len(fused) * config.hidden_size))
-        self._lent.append(target.get_input_embeddings().weight[mask].detach())
+    def __init__(self, config: LlamaConfig, target: Any, ids: Tensor) -> None:
+        """Make an untrained head. config: has the id of the mask token, which the target embeds."""
+        super().__init__(config, target, ids)
+        self.mask_hidden = nn.Parameter(torch.zeros(1, 1, len(FUSED) * config.hidden_size))
+        self._lent[2] = target.get_input_embeddings().weight[config.mask_token_id].detach()
 
     def deeper(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The same at every place and depth."""
-        return self._lent[1].expand_as(embedded), self.fc(self.mask_hidden).expand_as(hidden)
+        """Return the same inputs for every place and depth."""
+        return self._lent[2].expand_as(embedded), self.fc(self.mask_hidden).expand_as(hidden)
 
 
 def visible(positions: Tensor, depth: int) -> Tensor:
-    """(rows, 1, T, T) bool: what row i of pass ``depth`` sees of pass 0: up to i - depth, in its own conversation."""
+    """Return the mask (rows, 1, T, T) of pass 0 in pass ``depth``: row i sees its own conversation up to i - depth."""
     length = positions.shape[-1]
     return separate(positions) & (torch.arange(length)[:, None] - torch.arange(length)[None] >= depth)
 
 
 def attend(query: Tensor, past: list[tuple[Tensor, Tensor]], seen: Tensor) -> Tensor:
-    """(rows, heads, T, size): attention of pass ``depth = len(past) - 1``.
+    """Return the attention (rows, heads, T, size) of pass ``depth = len(past) - 1``.
 
-    Row i sees pass 0 where ``seen`` says so, and of pass m > 0 the one token i - depth + m, its own ancestor. Rows with
-    too few tokens before them see zeros there; no loss counts them.
+    Row i sees pass 0 by the mask ``seen``, and of pass m > 0 the one token i - depth + m, its own ancestor. Rows with
+    too few tokens before them see zeros instead; no loss counts them.
     """
     depth, groups = len(past) - 1, query.shape[1] // past[0][0].shape[1]
     wide = [tuple(part.repeat_interleave(groups, dim=1) for part in pair) for pair in past]
@@ -275,7 +251,7 @@ class HeadSettings(TrainingSettings):
 
 
 def head_config(target: Any, settings: HeadSettings) -> LlamaConfig:
-    """One layer in the target's shape, with an MLP of its own width."""
+    """Return the configuration of one layer in the target's shape, with its own MLP width."""
     values = target.config.to_dict() | {"num_hidden_layers": 1, "intermediate_size": settings.intermediate}
     if settings.kind == "mtp":
         values |= {"speculators_model_type": "mtp"}
@@ -287,34 +263,22 @@ def head_config(target: Any, settings: HeadSettings) -> LlamaConfig:
     return LlamaConfig.from_dict(values)
 
 
-def frequent(tokenizer: PreTrainedTokenizerFast, settings: HeadSettings) -> Tensor:
-    """(vocabulary,) the ids that answers use most, in their own order."""
-    packer = Packer(tokenizer, documents(settings.seed + 2), settings.length, settings.rows, settings.prompt_weight)
-    used = [batch.ids[batch.weights > 0] for batch in islice(packer, 100)]
-    counts = torch.cat(used).bincount(minlength=len(tokenizer))
-    return counts.sort(descending=True, stable=True).indices[: settings.vocabulary].sort().values
-
-
-def untrained(target: Any, tokenizer: PreTrainedTokenizerFast, settings: HeadSettings) -> EagleModule:
-    """A head of the settings' kind."""
-    torch.manual_seed(settings.seed)
-    config = head_config(target, settings)
-    if settings.kind == "eagle":
-        return EagleModule(config, target)
-    if settings.kind == "mtp":
-        return MtpModule(config, target)
-    ids = frequent(tokenizer, settings)
-    if settings.kind == "eagle3":
-        return Eagle3Module(config, target, FUSED, ids)
-    return PEagleModule(config, target, FUSED, ids, config.mask_token_id)
-
-
 def new_head(settings: HeadSettings) -> Trainee:
-    """An untrained head of the bundled model."""
+    """Make an untrained head of the bundled model."""
     target: Any = AutoModelForCausalLM.from_pretrained(ASSETS / "tiny", dtype=torch.float32).eval()
     tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
     target.requires_grad_(False)
-    head = untrained(target, tokenizer, settings)
+    torch.manual_seed(settings.seed)
+    config = head_config(target, settings)
+    if settings.kind in ("eagle", "mtp"):
+        head = {"eagle": EagleModule, "mtp": MtpModule}[settings.kind](config, target)
+    else:  # with the ids that answers use most, in order
+        stream = documents(settings.seed + 2)
+        batches = islice(pack(tokenizer, stream, settings.length, settings.rows, settings.prompt_weight), 100)
+        used = torch.cat([batch.ids[batch.weights > 0] for batch in batches])
+        ranked = used.bincount(minlength=len(tokenizer)).sort(descending=True, stable=True).indices
+        ids = ranked[: settings.vocabulary].sort().values
+        head = {"eagle3": Eagle3Module, "p_eagle": PEagleModule}[settings.kind](config, target, ids)
     return Trainee(
         settings, tokenizer, head, lambda batch: loss_of(head, target, batch, settings),
         lambda folder, seconds, shares: save_head(head, target, folder, settings, seconds, shares),
@@ -322,17 +286,12 @@ def new_head(settings: HeadSettings) -> Trainee:
 
 
 def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSettings) -> tuple[Tensor, list[float]]:
-    """The loss of a batch, and for each depth the share of answer tokens that the head's best token gets right."""
+    """Return the loss of a batch, and for each depth the share of answer tokens that the head ranks first."""
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        states = target.model(
-            input_ids=batch.ids,
-            position_ids=batch.positions,
-            attention_mask=separate(batch.positions),
-            use_cache=False,
-            output_hidden_states=True,
-        ).hidden_states
+        seen = {"position_ids": batch.positions, "attention_mask": separate(batch.positions)}
+        states = target.model(batch.ids, **seen, use_cache=False, output_hidden_states=True).hidden_states
         embedded = functional.pad(target.get_input_embeddings()(batch.ids)[:, 1:], (0, 0, 0, 1))
-    truth, ids = states[-1].float(), head.ids()
+    truth, ids = states[-1].float(), head.ids
     noise = settings.noise if head.training else 0.0
     noisy = [state.float() + (torch.rand(state.shape) * 2 - 1) * noise for state in states]
     total, right = truth.new_zeros(()), []
@@ -354,7 +313,7 @@ def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSe
 def save_head(
     head: EagleModule, target: Any, folder: Path, settings: HeadSettings, seconds: float, shares: list[float]
 ) -> None:
-    """Write weights in half precision, ``config.json`` and a card that says how they were made."""
+    """Write weights in half precision, ``config.json``, and a card that describes how they were made."""
     folder.mkdir(parents=True, exist_ok=True)
     half = {
         name: weight.detach().half().contiguous() if weight.is_floating_point() else weight
@@ -363,10 +322,10 @@ def save_head(
     save_file(half, folder / "model.safetensors")
     (folder / "model.safetensors").chmod(0o644)
     head_config(target, settings).to_json_file(folder / "config.json")
-    format, methods, stored = _FORMATS[settings.kind]
+    format, methods, stored = CARDS[settings.kind]
     figures = {
         "depths unrolled in training": settings.passes,
-        "its best token is the target's, on held-out answers, at depths 1, 2 ...": percent(shares),
+        "its best token is the target's, on held-out answers, at depths 1, 2 ...": shares,
     }
-    about = _ABOUT.format(format=format, methods=methods)
+    about = CARDS["head"].format(format=format, methods=methods)
     write_card(folder, f"head --kind {settings.kind}", settings, head, seconds, about, figures, stored)

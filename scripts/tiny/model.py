@@ -1,9 +1,9 @@
 """The bundled models ``tiny`` and ``tiny_draft``, and ``tiny_pard``, the draft model trained to draft in parallel.
 
-The first two are small Llamas with a shared tokenizer, trained from nothing. ``tiny_pard`` is ``tiny_draft`` trained on
-with PARD's loss: the input is the text and, for each sampled token of it, a chain of masks. A mask sees the text up to
-its token and the masks before it, and predicts the text's token at its place (An et al. 2025, section 3.2; the sampling
-stands for the paper's dropping of tokens, which keeps whole chains too).
+The first two are small Llamas with a shared tokenizer, trained from random weights. ``tiny_pard`` is ``tiny_draft``,
+trained further with PARD's loss: the input is the text and, for each sampled token of it, a chain of masks. A mask sees
+the text up to its token and the masks before it, and predicts the text's token at its place (An et al. 2025, section
+3.2; the sampling replaces the paper's dropping of tokens, which also keeps complete chains).
 """
 
 from __future__ import annotations
@@ -17,8 +17,17 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from scripts.tiny.packing import CONTEXT, PackedBatch, save_tokenizer, separate
-from scripts.tiny.train import ASSETS, Trainee, TrainingSettings, percent, write_card
+from scripts.tiny.train import (
+    ASSETS,
+    CARDS,
+    CONTEXT,
+    PackedBatch,
+    Trainee,
+    TrainingSettings,
+    save_tokenizer,
+    separate,  # fmt: skip
+    write_card,
+)
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 5, "num_attention_heads": 8,
@@ -26,50 +35,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tiny_draft": {"hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2, "num_attention_heads": 4,
                    "num_key_value_heads": 2},
 }  # fmt: skip
-_ABOUT = """{role}
-
-## What it is for
-
-To run the harness end to end on any machine, without a download and without an accelerator: in tests, in examples and
-to try out a new method. It is **not** a basis for conclusions about decoding methods: its text is regular, its
-vocabulary small, and a forward pass costs next to nothing, so ratios of wall times say nothing about real models.
-
-## Data
-
-All text was composed by the generators in `scripts/tiny/` from word lists of our own: an invented world with sixty
-towns, an invented language, and seven tasks named after the categories of Spec-Bench. No foreign text was used; data
-and weights are own work under the license of this repository. One conversation in thirty-two, chosen by the hash of its
-opening turn, is held out of every corpus, and the question suite `mini` is drawn from those.
-
-## Training
-"""
-_ROLES = {
-    "tiny": "The target model of specbench's bundled pair: a small Llama that knows an invented world.",
-    "tiny_draft": "The draft model of specbench's bundled pair: it shares the tokenizer of `tiny` and is far smaller.",
-}
-_TRAINED = """Byte-level BPE of 2048 entries, chat template in `tokenizer_config.json`. Training sequences have at most
-{length} tokens. The model accepts 4096, but nothing longer was trained."""
-_DATASTORE = """
-
-## Datastore
-
-`datastore.safetensors` is REST's corpus for this model: 1000 conversations of the same world, none of them from the
-held-out part that the suite `mini` is drawn from. Made with
-
-    python -m scripts.tiny corpus corpus corpus.jsonl --count 1000 --seed 2
-    specbench build datastore --tokenizer bundled:tiny --field messages.content \\
-        --out specbench/assets/tiny/datastore.safetensors corpus.jsonl"""
-_PARD_ABOUT = """`tiny_draft`, trained on to draft in parallel as PARD's draft models do: to run `pard` end to end on
-any machine. It says nothing about PARD on real models. `pard_token` in `config.json` is the mask token, the tokenizer's
-padding."""
 
 
 def new_model(settings: TrainingSettings) -> Trainee:
     """Make an untrained model of one of the shapes, compiled for its training, with the bundled tokenizer."""
     tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
     torch.manual_seed(settings.seed)
-    names = ("bos_token_id", "eos_token_id", "pad_token_id")
-    ends: dict[str, Any] = {name: getattr(tokenizer, name) for name in names}
+    ends: dict[str, Any] = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": CONTEXT, **SHAPES[settings.name]}
     model = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **ends, **sizes))  # tied to keep the model small
     model.generation_config.update(**ends)
@@ -77,12 +49,10 @@ def new_model(settings: TrainingSettings) -> Trainee:
 
     def loss_of(batch: PackedBatch) -> tuple[Tensor, list[float]]:
         """Weighted cross entropy of the next token, as the loss and as its figure."""
+        seen = separate(batch.positions)
         with torch.autocast("cpu", torch.bfloat16):
             logits = forward(
-                input_ids=batch.ids,
-                position_ids=batch.positions,
-                attention_mask=separate(batch.positions),
-                use_cache=False,
+                input_ids=batch.ids, position_ids=batch.positions, attention_mask=seen, use_cache=False
             ).logits
         losses = functional.cross_entropy(
             logits[:, :-1].flatten(0, 1).float(), batch.ids[:, 1:].flatten(), reduction="none"
@@ -93,12 +63,10 @@ def new_model(settings: TrainingSettings) -> Trainee:
 
     def save(folder: Path, seconds: float, figures: list[float]) -> None:
         save_half(model, tokenizer, folder)
-        role, more = _ROLES[settings.name], _TRAINED.format(length=settings.length)
-        write_card(
-            folder, "model", settings, model, seconds, _ABOUT.format(role=role),
-            {"loss on held-out answers (nats per token)": f"{figures[0]:.4f}"},
-            more + (_DATASTORE if settings.name == "tiny" else ""),
-        )  # fmt: skip
+        about, more = CARDS["model"].format(role=CARDS[settings.name]), CARDS["trained"].format(length=settings.length)
+        more += f"\n\n{CARDS['datastore']}" if settings.name == "tiny" else ""
+        rows = {"loss on held-out answers (nats per token)": f"{figures[0]:.4f}"}
+        write_card(folder, "model", settings, model, seconds, about, rows, more)
 
     return Trainee(settings, tokenizer, model, loss_of, save)
 
@@ -112,9 +80,9 @@ def save_half(model: Any, tokenizer: Any, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class PardSettings(TrainingSettings):
-    """The settings of PARD. chain: drafted tokens, one more than masks. anchors: sampled tokens of a sequence.
+    """The settings of PARD's training.
 
-    mask: the id of the mask token.
+    chain: drafted tokens, one more than masks. anchors: sampled tokens of a sequence. mask: the id of the mask token.
     """
 
     name: str = "tiny_pard"
@@ -135,8 +103,8 @@ class PardSettings(TrainingSettings):
 def with_masks(batch: PackedBatch, settings: PardSettings) -> tuple[PackedBatch, Tensor, Tensor]:
     """Append chains of masks to a batch.
 
-    Returns the longer batch, the attention mask (rows, 1, length, length), and labels (rows, length), -100 where none
-    counts.
+    Returns the longer batch, the attention mask (rows, 1, length, length), and labels (rows, length), -100 for tokens
+    that do not count.
     """
     rows, text = batch.ids.shape
     depth = torch.arange(1, settings.chain)
@@ -160,7 +128,7 @@ def with_masks(batch: PackedBatch, settings: PardSettings) -> tuple[PackedBatch,
 
 
 def pard_loss(model: Any, batch: PackedBatch, settings: PardSettings) -> tuple[Tensor, list[float]]:
-    """Return the loss of a batch, and at each place of a chain the share of answer tokens that are the model's best."""
+    """Return the loss of a batch, and for each place of a chain the share of answer tokens that are ranked first."""
     whole, seen, labels = with_masks(batch, settings)
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(
@@ -175,7 +143,7 @@ def pard_loss(model: Any, batch: PackedBatch, settings: PardSettings) -> tuple[T
 
 
 def new_pard(settings: PardSettings) -> Trainee:
-    """Load the bundled draft model, to train it on."""
+    """Load the bundled draft model, to continue its training."""
     folder = ASSETS / "tiny_draft"
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -185,9 +153,9 @@ def new_pard(settings: PardSettings) -> Trainee:
         save_half(model, tokenizer, folder)
         figures = {
             "tokens of a chain; chains a sequence": f"{settings.chain}; {settings.anchors}",
-            "its best token is the text's, on held-out answers, at places 1, 2 ...": percent(shares),
+            "its best token is the text's, on held-out answers, at places 1, 2 ...": shares,
         }
-        write_card(folder, "pard", settings, model, seconds, _PARD_ABOUT, figures)
+        write_card(folder, "pard", settings, model, seconds, CARDS["pard"], figures)
 
     torch.manual_seed(settings.seed)
     return Trainee(settings, tokenizer, model, lambda batch: pard_loss(model, batch, settings), save)

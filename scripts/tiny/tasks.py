@@ -1,11 +1,12 @@
-"""The tasks whose documents are sentences with blanks: dialogues, facts of towns, news, and passages.
+"""The tasks of the bundled corpus, apart from translation: a function per task makes a random document.
 
-The sentences are in ``texts.yaml``. The order of the draws decides which text a seed gives.
+The sentences are in ``texts.yaml`` and have blanks. The order of the random draws decides which text a seed gives.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from scripts.tiny.world import (
@@ -19,20 +20,12 @@ from scripts.tiny.world import (
     article,
     capital,
     join,
-    person,
+    person,  # fmt: skip
     pick,
 )
 
 Dialogue = tuple[tuple[str, str], tuple[str, str]]
 _SORTED = ("animals", "tools", "clothes", "fruits", "instruments")  # the groups of words that are sorted
-
-
-def _letter(values: dict[str, Any]) -> str:
-    texts = TEXTS["dialogue"]["letters"]
-    hello, opening, please, bye = (part.format(**values) for part in texts["tones"][values["tone"]])
-    detail = texts["events"][values["event"]]
-    text: str = texts["letter"].format(**values, hello=hello, opening=opening, please=please, bye=bye, detail=detail)
-    return text
 
 
 def _letters(rng: random.Random) -> Dialogue:
@@ -52,7 +45,13 @@ def _letters(rng: random.Random) -> Dialogue:
     }
     names, follow = pick(rng, texts["changes"])
     changed = values | {name: new[name] for name in names}
-    return (texts["question"].format(**values), _letter(values)), (follow.format(**changed), _letter(changed))
+
+    def write(values: dict[str, Any]) -> str:
+        hello, opening, please, bye = (part.format(**values) for part in texts["tones"][values["tone"]])
+        parts = {"hello": hello, "opening": opening, "please": please, "bye": bye}
+        return texts["letter"].format(**values, **parts, detail=texts["events"][event])
+
+    return (texts["question"].format(**values), write(values)), (follow.format(**changed), write(changed))
 
 
 def _tales(rng: random.Random) -> Dialogue:
@@ -206,21 +205,12 @@ def _facts(rng: random.Random, name: str) -> dict[str, str]:
     """Random facts about one thing."""
     colour = pick(rng, WORDS["colours"])
     return {
-        "name": name,
-        "colour": colour,
-        "a_colour": article(colour),
-        "town": pick(rng, TOWNS).name,
-        "landmark": pick(rng, LANDMARKS),
-        "year": str(rng.randint(1500, 1999)),
-        "job": pick(rng, WORDS["jobs"]),
-        "person": person(rng).name,
-        "number": str(rng.randint(12, 99)),
-        "things": pick(rng, WORDS["countable"]),
-        "month": pick(rng, WORDS["months"]),
-        "animal": pick(rng, WORDS["animals"]),
-        "good": pick(rng, WORDS["goods"]),
+        "name": name, "colour": colour, "a_colour": article(colour), "town": pick(rng, TOWNS).name,
+        "landmark": pick(rng, LANDMARKS), "year": str(rng.randint(1500, 1999)), "job": pick(rng, WORDS["jobs"]),
+        "person": person(rng).name, "number": str(rng.randint(12, 99)), "things": pick(rng, WORDS["countable"]),
+        "month": pick(rng, WORDS["months"]), "animal": pick(rng, WORDS["animals"]), "good": pick(rng, WORDS["goods"]),
         "building": pick(rng, WORDS["buildings"]),
-    }
+    }  # fmt: skip
 
 
 def make_rag(rng: random.Random) -> Document:
@@ -243,3 +233,210 @@ def make_rag(rng: random.Random) -> Document:
     turn = f"{pick(rng, texts['intros'])} {order}\n\n{text}\n\nQuestion: {question.format(**known)}"
     reply = cite.format(answer=answer.format(**known), number=chosen + 1, town=known["town"])
     return Document("rag", (turn,), (reply,))
+
+
+def _buy_bags(rng: random.Random, _: str) -> dict[str, Any]:
+    box, place = pick(rng, WORDS["containers"]), pick(rng, TEXTS["math"]["places"])
+    have, count, each = rng.randint(2, 30), rng.randint(2, 6), rng.randint(2, 9)
+    more = count * each
+    return {"box": box, "place": place, "have": have, "count": count, "each": each, "more": more, "result": have + more}
+
+
+def _give_away(rng: random.Random, _: str) -> dict[str, Any]:
+    have, find = rng.randint(15, 60), rng.randint(2, 20)
+    gift = rng.randint(2, have - 3)
+    return {"have": have, "find": find, "gift": gift, "left": have - gift, "result": have - gift + find}
+
+
+def _compare_two(rng: random.Random, _: str) -> dict[str, Any]:
+    have, more = rng.randint(3, 35), rng.randint(2, 20)
+    return {"have": have, "more": more, "other": have + more, "result": have + have + more}
+
+
+def _share(rng: random.Random, _: str) -> dict[str, Any]:
+    friends, each, lost = rng.randint(2, 9), rng.randint(2, 9), rng.randint(1, 12)
+    rest = friends * each
+    return {"friends": friends, "lost": lost, "rest": rest, "have": rest + lost, "result": each}
+
+
+def _earn(rng: random.Random, _: str) -> dict[str, Any]:
+    day, other = rng.sample(WORDS["days"], 2)
+    wage, first, second = rng.randint(3, 9), rng.randint(2, 5), rng.randint(2, 5)
+    one, two = wage * first, wage * second
+    price = rng.randint(2, one + two - 1)
+    return {"day": day, "other": other, "wage": wage, "first": first, "second": second, "one": one, "two": two,
+            "total": one + two, "price": price, "result": one + two - price}  # fmt: skip
+
+
+def _rows(rng: random.Random, _: str) -> dict[str, Any]:
+    rows, each = rng.randint(2, 9), rng.randint(3, 9)
+    total = rows * each
+    broken = rng.randint(1, min(total - 1, 15))
+    return {"rows": rows, "each": each, "total": total, "broken": broken, "result": total - broken}
+
+
+def _price(rng: random.Random, thing: str) -> dict[str, Any]:
+    fruit = pick(rng, [item for item in WORDS["fruits"] if item != thing])
+    first, cost, second, price = rng.randint(2, 5), rng.randint(2, 8), rng.randint(2, 5), rng.randint(2, 8)
+    one, two = first * cost, second * price
+    return {"fruit": fruit, "first": first, "cost": cost, "second": second, "price": price, "one": one, "two": two,
+            "result": one + two}  # fmt: skip
+
+
+def _ages(rng: random.Random, _: str) -> dict[str, Any]:
+    age, gap, years = rng.randint(4, 40), rng.randint(2, 15), rng.randint(2, 15)
+    return {"age": age, "gap": gap, "years": years, "other": age + gap, "result": age + gap + years}
+
+
+def _halves(rng: random.Random, _: str) -> dict[str, Any]:
+    box = pick(rng, WORDS["containers"])
+    each, count = rng.randint(2, 8), rng.randint(2, 6)
+    half = each * count
+    return {"box": box, "each": each, "half": half, "whole": 2 * half, "result": count}
+
+
+# The name of a problem in texts.yaml -> the numbers in its sentences. The second argument is the counted thing.
+PROBLEMS: dict[str, Callable[[random.Random, str], dict[str, Any]]] = {
+    "buy_bags": _buy_bags, "give_away": _give_away, "compare_two": _compare_two, "share": _share, "earn": _earn,
+    "rows": _rows, "price": _price, "ages": _ages, "halves": _halves,
+}  # fmt: skip
+
+
+def compose_problem(rng: random.Random, name: str) -> tuple[str, list[str], int]:
+    """Make a problem of a kind: its text, the steps of its solution, and the result."""
+    who = person(rng)
+    friend, thing = person(rng, avoid=who.first), pick(rng, WORDS["fruits" if rng.random() < 0.4 else "countable"])
+    values = {"who": who, "friend": friend, "thing": thing, **PROBLEMS[name](rng, thing)}
+    texts = TEXTS["math"]["problems"][name]
+    return texts["question"].format(**values), [step.format(**values) for step in texts["steps"]], values["result"]
+
+
+def make_math(rng: random.Random) -> Document:
+    """Make a word problem of the task ``math_reasoning`` and its solution, all of whose numbers are below 100."""
+    result = 100
+    while result >= 100:
+        text, steps, result = compose_problem(rng, pick(rng, tuple(PROBLEMS)))
+    question = text[text.rindex("How ") :]
+    answer = " ".join([*steps, f"{question} The answer is {result}."])
+    return Document("math_reasoning", (pick(rng, TEXTS["math"]["openings"]) + text,), (answer,))
+
+
+Snippet = tuple[str, str, str]  # the name of a function, what it does, its code
+_LISTS, _TEXTS = (tuple(TEXTS["code"][name].split()) for name in ("lists", "texts"))
+_ITEMS = {many: many.removesuffix("s") for many in _LISTS}
+_FILTERS = TEXTS["code"]["filters"]  # a description, a condition, a part of the function's name
+_CHANGES = TEXTS["code"]["changes"]  # a description, an expression, a part of the name
+_TEXT_FUNCTIONS = TEXTS["code"]["text_functions"]  # a description, an expression over the argument, the name
+
+
+def _loop(name: str, many: str, start: str, test: str, update: str, result: str) -> str:
+    """A function with an explicit loop; ``test`` may be empty."""
+    one = _ITEMS[many]
+    inner = f"        if {test}:\n            {update}\n" if test else f"        {update}\n"
+    return f"def {name}({many}):\n    {result} = {start}\n    for {one} in {many}:\n{inner}    return {result}"
+
+
+def _count(rng: random.Random) -> Snippet:
+    """Counts or adds up the items of one kind, with a loop or in one line."""
+    many = pick(rng, _LISTS)
+    one, n = _ITEMS[many], rng.randint(2, 50)
+    kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
+    adds, loop = rng.random() < 0.5, rng.random() < 0.5
+    name = f"{'sum' if adds else 'count'}_{tag}_{many}"
+    what = f"returns the {'sum' if adds else 'number'} of all {many} that are {kind}"
+    amount = one if adds else "1"
+    if loop:
+        result = "total" if adds else "count"
+        return name, f"{what}, using a loop", _loop(name, many, "0", test, f"{result} += {amount}", result)
+    return name, what, f"def {name}({many}):\n    return sum({amount} for {one} in {many} if {test})"
+
+
+def _select(rng: random.Random) -> Snippet:
+    """Keeps, changes, or keeps and changes the items of a list."""
+    many = pick(rng, _LISTS)
+    one, n, m = _ITEMS[many], rng.randint(2, 50), rng.randint(2, 20)
+    kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
+    change, value, verb = (part.format(x=one, m=m) for part in pick(rng, _CHANGES))
+    share = rng.random()
+    if share < 0.3:
+        value, name, what = one, f"keep_{tag}_{many}", f"returns a list of all {many} that are {kind}"
+    elif share < 0.6:
+        test, name, what = "", f"{verb}_{many}", f"returns a list of all {many}, each {change}"
+    else:
+        name, what = f"{verb}_{tag}_{many}", f"returns a list of all {many} that are {kind}, each {change}"
+    if rng.random() < 0.5:
+        return name, f"{what}, using a loop", _loop(name, many, "[]", test, f"result.append({value})", "result")
+    clause = f" if {test}" if test else ""
+    return name, what, f"def {name}({many}):\n    return [{value} for {one} in {many}{clause}]"
+
+
+def _extreme(rng: random.Random) -> Snippet:
+    """Largest or smallest item, with a loop."""
+    many, largest = pick(rng, _LISTS), rng.random() < 0.5
+    one, word, sign = _ITEMS[many], "largest" if largest else "smallest", ">" if largest else "<"
+    name = f"{word}_{one}"
+    what = f"returns the {word} of the {many}"
+    if rng.random() < 0.5:
+        return name, what, f"def {name}({many}):\n    return {'max' if largest else 'min'}({many})"
+    code = _loop(name, many, f"{many}[0]", f"{one} {sign} best", f"best = {one}", "best")
+    return name, f"{what}, using a loop", code
+
+
+def _any_all(rng: random.Random) -> Snippet:
+    """Whether any or all items are of one kind."""
+    many, every = pick(rng, _LISTS), rng.random() < 0.5
+    one, n = _ITEMS[many], rng.randint(2, 50)
+    kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
+    name = f"{'all' if every else 'any'}_{tag}"
+    what = f"returns True if {'all' if every else 'any'} of the {many} are {kind}"
+    if rng.random() < 0.5:
+        return name, what, f"def {name}({many}):\n    return {'all' if every else 'any'}({test} for {one} in {many})"
+    first, last = (f"not ({test})", ("False", "True")) if every else (test, ("True", "False"))
+    code = f"def {name}({many}):\n    for {one} in {many}:\n        if {first}:\n            return {last[0]}\n"
+    return name, f"{what}, using a loop", f"{code}    return {last[1]}"
+
+
+def _text(rng: random.Random) -> Snippet:
+    """A function on a text, plain or with a check for the empty text."""
+    text, letter, m = pick(rng, _TEXTS), pick(rng, "abcdefghijklmnoprstuvwz"), rng.randint(2, 9)
+    what, value, name = (part.format(t=text, c=letter, m=m) for part in pick(rng, _TEXT_FUNCTIONS))
+    kind = rng.random()
+    if kind < 0.4:
+        return name, what, f"def {name}({text}):\n    return {value}"
+    if kind < 0.7:
+        code = f"def {name}({text}):\n    if not {text}:\n        return None\n    return {value}"
+        return name, f"{what}, or None if {text} is empty", code
+    code = f'def {name}({text}):\n    """{what[0].upper()}{what[1:]}."""\n    return {value}'
+    return name, f"{what}, with a docstring", code
+
+
+def _lookup(rng: random.Random) -> Snippet:
+    """Builds a dictionary from a list."""
+    many = pick(rng, _LISTS)
+    one, m = _ITEMS[many], rng.randint(2, 20)
+    if rng.random() < 0.5:
+        name, what = f"tally_{many}", f"counts how often each {one} occurs in {many} and returns a dictionary"
+        code = _loop(name, many, "{}", "", f"counts[{one}] = counts.get({one}, 0) + 1", "counts")
+        return name, what, code
+    change, value, verb = (part.format(x=one, m=m) for part in pick(rng, _CHANGES))
+    name, what = f"map_{many}_to_{verb}", f"returns a dictionary from each {one} in {many} to the {one} {change}"
+    return name, what, f"def {name}({many}):\n    return {{{one}: {value} for {one} in {many}}}"
+
+
+_KINDS = (_count, _select, _select, _extreme, _any_all, _text, _text, _lookup)
+
+
+def make_code(rng: random.Random) -> Document:
+    """Make a request of the task ``code`` for one function, and the function in a fenced block.
+
+    The description fixes the style of the code.
+    """
+    name, what, code = pick(rng, _KINDS)(rng)
+    request = pick(rng, TEXTS["code"]["requests"]).format(name=name, what=what)
+    kind = rng.random()
+    if kind < 0.4:
+        return Document("code", (f"{request} Only give the code.",), (f"```python\n{code}\n```",))
+    if kind < 0.7:
+        answer = f"Here is the function `{name}`:\n\n```python\n{code}\n```\n\nThe function {what}."
+        return Document("code", (f"{request} Explain it.",), (answer,))
+    return Document("code", (request,), (f"Here is the function:\n\n```python\n{code}\n```",))

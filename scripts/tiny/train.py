@@ -1,11 +1,14 @@
-"""Training on the bundled world: one pass over an endless corpus, whatever is trained, and the card of the result.
+"""Training on the bundled world: the tokenizer, packed batches of conversations, the loop, and the card of the result.
 
-The rate warms up, stays, and decays linearly over the last part of the run. Matrices are trained with Muon, embeddings
-and norms with AdamW.
+The chat template ends a prompt with ``<|assistant|>``, a special token. No merge crosses it, so prompt and answer have
+the same tokens together and separately. A batch has complete conversations in sequence. The learning rate warms up,
+stays, and decays linearly over the last part of the run. Matrices are trained with Muon, embeddings and norms with
+AdamW.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,37 +17,122 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
 
 from scripts.tiny.corpus import documents
-from scripts.tiny.packing import PackedBatch, Packer
+from scripts.tiny.world import Document
 
 ASSETS = Path(__file__).resolve().parents[2] / "specbench" / "assets"
+CARDS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("cards.yaml").read_text(encoding="utf-8"))
+BOS, USER, ASSISTANT, END, PAD = "<|bos|>", "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
+VOCABULARY, CONTEXT = 2048, 4096
 HELD_OUT_BATCHES = 24
-_CARD = """---
-license: apache-2.0
-tags:
-- speculative-decoding
-- testing
----
+_PIECES = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}<|assistant|>{{ message['content'] }}<|end|>"
+    "{% else %}<|user|>{{ message['content'] }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+_BUFFER = 64  # conversations that are considered for a sequence
 
-# {settings.name}
 
-{about}
+def train_tokenizer() -> PreTrainedTokenizerFast:
+    """Train the tokenizer on 20,000 documents and add special tokens and chat template."""
+    tokenizer = Tokenizer(models.BPE())
+    levels = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"), levels]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    special, alphabet = [PAD, BOS, USER, ASSISTANT, END], pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    stream = islice(documents(seed=1), 20_000)
+    tokenizer.train_from_iterator((text for each in stream for text in (*each.turns, *each.answers)), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=BOS, eos_token=END, pad_token=PAD, chat_template=_CHAT_TEMPLATE,
+        model_max_length=CONTEXT, clean_up_tokenization_spaces=False,
+    )  # fmt: skip
 
-| figure | value |
-|---|---|
-| parameters | {parameters:,} |
-| steps | {settings.steps:,} |
-| tokens (packed, prompts and answers) | {tokens:,} |
-| wall time on a CPU, shared with other work | {minutes:.0f} min |
-| Muon, AdamW | {settings.matrix_rate}, {settings.rate} |
-{rows}
 
-Made with `python -m scripts.tiny train {kind}` from conversations of the bundled world (`scripts/tiny/`), none of them
-from the held-out part that the suite `mini` is drawn from.
-{more}
-"""
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write the tokenizer so that old and new versions of transformers can read it.
+
+    The class has its former name, and the chat template is in ``tokenizer_config.json``.
+    """
+    tokenizer.save_pretrained(folder, save_jinja_files=False)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """The tensors of one training step, each (rows, length).
+
+    ids: int64, tokens.
+    weights: float32, the weight of predicting each token from the tokens before it.
+    positions: int64, from 0 in each conversation, which also marks the borders.
+    """
+
+    ids: Tensor
+    weights: Tensor
+    positions: Tensor
+
+
+def pack(
+    tokenizer: Any, stream: Iterator[Document], length: int, rows: int, prompt_weight: float
+) -> Iterator[PackedBatch]:
+    """Yield the batches of a stream of documents without end.
+
+    A sequence has the oldest conversation of a buffer, then the others that still fit, and padding. The rare
+    conversation that does not fit a sequence is skipped. The weight of a token is 1 in an answer.
+    """
+    bos, user, assistant, end = tokenizer.convert_tokens_to_ids([BOS, USER, ASSISTANT, END])
+    buffer: list[tuple[list[int], list[float]]] = []
+
+    def encode(document: Document) -> tuple[list[int], list[float]]:
+        ids, weights = [bos], [0.0]
+        for message in document.messages():
+            reply = message["role"] == "assistant"
+            text = tokenizer(message["content"], add_special_tokens=False)["input_ids"] + [end] * reply
+            ids += [assistant if reply else user, *text]
+            weights += [prompt_weight, *[1.0 if reply else prompt_weight] * len(text)]
+        return ids, weights
+
+    def draw_row() -> list[tuple[list[int], list[float]]]:
+        while len(buffer) < _BUFFER:
+            encoded = encode(next(stream))
+            if len(encoded[0]) <= length:
+                buffer.append(encoded)
+        row, left = [], length
+        for each in list(buffer):
+            if len(each[0]) <= left:
+                buffer.remove(each)
+                row.append(each)
+                left -= len(each[0])
+        return [*row, ([tokenizer.pad_token_id] * left, [0.0] * left)]
+
+    while True:
+        batch = [draw_row() for _ in range(rows)]
+        yield PackedBatch(
+            torch.tensor([[token for ids, _ in row for token in ids] for row in batch]),
+            torch.tensor([[weight for _, weights in row for weight in weights] for row in batch]),
+            torch.tensor([[place for ids, _ in row for place in range(len(ids))] for row in batch]),
+        )
+
+
+def separate(positions: Tensor) -> Tensor:
+    """Return the attention mask (rows, 1, length, length): each token sees those before it in its own conversation."""
+    conversation = (positions == 0).cumsum(dim=-1)
+    same = conversation[:, None, :, None] == conversation[:, None, None, :]
+    length = positions.shape[-1]
+    return same & torch.ones(length, length, dtype=torch.bool).tril()
 
 
 @dataclass(frozen=True)
@@ -65,9 +153,9 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class Trainee:
-    """What is trained, by its settings. module: has the parameters; is in evaluation mode when it is not trained.
+    """A model or head in training. module: has the parameters; is in evaluation mode when it is not trained.
 
-    loss_of: a batch -> what is minimised, and the figures that are shown of it.
+    loss_of: a batch -> the loss, and the figures of the batch that are printed.
     save: (folder, seconds that the training took, figures of held-out documents) writes files and a card.
     """
 
@@ -89,9 +177,9 @@ def train(trainee: Trainee) -> Iterator[tuple[int, float, list[float]]]:
         (torch.optim.AdamW(others, settings.rate, betas=(0.9, 0.97), weight_decay=0.0), settings.rate),
     ]
     decay_steps = max(1, int(settings.steps * settings.decay))
-    packer = Packer(trainee.tokenizer, documents(settings.seed), settings.length, settings.rows, settings.prompt_weight)
+    batches = pack(trainee.tokenizer, documents(settings.seed), settings.length, settings.rows, settings.prompt_weight)
     start = time.perf_counter()
-    for step, batch in zip(range(settings.steps), packer, strict=False):
+    for step, batch in zip(range(settings.steps), batches, strict=False):
         factor = min(1.0, (step + 1) / settings.warmup, max(0.0, (settings.steps - step) / decay_steps))
         for stepper, rate in steppers:
             stepper.param_groups[0]["lr"] = rate * factor
@@ -111,8 +199,8 @@ def held_out_figures(trainee: Trainee) -> list[float]:
     torch.manual_seed(settings.seed)
     trainee.module.eval()
     stream = documents(settings.seed + 1, held_out=True)
-    packer = Packer(trainee.tokenizer, stream, settings.length, settings.rows, prompt_weight=0.0)
-    return means([trainee.loss_of(batch)[1] for batch in islice(packer, HELD_OUT_BATCHES)])
+    batches = pack(trainee.tokenizer, stream, settings.length, settings.rows, prompt_weight=0.0)
+    return means([trainee.loss_of(batch)[1] for batch in islice(batches, HELD_OUT_BATCHES)])
 
 
 def means(rows: list[list[float]]) -> list[float]:
@@ -124,20 +212,20 @@ def write_card(
     folder: Path, kind: str, settings: TrainingSettings, module: nn.Module, seconds: float, about: str,
     figures: Mapping[str, object], more: str = "",
 ) -> None:  # fmt: skip
-    """Write ``README.md``. kind: of ``python -m scripts.tiny train``. figures: further rows of the table."""
-    card = _CARD.format(
+    """Write ``README.md``. kind: of ``python -m scripts.tiny train``. figures: further rows of the table.
+
+    A list of figures is written as percentages.
+    """
+    texts = {name: ", ".join(f"{share:.1%}" for share in value) if isinstance(value, list) else value
+             for name, value in figures.items()}  # fmt: skip
+    card = CARDS["card"].format(
         settings=settings,
         about=about,
         parameters=sum(weight.numel() for weight in module.parameters()),
         tokens=settings.steps * settings.rows * settings.length,
         minutes=seconds / 60,
-        rows="\n".join(f"| {name} | {value} |" for name, value in figures.items()),
+        rows="\n".join(f"| {name} | {value} |" for name, value in texts.items()),
         kind=kind,
         more=more,
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
-
-
-def percent(shares: list[float]) -> str:
-    """Return shares as they stand in the card's table."""
-    return ", ".join(f"{share:.1%}" for share in shares)

@@ -1,14 +1,14 @@
 """Velsh, the invented language of the translation task: its lexicon, and sentences in Velsh and English.
 
 Velsh looks a little like German: nouns are written with a capital and end their plural in ``-en``, verbs end in
-``-ade`` for the past, the verb comes second, and in a clause after ``wan`` (because) it comes last. Every Velsh stem is
-drawn once from a fixed seed and belongs to exactly one English word.
+``-ade`` for the past, the verb comes second, and in a clause after ``wan`` (because) it comes last. The stems have a
+fixed seed, and each belongs to exactly one English word.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from scripts.tiny.world import TEXTS, WORDS, Document, article, capital, pick
 
@@ -18,9 +18,8 @@ _PLURALS = dict(pair.split("/") for pair in _LISTS["plurals"])  # the irregular 
 _PARTICLES = {"ta", "un", "ekle", "wan", "nok", "ond"}
 
 
-@dataclass(frozen=True)
-class Lexicon:
-    """The stems of Velsh by English lemma, one map per part of speech."""
+class Lexicon(NamedTuple):
+    """The stems of Velsh by English word, one map per part of speech."""
 
     nouns: dict[str, str]
     verbs: dict[str, str]
@@ -29,16 +28,14 @@ class Lexicon:
     places: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Phrase:
-    """A stretch of text in both languages."""
+class Phrase(NamedTuple):
+    """A phrase in both languages."""
 
     velsh: str
     english: str
 
 
-@dataclass(frozen=True)
-class Action:
+class Action(NamedTuple):
     """A verb in one tense in both languages; ``english`` is the positive, ``negated`` the negative form."""
 
     velsh: str
@@ -46,24 +43,23 @@ class Action:
     negated: str
 
 
-def _stem(rng: random.Random, taken: set[str]) -> str:
-    while True:
-        stem = "".join(rng.choice(_LISTS[part]) for part in ("heads", "vowels", "codas"))
-        if rng.random() < 0.35:
-            stem += rng.choice(("el", "er", "ig", "um", "is", "ob"))
-        if stem not in taken:
-            taken.add(stem)
-            return stem
-
-
 def _build() -> Lexicon:
-    """Draw all stems; no stem is spelt like an English word of the lexicon."""
+    """Draw all stems; no stem is spelt like another or like an English word of the lexicon."""
     rng = random.Random(_LEXICON_SEED)
     taken = {word for part in ("nouns", "adjectives", "times", "places") for word in _LISTS[part]}
     taken |= {form for verb in _LISTS["verbs"] for form in verb.split("/")} | _PARTICLES
 
+    def draw_stem() -> str:
+        while True:
+            stem = "".join(rng.choice(_LISTS[part]) for part in ("heads", "vowels", "codas"))
+            if rng.random() < 0.35:
+                stem += rng.choice(("el", "er", "ig", "um", "is", "ob"))
+            if stem not in taken:
+                taken.add(stem)
+                return stem
+
     def stems(part: str) -> dict[str, str]:
-        return {word: _stem(rng, taken) for word in _LISTS[part]}
+        return {word: draw_stem() for word in _LISTS[part]}
 
     nouns = {word: stem.capitalize() for word, stem in stems("nouns").items()}
     times = {word.replace("_", " "): stem for word, stem in stems("times").items()}
@@ -131,14 +127,12 @@ def _sentence(rng: random.Random) -> Phrase:
         velsh = f"{one.velsh}, {'wan' if reason else 'ond'} {two.velsh}"
         english = f"{one.english}, {'because' if reason else 'and'} {two.english}"
     else:
-        main = _clause(rng)
-        velsh, english = main.velsh, main.english
+        velsh, english = _clause(rng)
     return Phrase(f"{capital(velsh)}.", f"{capital(english)}.")
 
 
 def make_translation(rng: random.Random) -> Document:
     """Make one to four sentences of Velsh and their English translation."""
     sentences = [_sentence(rng) for _ in range(pick(rng, (1, 2, 2, 3, 3, 4)))]
-    velsh = " ".join(sentence.velsh for sentence in sentences)
-    english = " ".join(sentence.english for sentence in sentences)
+    velsh, english = map(" ".join, zip(*sentences, strict=True))
     return Document("translation", (pick(rng, TEXTS["velsh"]["prompts"]).format(text=velsh),), (english,))

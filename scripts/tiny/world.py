@@ -1,7 +1,7 @@
-"""The invented world of the bundled corpus: word lists, towns, persons, and the document that a generator makes.
+"""The invented world of the bundled corpus: word lists, towns, persons, and the documents about them.
 
-All words are in ``texts.yaml``. The table of towns is drawn once from a fixed seed, so that every corpus describes the
-same world and a model can learn it by heart.
+All words are in ``texts.yaml``. The table of towns has a fixed seed, so that every corpus describes the same world and
+a model can memorise it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TOWN_COUNT = 60
 
 @dataclass(frozen=True)
 class Document:
-    """A generated conversation: user turns, and the answers that follow from them without chance."""
+    """A generated conversation: user turns, and the answers, which the turns determine."""
 
     category: str
     turns: tuple[str, ...]
@@ -36,15 +36,12 @@ class Document:
 
     @property
     def key(self) -> str:
-        """The hash of the opening turn, which alone decides between training corpus and question suite."""
+        """The hash of the opening turn, which decides between training corpus and question suite."""
         return hashlib.sha256(self.turns[0].encode("utf-8")).hexdigest()
 
     @property
     def held_out(self) -> bool:
-        """Whether the document is kept out of every training corpus: one in ``HELD_OUT_SHARE``, by hash.
-
-        The split by hash, not by seed, keeps the suite's prompts out of training however long the corpus gets.
-        """
+        """True for one document in ``HELD_OUT_SHARE``, by hash, which no training corpus has, whatever its length."""
         return int(self.key[:8], 16) % HELD_OUT_SHARE == 0
 
     def messages(self) -> list[dict[str, str]]:
@@ -71,7 +68,7 @@ class Town:
 
 @dataclass(frozen=True)
 class Person:
-    """A person and the pronoun for later sentences."""
+    """A person, and the pronoun for later sentences."""
 
     first: str
     last: str
@@ -91,21 +88,19 @@ def pick(rng: random.Random, items: Sequence[Item]) -> Item:
 def _build_towns() -> tuple[Town, ...]:
     rng = random.Random(_WORLD_SEED)
     names = rng.sample([head + tail for head in WORDS["town_heads"] for tail in WORDS["town_tails"]], _TOWN_COUNT)
+    lists = {"region": "regions", "river": "rivers", "trade": "goods", "colour": "colours", "month": "months"}
     emblems = rng.sample(WORDS["animals"], _TOWN_COUNT)
-    towns = []
-    for name, emblem in zip(names, emblems, strict=True):
-        region, river, trade, colour, month = (
-            pick(rng, WORDS[key]) for key in ("regions", "rivers", "goods", "colours", "months")
-        )
-        towns.append(Town(name, region, river, trade, emblem, colour, month))
-    return tuple(towns)
+    return tuple(
+        Town(name=name, emblem=emblem, **{field: pick(rng, WORDS[words]) for field, words in lists.items()})
+        for name, emblem in zip(names, emblems, strict=True)
+    )
 
 
 TOWNS = _build_towns()
 
 
 def person(rng: random.Random, avoid: str = "") -> Person:
-    """Draw a person whose first name differs from ``avoid``, so that two people in one text can be told apart."""
+    """Draw a person whose first name differs from ``avoid``, so that two people in one text can be distinguished."""
     while True:
         woman = rng.random() < 0.5
         first = pick(rng, WORDS["women" if woman else "men"])

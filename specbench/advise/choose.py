@@ -1,4 +1,4 @@
-"""Which method, with which parameters, for a GPU, a model and a load: candidates, and the best of them.
+"""The choice of a method and its parameters for a GPU, a model and a load: candidates, and the best of them.
 
 Recorded steps are priced by a latency profile, as in a report. Candidates are the methods of runs, or, of a trace, the
 drafters that need no weights at a few settings each. They are chosen on one half of the cases and judged on the other.
@@ -122,7 +122,7 @@ def answer(found: Sequence[Candidate], profile: Profile, loads: Sequence[int]) -
             best = with_drafting
             yield f"{at}: {best.best.name}, {spell(best.speedup)} times vanilla"
             if best.ties:
-                yield f"    not told from: {', '.join(best.ties)}"
+                yield f"    not distinguished from: {', '.join(best.ties)}"
             if best.next_best:
                 yield f"    next: {best.next_best}"
         moved = _name(without) != _name(with_drafting)

@@ -21,7 +21,7 @@ DEFAULT = "run"
 
 COMMANDS = {  # name -> its line of ``specbench --help``
     DEFAULT: "compare methods; the name may be left out: specbench model=tiny",
-    "report": "the report of one run or of several, and the papers' figures beside it",
+    "report": "the report of one run or of several, and the papers' figures next to it",
     "list": "the runs of results/: what, when, the best method, complete or not",
     "diff": "two runs: what they were set to, and their figures",
     "compare": "two methods of a run: how much faster one is, where, and why",

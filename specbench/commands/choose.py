@@ -1,4 +1,4 @@
-"""Which method, with which parameters, for a GPU, a model and a load: recorded steps priced by a latency profile.
+"""The choice of a method and its parameters for a GPU, a model and a load, from recorded steps and a latency profile.
 
 A suite's name stands for the newest run of it in results/: how much is accepted depends on the model that answers, so
 only a run of that model shows it, while the speed of another GPU is the profile's.

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def complete_line(line: str, shell: str = "zsh") -> list[str]:
-    """What may stand in place of the line's last word. In bash, unquoted, it begins after its last ``=``."""
+    """Returns the completions of the line's last word. In bash, unquoted, it begins after its last ``=``."""
     words, quoted = _split(line)
     found = sorted(set(complete_word(words[-1], words[1:-1])))
     cut = 0 if quoted or shell != "bash" else words[-1].rfind("=") + 1

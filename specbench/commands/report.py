@@ -76,7 +76,7 @@ def _fetch(options: argparse.Namespace, folder: Path) -> None:
 def _check(options: argparse.Namespace) -> None:
     """Raises RunError for options that do not go together."""
     if options.answers and (options.runs or options.compat or options.export_answers):
-        raise RunError("--answers: reads answer files alone; expected no RUN, --compat or --export-answers beside it")
+        raise RunError("--answers: reads answer files alone; expected no RUN, --compat or --export-answers with it")
     if options.answers and len(options.answers) < 2:
         raise RunError("--answers: got one file; expected the baseline's and at least one method's")
     instead = [name for name in INSTEAD if getattr(options, name)]
@@ -87,10 +87,10 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.tokenizer and not (options.answers or options.compat or options.export == SAMPLES):
         raise RunError(
-            f"--tokenizer: counts tokens of texts; expected --answers, --compat or --export {SAMPLES} beside it"
+            f"--tokenizer: counts tokens of texts; expected --answers, --compat or --export {SAMPLES} with it"
         )
     if options.published and options.answers:
-        raise RunError("--published: compares runs; expected no --answers beside it")
+        raise RunError("--published: compares runs; expected no --answers with it")
     if options.heatmaps and not options.plots:
         raise RunError("--heatmap is a plot; leave out --no-plots")
 
@@ -203,13 +203,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--output", type=Path, metavar="DIR", help="where to write (default: the run's own directory)")
     add("--profile", type=Path, metavar="FILE",
         help="a latency profile, or an analytic one such as h100-8b: predicted speedup of every method, and efficiency"
-        " where it was measured (default: that of the run's own device, model and engine, if profiles/ beside the run"
+        " where it was measured (default: that of the run's own device, model and engine, if profiles/ next to the run"
         " has it)")
     add("--concurrency", type=counts, default=(), metavar="B,B,...",
         help="modelled speedup when so many equal requests share a forward, such as: 1,8,32,128")
     add("--passed", nargs="+", type=Path, default=(), metavar="FILE",
         help="results of a sandbox for code, JSON lines with task_id, method, passed (and round): the share that passed"
-        f" beside the speed. --export {SAMPLES} writes what it tests; nothing is run here")
+        f" next to the speed. --export {SAMPLES} writes what it tests; nothing is run here")
     add("--no-plots", dest="plots", action="store_false", help="tables and page only")
     add("--heatmap", dest="heatmaps", nargs=3, action="append", default=[], metavar=("METRIC", "X", "Y"),
         help="a column of summary.csv over two parameters that the runs vary, such as: mat pld.max_ngram "
@@ -218,14 +218,14 @@ def _parser() -> argparse.ArgumentParser:
         help="of the plots: screen, paper (no title inside, papers' names, 3.3 inch wide), or a style file of"
         " matplotlib (*.mplstyle: fonts, and as figure.figsize the width)")
     add = parser.add_argument_group("instead of a report").add_argument
-    add("--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas beside ours, and the difference")
+    add("--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas next to ours, and the difference")
     add("--published", action="store_true",
         help="published figures of papers and leaderboards beside the runs': how much and in what they differ")
     add("--export-answers", type=Path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
     add("--export", choices=[*FORMATS, SAMPLES], metavar="FORMAT",
         help=f"write the files of another harness, METHOD/FILE below --output: {', '.join([*FORMATS, SAMPLES])}")
     add("--import", nargs="+", type=Path, metavar="FILE",
-        help="files of these formats, beside the methods of RUN counted in the same way, or alone")
+        help="files of these formats, alone or with the methods of RUN, which are counted in the same way")
     add("--answers", nargs="+", type=Path, metavar="FILE",
         help="Spec-Bench's table from answer files alone, the baseline's first")
     add("--tokenizer", type=Path, metavar="DIR", help="holds the model's tokenizer.json, if the run does not name one")

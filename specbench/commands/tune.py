@@ -62,5 +62,5 @@ def main(argv: Sequence[str]) -> int:
     print(f"held-out half, {HELD_OUT}, {len(before)} cases (modelled; {interval}):")
     print(f"  as configured  {spell(speedup_of(before))}\n  tuned          {spell(speedup_of(after))}")
     print(f"  gain           {spell(gain_of(before, after))}")
-    print("use:", " ".join(assignments(choice.point)) or "the configuration as it is")
+    print("use:", " ".join(assignments(choice.point)) or "the configuration unchanged")
     return 0

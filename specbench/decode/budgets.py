@@ -54,7 +54,7 @@ class Budgets:
 
 
 def may_cut(method: Method) -> bool:
-    """Whether nothing but the accepted path of its drafts is read."""
+    """Returns whether only the accepted path of its drafts is read."""
     needs = method.needs
     return not (needs.hidden or needs.node_topk or needs.rows or needs.concurrent or method.by_node)
 

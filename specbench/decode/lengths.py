@@ -35,15 +35,15 @@ class Policy:
     """Decides how many levels a draft has. This one never stops."""
 
     def start(self) -> bool:
-        """Whether to draft in this step at all."""
+        """Returns whether to draft in this step at all."""
         return True
 
     def judges(self, level: DraftLevel) -> bool:
-        """Whether this is enough to decide by; see ``goes_on``."""
+        """Returns whether the data suffice to decide; see ``goes_on``."""
         return True
 
     def goes_on(self, level: DraftLevel) -> bool:
-        """Whether the level below is drafted and fed."""
+        """Returns whether the level below is drafted and fed."""
         return True
 
     def observe(self, outcomes: Sequence[Outcome], emitted: int, rows: int, drafting_s: float, seconds: float) -> None:
@@ -292,7 +292,7 @@ class LengthBudget(Budgets):
 
 
 def _ends(method: Method) -> bool:
-    """Whether the length of its drafts is the policy's."""
+    """Returns whether the policy sets the length of its drafts."""
     needs = method.needs
     return not (needs.concurrent or needs.rows)
 
@@ -303,7 +303,7 @@ def describe_idle(budgets: Mapping[str, Budgets | None], apart: Collection[str])
     for name, each in budgets.items():
         if isinstance(each, LengthBudget) and (name in apart or each.idle):
             why = "it has a loop of its own" if name in apart else "they say nothing that the policy could judge by"
-            found.append(f"{name}: decode.length leaves its drafts as they are: {why}")
+            found.append(f"{name}: decode.length leaves its drafts unchanged: {why}")
     return found
 
 

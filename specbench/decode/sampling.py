@@ -1,4 +1,4 @@
-"""How a request samples: raw logits -> probabilities, the same for acceptance, bonus token and drafting.
+"""The sampling of a request: raw logits -> probabilities, the same for acceptance, bonus token and drafting.
 
 Order as in HF ``generate``: temperature, then top-k, then top-p. Arithmetic is float32.
 """

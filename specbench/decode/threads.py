@@ -1,4 +1,4 @@
-"""How many CPU threads to decode with: plain steps are timed at each count in turn, before a run's first case.
+"""The number of CPU threads to decode with: plain steps are timed at each count in turn, before a run's first case.
 
 What more threads bring depends on model and machine: a small model's steps are too short to share, and a second thread
 on the core of the first brings nothing where memory is the limit.

@@ -110,7 +110,7 @@ def draft_on(asked: Sequence[tuple[SharedRequest, Drafting, Any]]) -> list[tuple
 
 
 def learn(shared: SharedRequest, draft: Draft, kept: Sequence[int] | None, step: Step | CaseError) -> None:
-    """Enter the outcome of one forward; the drafter sees the path in its whole draft."""
+    """Enter the outcome of one forward; the drafter sees the path in its complete draft."""
     if isinstance(step, CaseError):
         raise step
     shared.context.extend(step.emitted)

@@ -1,1 +1,1 @@
-"""What a run measures with: the plan of its blocks, the clock, the machine, and the lossless check."""
+"""The tools of a measurement: the plan of its blocks, the clock, the machine, and the lossless check."""

@@ -1,4 +1,4 @@
-"""What one request costs: its time, in phases that tile the wall time, and the energy that GPUs used meanwhile.
+"""The cost of one request: its time, in phases that fill the wall time, and the energy that GPUs used meanwhile.
 
 On a CPU a lap is a clock reading. On a GPU work is enqueued and runs later, so a lap records an event; the events are
 resolved after the request, when reading them costs nothing that is measured. Nothing waits for the GPU in between.

@@ -107,7 +107,7 @@ def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[in
 
 
 def is_text(record: CaseRecord) -> bool:
-    """Whether a server returned text only for some of its turns."""
+    """Returns whether a server returned text only for some of its turns."""
     return any(TEXT_ONLY in turn.stats for turn in record.turns)
 
 

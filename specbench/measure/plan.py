@@ -99,7 +99,7 @@ def _in_order(cases: Sequence[Case], resets: Mapping[str, str]) -> Sequence[Case
 
 
 def starts_span(plan: Sequence[Block], index: int, policy: str) -> bool:
-    """Whether a method with this policy is reset before block ``index``."""
+    """Returns whether a method with this policy is reset before block ``index``."""
     if policy in ("turn", "case") or index == 0:
         return True
     if policy == "run":

@@ -329,7 +329,7 @@ class SlotBatch(Batch):
 class _ReadBack:
     """The results of a forward's n rows: the largest logits, the picks, and the ids if some were on the device.
 
-    moves: (place, source, target) of accepted nodes, filled in as they are found.
+    moves: (place, source, target) of accepted nodes, in the order in which they are found.
     """
 
     peaks: list[float]

@@ -50,11 +50,11 @@ class Verifier(Protocol):
 
     @property
     def picks_best(self) -> bool:
-        """Whether each pick is the row's argmax, at any depth."""
+        """True if each pick is the row's argmax, at any depth."""
 
     @property
     def lossy(self) -> bool:
-        """Whether every draft is passed to ``verify``."""
+        """True if every draft is passed to ``verify``."""
 
     def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
         """Verify a drawn draft and the late chain after it; only when sampling."""

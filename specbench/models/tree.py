@@ -32,7 +32,7 @@ def compute_depths(parents: Sequence[int]) -> list[int]:
 
 
 def is_chain(parents: Sequence[int]) -> bool:
-    """Whether every node is the child of the one before it."""
+    """Returns whether every node is the child of the one before it."""
     return all(parent == node - 1 for node, parent in enumerate(parents))
 
 

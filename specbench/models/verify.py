@@ -97,7 +97,7 @@ class ActiveRequest:
         return self.follow(back[1:] if back is not None else cast(Sequence[int], draft.tokens), picks, late)
 
     def is_drawn(self, late: Draft | None) -> bool:
-        """Whether the walk compares distributions, because nodes were drawn or the rule is lossy."""
+        """True if the walk compares distributions, because nodes were drawn or the rule is lossy."""
         walk = self.walk
         return walk.sampling is not None and (walk.lossy or _is_drawn(self.draft) or _is_drawn(late))
 
@@ -199,7 +199,7 @@ def find_accepted_path(
 
 
 def continues(late: Draft | None, whole: bool, token: int) -> bool:
-    """Whether the first token of a late chain is ``token``, emitted after a draft that was accepted as a whole."""
+    """Returns whether the first token of a late chain is ``token``, emitted after a completely accepted draft."""
     return late is not None and whole and len(late) > 0 and int(late.tokens[0]) == token
 
 

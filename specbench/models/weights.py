@@ -101,7 +101,7 @@ def refuse_folder(folder: Path, safetensors: bool, key: str) -> None:
         _refuse_index(folder, "model.safetensors", key)
         return
     if not any(any(folder.glob(pattern)) for pattern in TORCH_WEIGHTS):
-        raise InputError(f"{key}: holds no weights; expected *.safetensors beside config.json")
+        raise InputError(f"{key}: contains no weights; expected *.safetensors next to config.json")
     if safetensors:
         raise InputError(
             f"{key}: holds torch weights only; expected *.safetensors"
@@ -120,7 +120,7 @@ def _refuse_index(folder: Path, whole: str, key: str) -> None:
     index = parse_as(TypeAdapter(_Index), read_file(path, f"{key}: ", _SAVED), f"{key}: {path}", _SAVED)
     for part in sorted(set(index["weight_map"].values())):
         if Path(part).name != part or not (folder / part).is_file():
-            raise InputError(f"{key}: {path} names {part}, which is no file beside it; {_SAVED}")
+            raise InputError(f"{key}: {path} names {part}, which is not a file next to it; {_SAVED}")
 
 
 def _refuse_broken(folder: Path, key: str) -> None:
@@ -129,7 +129,7 @@ def _refuse_broken(folder: Path, key: str) -> None:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{key}: {path} is no JSON ({error}); expected the file of the model's authors") from error
+        raise InputError(f"{key}: {path} is not JSON ({error}); expected the file of the model's authors") from error
     if not isinstance(config, dict):
         raise InputError(f"{key}: {path} holds a {type(config).__name__}; expected a JSON object")
     for part in (config, config.get("text_config")):
@@ -139,7 +139,7 @@ def _refuse_broken(folder: Path, key: str) -> None:
             with safe_open(path, framework="numpy"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise InputError(f"{key}: {path} is no complete safetensors file ({error}); {_SAVED}") from error
+            raise InputError(f"{key}: {path} is not a complete safetensors file ({error}); {_SAVED}") from error
 
 
 def refuse_shapes(card: ModelCard, key: str) -> None:

@@ -32,7 +32,7 @@ _PAIR = re.compile(r"(?P<gpu>[\w.]+?)(?:x(?P<count>[1248]))?[-/](?P<model>[\w.]+
 class Gpu:
     """By its datasheet. memory_gb; gb_s: of memory; tflop_s: dense, 16 bit; link_gb_s, link_us: of an all-reduce.
 
-    link_us is no datasheet's figure: about what NCCL takes for a few KB, over NVLink and over PCIe.
+    link_us is not from a datasheet: about the time that NCCL takes for a few KB, over NVLink and over PCIe.
     """
 
     name: str

@@ -75,7 +75,7 @@ class ProfileError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the machine sustains, measured in the profile's own process: [GB/s] and [GFLOP/s].
+    """The rates that the machine sustains, measured in the profile's own process: [GB/s] and [GFLOP/s].
 
     copy_gb_s counts what is read and what is written.
     """

@@ -1,1 +1,1 @@
-"""What a run writes and how it is read back: records, the manifest, the directory, Spec-Bench's answer files."""
+"""The files that a run writes, and their readers: records, the manifest, the directory, Spec-Bench's answer files."""

@@ -136,7 +136,7 @@ def read_answers(path: Path, timed: bool = True) -> list[Answer]:
 
 
 def _find_fault(line: _Line, timed: bool) -> str | None:
-    """What is wrong beyond the schema; None for a good line."""
+    """Returns the fault that the schema does not find; None for a valid line."""
     choice = line["choices"][0]
     lengths = [len(choice["turns"]), len(choice["new_tokens"])]
     lengths += [len(column) for column in (choice.get("decoding_steps"), choice.get("wall_time")) if column]

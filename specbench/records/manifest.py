@@ -43,7 +43,7 @@ class Machine(Section):
     gpus: list[Gpu] = []
 
     def same_hardware(self, other: Machine) -> bool:
-        """Whether both have the same processor and GPUs."""
+        """Returns whether both have the same processor and GPUs."""
         return self.cpu == other.cpu and [gpu.name for gpu in self.gpus] == [gpu.name for gpu in other.gpus]
 
 
@@ -92,7 +92,7 @@ class Questions(Section):
 
 
 class Part(Section):
-    """How a part fits into its whole run. of: ``k/n``. config_hash: of the whole. places: of its cases in the whole."""
+    """The place of a part in its complete run. of: ``k/n``. config_hash, places of its cases: of the complete run."""
 
     of: str
     config_hash: str
@@ -101,7 +101,7 @@ class Part(Section):
 
 
 class Growth(Section):
-    """What a later command added to the run.
+    """The additions of a later command to the run.
 
     block: its first one. methods: new ones. cases, rounds: how many more. again: blocks in which vanilla runs again.
     """
@@ -132,7 +132,7 @@ class MethodOfRun(Section):
 
 
 class Parallel(Section):
-    """How several GPUs share the target."""
+    """The way in which several GPUs share the target."""
 
     way: str | None = None
     gpus: Count | None = None

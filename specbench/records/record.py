@@ -85,7 +85,7 @@ class TurnLoad(TypedDict):
 
 
 class StretchRecord(TypedDict):
-    """What a server did from the first measured arrival to the last measured end; equal in all records of a stretch.
+    """The work of a server from the first measured arrival to the last measured end; equal in all records of a stretch.
 
     tokens: emitted to any request. forwards: how many. requests, rows: sums over the forwards.
     """
@@ -135,7 +135,7 @@ class TurnRecord:
 
     @property
     def in_prefill(self) -> bool:
-        """Whether the first step verified its draft with the prompt, so that no token was emitted before it."""
+        """True if the first step verified its draft with the prompt, so that no token was emitted before it."""
         return bool(self.accept) and sum(self.accept) == len(self.ids)
 
     @property

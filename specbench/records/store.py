@@ -50,7 +50,7 @@ class RunError(InputError):
 
 @dataclass(frozen=True)
 class Run:
-    """What a results directory holds. manifest: the plain values of its file."""
+    """The contents of a results directory. manifest: the plain values of its file."""
 
     directory: Path
     manifest: dict[str, Any]

@@ -46,7 +46,7 @@ class Report:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What limits the figures."""
+        """The limits of the figures."""
         return self.findings.warnings
 
 

@@ -106,7 +106,7 @@ def _close_steps(scope: Scope) -> float:
 
 
 def _accepts(scope: Scope) -> bool:
-    """What is accepted is known: not where drafts come from what a model computes along recorded answers."""
+    """Returns whether acceptance is known: not if drafts come from a model's results along recorded answers."""
     return scope.method not in scope.facts.unaccepted
 
 

@@ -28,7 +28,7 @@ def find_runs(directories: Sequence[Path]) -> list[Path]:
 
 
 def is_remote(named: str) -> bool:
-    """Whether a run is named by a URL: s3://bucket/run, memory://run, file:///folder/run."""
+    """Returns whether a run is named by a URL: s3://bucket/run, memory://run, file:///folder/run."""
     return "://" in named
 
 

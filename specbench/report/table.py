@@ -260,7 +260,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_notes(tables: Sequence[Table]) -> str:
-    """What the figures of tables are, each meaning once: for a footnote or the text below a table."""
+    """Returns the meanings of the figures in tables, each once: for a footnote or the text below a table."""
     notes = dict.fromkeys(escape_latex(table.meaning) for table in tables if table.meaning)
     return "{\\footnotesize\n" + "\n\n".join(notes) + "\n}\n"
 

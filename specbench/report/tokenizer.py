@@ -45,7 +45,7 @@ def read_tokenizer(path: Path) -> Any:
 
 
 def find_tokenizer(run: Run) -> Path:
-    """Where the run's tokenizer lies on this machine: its own folder, the bundled one, or the hub's cache.
+    """Finds the run's tokenizer on this machine: its own folder, the bundled one, or the hub's cache.
 
     Raises RunError saying how to name it.
     """

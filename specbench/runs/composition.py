@@ -153,7 +153,7 @@ def compose_config(name: str, overrides: list[str]) -> DictConfig:
 
 
 def spell_cell(cfg: DictConfig) -> str:
-    """Which cell of an experiment ``+size=small`` runs, in a line; '' without it."""
+    """Names the cell of an experiment that ``+size=small`` runs, in one line; '' without it."""
     chosen = cfg.hydra.runtime.choices
     if chosen.get("size") != "small" or not chosen.get("experiment"):
         return ""

@@ -160,7 +160,7 @@ class MeasureConfig:
 
 @dataclass
 class ReportConfig:
-    """What is written when the run ends; ``specbench report`` can always write it later.
+    """The files that are written when the run ends; ``specbench report`` can always write it later.
 
     style: of the plots: screen | paper | a style file of matplotlib. identify: manifest and page may name home
     directory, user and host.

@@ -130,7 +130,7 @@ def _smaller_runs(job: Job, directory: Path) -> Iterator[tuple[int, Path]]:
 
 
 def preview(job: Job, directory: Path) -> list[tuple[str, str]]:
-    """What a run of ``job`` in ``directory`` would do, as pairs (what, how much); nothing is loaded or written."""
+    """Returns what a run of ``job`` in ``directory`` would do, as pairs (what, amount); loads and writes nothing."""
     suite, card = job.source.suite, job.source.card
     records = list(_records_of(directory))
     ledger = Ledger(job.plan, records, job.resets)

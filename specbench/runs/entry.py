@@ -76,7 +76,7 @@ def _method_class(key: str, target: str) -> type[Method]:
 
 
 def _is_plugin(package: str) -> bool:
-    """Whether a package may hold methods, found out without importing it."""
+    """Returns whether a package may contain methods, without importing it."""
     if package == METHODS or package in {point.module.partition(".")[0] for point in entry_points(group=PLUGINS)}:
         return True
     try:

@@ -99,7 +99,7 @@ def execute(job: Job, directory: Path, observe: Observer) -> bool:
 
 
 def share(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest's values as they are written: without home directory, user, host and secrets.
+    """Returns a manifest's values without home directory, user, host and secrets.
 
     They stay unchanged if ``report.identify`` is set among the manifest's own settings.
     """
@@ -229,7 +229,7 @@ def _forget_attempts(directory: Path) -> None:
 
 
 def _is_own(launch: str | None, directory: Path) -> bool:
-    """Whether the run is this command's own: its job was killed, or given back to the scheduler, and starts again."""
+    """Returns whether the run is this command's own, restarted after its job was killed or given back."""
     if launch is None or not (directory / MANIFEST).exists():
         return False
     return any(process.launch == launch for process in read_manifest(directory).processes)

@@ -1,4 +1,4 @@
-"""Which blocks of a run's plan are done, by its records, and so what a command still has to run.
+"""The blocks of a run's plan that are done, by its records, and so what a command still has to run.
 
 A run can be stopped and go on, get more methods, cases or rounds, try failed cases again, be merged from parts, or be
 previewed (``--dry-run``). All of these ask a ``Ledger``, which reads nothing but the records: so nothing can disagree
@@ -50,7 +50,7 @@ class Ledger:
 
     @cached_property
     def kept(self) -> int:
-        """How many of the recorded blocks stay; those behind them run again."""
+        """The number of recorded blocks that stay; the blocks after them run again."""
         kept = len(self.recorded)
         while (start := self._start_of_cut_span(kept)) is not None:
             kept = start
@@ -58,7 +58,7 @@ class Ledger:
 
     @cached_property
     def done(self) -> int:
-        """How many blocks of the plan lack nothing."""
+        """The number of complete blocks of the plan."""
         have = _methods_of(self.recorded[: self.kept])
         return sum(have.get(block.key, frozenset()).issuperset(block.order) for block in self._plan)
 
@@ -76,7 +76,7 @@ class Ledger:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every block of the plan is done."""
+        """True if every block of the plan is done."""
         return self.done == len(self._plan)
 
     @property

@@ -116,7 +116,7 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
 
 
 def _growths(job: Job, earlier: Manifest | None, rest: Sequence[Block]) -> list[Growth]:
-    """What each later command has added to the run, this one included."""
+    """Returns what each later command has added to the run, including this one."""
     if earlier is None or earlier.config_hash == job.digest:
         return earlier.grown if earlier else []
     growth = Growth(

@@ -103,7 +103,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _StoredBlock:
-    """Where a block belongs, and where it is stored: shard, offset and size in bytes.
+    """The place of a block in the run and in the files: shard, offset and size in bytes.
 
     methods: the rows that its part had when the block was written; blocks of fewer rows come first in the merged run.
     """
@@ -152,7 +152,7 @@ def merge(
 
 
 def is_whole(directory: Path, config_hash: str) -> bool:
-    """Whether a directory holds a whole part of the run with this configuration."""
+    """Returns whether a directory contains a complete part of the run with this configuration."""
     if not (directory / MANIFEST).exists():
         return False
     try:

@@ -170,7 +170,7 @@ class Session:
         record.correct = is_right(case, self._answer(record.turns[-1]))
 
     def request(self, asked: Turn, names: tuple[object, ...], block: Block, lengths: Budgets | None = None) -> Request:
-        """What the loop decodes for a turn. names: of its random draws. lengths: the policy of draft lengths."""
+        """Returns the request of a turn. names: of its random draws. lengths: the policy of draft lengths."""
         most = self._decode.max_new_tokens
         return Request(
             prompt=asked.prompt,

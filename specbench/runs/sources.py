@@ -1,4 +1,4 @@
-"""Where the tokens of a run come from: a model, recorded answers, a model timed along recorded answers, or a server.
+"""The source of a run's tokens: a model, recorded answers, a model timed along recorded answers, or a server.
 
 A source reads everything that needs no weights (``gather``), refuses settings and methods that do not fit it, loads the
 engine and the target that methods decode with (``open``), and decides how an answer is checked (``judge``). What it
@@ -61,7 +61,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a run decodes with: an engine and a target, with the methods bound to it.
+    """The parts with which a run decodes: an engine and a target, with the methods bound to it.
 
     source: judges the answers. next_turn: (case, its answers so far) -> its next turn. warmup: cases to decode before
     the clock counts. note: on the choice of the engine. readers: methods whose drafts come from what the target
@@ -268,7 +268,7 @@ class Recorded(Source):
                 f"decode.temperature={config.decode.temperature}: a replay emits the recorded tokens; expected 0"
             )
         own_tokenizer = config.model.tokenizer or config.model.path
-        key = "model.tokenizer" if own_tokenizer else f"model.trace={path}, the manifest beside it: model.tokenizer"
+        key = "model.tokenizer" if own_tokenizer else f"model.trace={path}, the manifest next to it: model.tokenizer"
         tokenizer = _read_tokenizer(config, _tokenizer_source(config, path), key)[1]
         suite = None if config.suite.format == FROM_TRACE else load_suite(config.suite)
         wanted = suite.cases if suite else None

@@ -57,7 +57,7 @@ ASKED_EVERY_S = 30  # Slurm forgets a job that ended after five minutes (its Min
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a job ended. overrides: what sets it apart from the others. directory: None where it is unknown.
+    """The end of a job. overrides: those that distinguish it from the others. directory: None if it is unknown.
 
     code: its exit code. reason: in one line, '' where it is done.
     """
@@ -138,7 +138,7 @@ def run_jobs(
     overrides: Sequence[str],
     check: Callable[[DictConfig], Any] = lambda _: None,
 ) -> tuple[list[Ended], DictConfig]:
-    """Run a sweep to its end, whatever becomes of its jobs; returns them and the sweep's own configuration.
+    """Run a sweep to its end, even if jobs fail; returns them and the sweep's own configuration.
 
     task: also takes ``total`` and ``swept``: how many jobs there are, and the settings in which they differ. name:
     of the configuration. check: is given each way of drafting before the first job.
@@ -238,7 +238,7 @@ def _killed_as_results() -> Iterator[None]:
 
 
 def _queue_watcher() -> Any:
-    """What asks Slurm's queue in place of its accounts."""
+    """The command that asks Slurm's queue instead of its accounts."""
     from submitit.slurm.slurm import SlurmInfoWatcher
 
     class QueueWatcher(SlurmInfoWatcher):

@@ -136,7 +136,7 @@ class HubTables:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How a question is put. form: one of the format's, empty if it has none. prefix: worked examples.
+    """The wording of a question. form: one of the format's, empty if it has none. prefix: worked examples.
 
     fields: what a case needs -> the file's name of it (suite.fields). frame: the text around a prompt (suite.frame).
     """

@@ -34,7 +34,7 @@ class HubConfig:
 
 @dataclass
 class FieldsConfig:
-    """What a case needs -> its name in a file of your own prompts."""
+    """The fields of a case -> their names in a file of your own prompts."""
 
     prompt: str | None = None
     id: str | None = None

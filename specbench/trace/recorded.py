@@ -168,7 +168,7 @@ def _check_ends(path: Path, conversations: Sequence[Recorded], ends: set[int]) -
                 raise InputError(
                     f"model.trace={path}, case {each.case.id}, turn {number}: id {turn.ids[inside[0]]} at place"
                     f" {inside[0]} of {len(turn.ids)} ends other answers; expected it last alone, or finish=length in"
-                    " every turn, so that answers are replayed as they are"
+                    " every turn, so that answers are replayed unchanged"
                 )
 
 
@@ -180,5 +180,5 @@ def model_of(path: Path) -> TargetModel:
 def _manifest_of(path: Path) -> Manifest:
     if not (path.parent / MANIFEST).exists():
         return Manifest()
-    with named(f"model.trace={path}, the manifest beside it: "):
-        return read_manifest(path.parent, "expected that of the run that wrote the trace, or none beside it")
+    with named(f"model.trace={path}, the manifest next to it: "):
+        return read_manifest(path.parent, "expected the manifest of the run that wrote the trace, or none")

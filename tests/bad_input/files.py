@@ -104,7 +104,7 @@ TRACES = (
     *(
         bad(
             "model=replay model.trace=t.jsonl",
-            f"model.trace=t.jsonl, the manifest beside it: {word}",
+            f"model.trace=t.jsonl, the manifest next to it: {word}",
             name=f"trace: manifest {content}",
             files={"t.jsonl": json.dumps(LIVE), "manifest.json": content},
         )
@@ -144,7 +144,7 @@ ANSWER = {
 
 
 def answer(name: str, change: Callable[[dict[str, Any]], object], *words: str, code: int = 2) -> Bad:
-    """Of ``--answers``: a good baseline, and beside it a file with a good and a changed line."""
+    """Of ``--answers``: a valid baseline, and next to it a file with a valid and a changed line."""
     line = json.loads(json.dumps(ANSWER | {"question_id": 2}))
     change(line)
     content = f"{json.dumps(ANSWER)}\n{json.dumps(line)}\n"

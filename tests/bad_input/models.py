@@ -46,7 +46,7 @@ def model(name: str, *words: str, loads: bool = False, **files: str | bytes | Ca
 
 
 def weights(name: str, content: str | bytes | Callable[[bytes], bytes]) -> Bad:
-    return model(f"weights {name}", "model.safetensors is no complete safetensors file", model_safetensors=content)
+    return model(f"weights {name}", "model.safetensors is not a complete safetensors file", model_safetensors=content)
 
 
 def config(*words: str, loads: bool = False, **changes: object) -> Bad:
@@ -116,12 +116,12 @@ MODELS = (
     config("hidden_size", hidden_size="wide"),
     config("vocab_size=-5", vocab_size=-5),
     config("num_key_value_heads", "divisor", num_attention_heads=8, num_key_value_heads=3),
-    model("config text", "config.json is no JSON", config_json="hello"),
-    model("config empty", "config.json is no JSON", config_json=""),
-    model("config deep", "config.json is no JSON", config_json="[" * 100_000),
+    model("config text", "config.json is not JSON", config_json="hello"),
+    model("config empty", "config.json is not JSON", config_json=""),
+    model("config deep", "config.json is not JSON", config_json="[" * 100_000),
     model("config list", "config.json holds a list", config_json="[1]"),
     model("config nothing", "model_type", config_json="{}"),
-    model("config not UTF-8", "config.json is no JSON", config_json=b"\xff{}"),
+    model("config not UTF-8", "config.json is not JSON", config_json=b"\xff{}"),
     model("tokenizer text", "model.tokenizer=model", "no tokenizer", tokenizer_json="hello"),
     model("tokenizer list", "model.tokenizer=model", "no tokenizer", tokenizer_json="[]"),
     model("tokenizer config text", "model.tokenizer=model", tokenizer_config_json="hello"),

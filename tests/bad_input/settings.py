@@ -1,4 +1,4 @@
-"""What a user can get wrong on the command line, in the configuration, with models and with names."""
+"""Mistakes of users on the command line, in the configuration, with models and with names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def target(name: str, *words: str) -> Bad:
 
 
 LONG = "x" * 300
-# Every text of the configuration is looked through alike, and the directory of the run beside it.
+# Every text of the configuration is checked alike, and so is the directory of the run.
 PATHS = ("model.path", "hydra.run.dir")
 NUMBERS = (
     bad("measure.price_per_hour=inf", "measure.price_per_hour=inf", "a finite number of at least 0"),
@@ -164,7 +164,7 @@ SETTINGS = (
     bad("method=[speculative_sampling] method.speculative_sampling.length=0", "speculative_sampling.length=0"),
     bad(
         "model.path=model",
-        "holds no weights",
+        "contains no weights",
         "safetensors",
         name="model without weights",
         files=copy_of("safetensors"),

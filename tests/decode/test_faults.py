@@ -1,4 +1,4 @@
-"""What the judge of losslessness finds: each planted fault in a small model, and nothing in a sound engine."""
+"""The lossless check finds each planted fault in a small model, and nothing in a sound engine."""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ import pytest
 
 from builders.engines import decode_script, scripts
 from builders.models import VOCAB, build, plain_greedy
-from scripts.lab.faults import FAULTS, AnyToken, Fault, LateToken, SecondBest, ShiftedSlot, StaleMask
-from scripts.lab.judge import Judged, chance_of_finding
+from scripts.lab.judge import (
+    FAULTS,
+    AnyToken,
+    Fault,
+    LateToken,
+    SecondBest,
+    ShiftedSlot,
+    StaleMask,
+    chance_of_finding,
+    count_verdicts,
+    found_cells,
+    rate_cells,
+    sound_cells,
+)
 from specbench.decode.walk import Walk
 from specbench.measure.lossless import TOLERANCE
 from specbench.models.engine import Silent
@@ -38,7 +50,7 @@ def worst_gap(target, plant: type[Fault], script) -> tuple[float, int]:
 
 
 def shuffled(truth: list[int]):
-    """Trees of one size: the right path beside a wrong one, their nodes in another order each time."""
+    """Trees of one size: the right path and a wrong one, their nodes in another order each time."""
 
     def script(context, done, rng):
         good, wrong = truth[done : done + 5], [rng.randrange(VOCAB) for _ in range(5)]
@@ -89,7 +101,7 @@ def test_rows_of_the_tables():
         verdict = Lossless(not violations, None, 5, 1, violations, 2.0 * violations, 1)
         return CaseRecord("c", "qa", "qa", "pld", 0, 0, 0, "ok", [turn], verdict)
 
-    judged = Judged.of([record(0), record(0), record(2), record(0)])
-    assert judged.sound_row() == "1 of 4 | 20 | 4 | 4 | 2 | 50.00%"
-    assert judged.found_row() == "4 | 1 | 1 | 25% [5%, 70%] | 58% | 94% | 100%"
-    assert judged.rate_row(4) == "50% | 5% | 39% | 78% | 99%"
+    counts = count_verdicts([record(0), record(0), record(2), record(0)])
+    assert sound_cells(counts) == ["1 of 4", 20, 4, "4", 2, "50.00%"]
+    assert found_cells(counts) == [4, 1, 1, "25% [5%, 70%]", "58%", "94%", "100%"]
+    assert rate_cells(counts, 4) == ["50%", "5%", "39%", "78%", "99%"]

@@ -1,4 +1,4 @@
-"""What is recorded of a draft as a whole: its shape, what was taken of it, and which source each node came from."""
+"""Records of complete drafts: their shape, the accepted nodes, and the source of each node."""
 
 from __future__ import annotations
 

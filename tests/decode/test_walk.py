@@ -46,7 +46,7 @@ def test_follow_is_its_definition(tree):
 
 
 def test_joint_law_of_sampled_tokens():
-    """Three tokens under a tree drafter against exact enumeration; the plain sampler's own noise beside it."""
+    """Three tokens under a tree drafter against exact enumeration; the plain sampler's own noise next to it."""
     chain = np.random.default_rng(5).dirichlet(np.ones(4) * 0.7, size=4)
     rows = torch.tensor(chain).log()
     exact = {s: chain[0][s[0]] * chain[s[0]][s[1]] * chain[s[1]][s[2]] for s in itertools.product(range(4), repeat=3)}

@@ -57,7 +57,7 @@ def loaded(tmp_path_factory, trace):
 
 
 def work_of(records: dict[tuple, CaseRecord]) -> dict[tuple, list]:
-    """What no clock decides."""
+    """The values of a record that do not depend on a clock."""
     return {
         key: [(turn.ids, turn.accept, turn.proposed, turn.fed, turn.sources) for turn in record.turns]
         for key, record in records.items()
@@ -85,7 +85,7 @@ def test_stretches_alternate_and_records_hold_the_load(loaded):
             assert all(rows >= fed for rows, fed in zip(turn.load["rows"], turn.fed, strict=True))
     assert orders[0] == orders[1][::-1] == orders[2]
     full = [count for record in loaded.values() for turn in record.turns for count in turn.load["requests"]]
-    assert full.count(3) > 0.7 * len(full)  # the load is held until the last measured request ends
+    assert full.count(3) > 0.7 * len(full)  # the load is kept up until the last measured request ends
 
 
 def test_one_request_that_fails_is_its_own_error_row(tmp_path, trace, alone, monkeypatch):
@@ -165,7 +165,7 @@ class _Turns(Controller):
 
 
 def test_steps_that_a_drafter_left_out_leave_no_trace(tmp_path, trace, monkeypatch):
-    """It drafts as if it had been asked for nothing and told of each step; while nothing drafts, nobody is asked."""
+    """It drafts as if nothing had been requested and each step reported; while nothing drafts, nothing is requested."""
     monkeypatch.setattr("specbench.runs.load_session.make_budgets", lambda *_: _Turns())
     calls = {0: 0, 256: 0}
     real = _Lookup.propose

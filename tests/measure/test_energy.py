@@ -11,7 +11,7 @@ from specbench.measure.clock import NVML, Meter, gpus_in_use, open_meter
 
 
 class FakeError(Exception):
-    """What the module raises."""
+    """The error that the module raises."""
 
 
 class FakeNvml(ModuleType):

@@ -1,4 +1,4 @@
-"""What a manifest says of a GPU: its driver's settings where they can be asked, nothing where they cannot."""
+"""The description of a GPU in a manifest: its driver's settings if they can be read, else nothing."""
 
 from __future__ import annotations
 

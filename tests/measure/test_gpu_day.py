@@ -17,7 +17,7 @@ from builders.runs import run_main
 from methods.pld import PromptLookup
 from methods.vanilla import Vanilla
 from scripts.gpu_day import product, truth
-from scripts.gpu_day.day import Day, Goal, goals_text
+from scripts.gpu_day.day import Day, Goal, describe
 from scripts.gpu_day.truth import equality
 from specbench import commands
 from specbench.advise import latency
@@ -30,7 +30,8 @@ def test_verdicts():
     assert [Goal("x", value, 1.33, 1.18).verdict for value in (1.1, 1.2, 1.4)] == ["stretch", "met", "missed"]
     assert [Goal("x", value, 3, 5, least=True).verdict for value in (6, 4, 2)] == ["stretch", "met", "missed"]
     assert Goal("x", None, 1).verdict == Goal("x", 1.0).verdict == ""
-    text = goals_text([Goal("time", 2.0, 1.33, 1.18, unit="ms"), Goal("memory", None, 0, unit="bytes")])
+    goals = [Goal("time", 2.0, 1.33, 1.18, unit="ms"), Goal("memory", None, 0, unit="bytes")]
+    text = describe({"result": goals})
     assert "| time | 2 ms | \N{LESS-THAN OR EQUAL TO} 1.33 |" in text
     assert "missed |" in text
 
@@ -70,8 +71,8 @@ def test_every_section_is_rehearsed_without_the_shell_of_the_harness(tmp_path):
     found = results(tmp_path / "day")
     assert len(found) == 17
     goals = {goal["name"]: goal["value"] for goal in found["truth-ids"]["result"] + found["truth-memory"]["result"]}
-    assert goals["float32 ids that part, of 10 requests"] == 0
-    assert goals["ids that part behind a request without memory"] == 0
+    assert goals["float32 ids that differ, of 10 requests"] == 0
+    assert goals["ids that differ after a request without memory"] == 0
     assert found["engine-forwards"]["result"][4]["value"] > 0.5
     assert "| figure | measured |" in (tmp_path / "day" / "engine.md").read_text()
 

@@ -1,4 +1,4 @@
-"""What a run's files say of who made it: nothing, unless it is asked for; and a path still leads to its place."""
+"""A run's files do not identify the user unless requested, and their paths still lead to the files."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_an_unknown_name_is_an_error(monkeypatch, capsys, command, arguments, re
     ("outcome", "code"), [(1, 1), (None, 0), (InputError("x"), 2)], ids=["differs", "done", "input"]
 )
 def test_the_exit_code_is_the_commands(monkeypatch, outcome, code):
-    def run(given):
+    def run(parser, arguments):
         if isinstance(outcome, InputError):
             raise outcome
         return outcome

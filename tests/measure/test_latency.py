@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 class Scripted(Engine):
-    """Takes as long as it is told, on a clock of its own; knows what was asked of it."""
+    """Takes a given time on its own clock; records the requests."""
 
     def __init__(self, cost):
         self.kind, self.context, self.max_nodes, self.eos, self.fed = "scripted", 4096, 600, frozenset(), 0

@@ -26,7 +26,7 @@ SHAPE = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "
 
 
 def measure_rise(kind, chunk, cells):
-    """What a bound says of a token and of a request in chunks of this size, and the peak of one [bytes]."""
+    """The bound per token and of a request in chunks of this size, and the peak of one request [bytes]."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     tree.CHUNK, tree.CELLS = chunk, cells
@@ -44,7 +44,7 @@ def measure_rise(kind, chunk, cells):
 def test_a_long_request_stays_within_its_bound_and_larger_chunks_do_not(kind):
     found = []
     for chunk, cells in ((CHUNK, CHUNK * 1024), (LENGTH, LENGTH * LENGTH)):
-        with ProcessPoolExecutor(1, get_context("forkserver")) as fresh:  # what was held before would count
+        with ProcessPoolExecutor(1, get_context("forkserver")) as fresh:  # earlier memory of the process would count
             found.append(fresh.submit(measure_rise, kind, chunk, cells).result())
     token_bytes, bound, in_chunks = found[0]
     kept = 2 * 4 * 4 * 32 * 4  # keys and values: layers, heads, size, bytes

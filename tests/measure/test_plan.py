@@ -23,7 +23,7 @@ def records_of(*plans) -> list[CaseRecord]:
 
 
 def resume_at(plan, done, resets) -> int:
-    """Where a run goes on of which so many blocks are done; what is left is the plan from there on."""
+    """The resumption of a run after some blocks: the rest is the plan from there on."""
     ledger = Ledger(plan, records_of(plan[:done]), resets)
     assert ledger.rest == plan[ledger.kept :]
     assert ledger.is_whole == (ledger.rest == [])

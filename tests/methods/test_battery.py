@@ -1,4 +1,4 @@
-"""What every method must do, free of charge for each yaml in conf/method: one file, no list of names to keep."""
+"""The requirements for every method, tested for each yaml in conf/method without a list of names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_page_exists(name):
     module = settings_of(name)["_target_"].split(".")[1]  # variants of one method share its page
     page = PACKAGE.parent / "docs" / "methods" / f"{module}.md"
     if not page.parent.is_dir():
-        pytest.skip("docs/ is not beside an installed package")
+        pytest.skip("docs/ is not next to an installed package")
     assert "## Parameters" in page.read_text() or name == VANILLA
 
 

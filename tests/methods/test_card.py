@@ -73,7 +73,7 @@ class Paths:
 
 
 def read_frontier(cache: DraftCache, context, seed):
-    """What the draft model does: the best children of every node of the frontier."""
+    """The work of the draft model: the best children of every node of the frontier."""
     lines = {cache.frontier.ids[0]: ()} if not cache.layers else paths_of(cache)
     rows = [distribution_after((*context, *lines[node]), seed) for node in cache.frontier.ids]
     best = np.array([np.argsort(-row)[: cache.children] for row in rows])

@@ -47,7 +47,7 @@ def test_order_across_batches_and_documents_that_share_thirteen_words():
     assert (kept, dropped) == ([shorter, "another text", ""], 1)
     assert drop_overlapping([copied], []) == ([copied], 0)
     assert drop_overlapping([shorter], [LINE], words=11) == ([], 1)
-    assert drop_overlapping([LINE], ["the quick brown fox"]) == ([LINE], 0)  # too short to be told from chance
+    assert drop_overlapping([LINE], ["the quick brown fox"]) == ([LINE], 0)  # too short to be distinguished from chance
 
 
 LINE = "the quick brown fox jumps over the lazy dog while nobody looks at it"  # fourteen words

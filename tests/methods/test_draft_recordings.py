@@ -43,7 +43,7 @@ MAKE = {
 
 
 class Owner:
-    """What a recording of one cache may write, as ``Playback`` asks an engine for it."""
+    """The tensors that a recording of one cache may write, as ``Playback`` asks an engine for them."""
 
     frames = {}  # noqa: RUF012
 
@@ -207,7 +207,7 @@ def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_th
 
 @torch.inference_mode()
 def test_what_one_request_left_does_not_reach_the_next():
-    """Keys are read beyond those that are held: numbers there that are not finite would make all of them so."""
+    """Keys are read beyond those that are stored: numbers there that are not finite would make all of them so."""
     lm = recorded(DraftLM(build("llama", torch.float64), 512))
     request = DraftRequest(lm, VOCAB)
     request.feed([5, 6, 7], 0)

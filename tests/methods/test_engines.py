@@ -26,7 +26,7 @@ KINDS = ("pld", "token_recycling", "n_grammys", "eagle3", "medusa", "speculative
 
 
 def needs(name: str) -> bool:
-    """Whether a method reads logits or hidden states."""
+    """Returns whether a method reads logits or hidden states."""
     method = entry_of(name).method
     return bool(method.needs.node_topk or method.needs.hidden) or "eagle" in name or "heads" in name
 
@@ -99,13 +99,13 @@ def test_steps_that_a_drafter_left_out_leave_no_trace_in_what_it_reads(name, tog
 
 
 def pauses(name: str) -> bool:
-    """Whether a method's steps can be left out, and all that it reads of them is told later."""
+    """Returns whether a method's steps can be left out, and all that it reads of them is reported later."""
     method = entry_of(name).method
     return shares(name) and method.pauses and not method.needs.node_topk
 
 
 def shares(name: str) -> bool:
-    """Whether requests of a method share forwards at all."""
+    """Returns whether requests of a method share forwards at all."""
     return not isinstance(entry_of(name).method, Peer)
 
 

@@ -154,7 +154,7 @@ def test_stats_measure_what_the_shape_is_made_from(model):
 
 
 def test_the_cache_holds_the_accepted_path(model):
-    """What was drafted and accepted is not read again: the next step feeds what is new, and no more."""
+    """Drafted and accepted tokens are not read again: the next step feeds only new tokens."""
     method = fitted(SpecInfer("unused", [2, 2]), model)
     drafter = begin(method, [5, 6, 7])
     fed = []

@@ -101,7 +101,7 @@ def test_tokens_of_dspark_know_the_one_before(model, tmp_path, write, options, k
 
 
 def test_the_recurrent_state_has_passed_the_row_of_the_root(model, tmp_path):
-    """Where the first row drafts nothing it was trained on all the same; from a state of zeros the draft differs."""
+    """A first row that drafts nothing was trained nevertheless; from a state of zeros the draft differs."""
     module, ids = DFlashModule(rank=8, kind="rnn"), [*PROMPT, 9]
     for each in module.markov_head.values():
         each.weight.data *= 8

@@ -185,7 +185,7 @@ def test_weights_of_every_float_type_draft_as_their_values_do(model, tmp_path, k
 
 @pytest.mark.parametrize("kind", ["eagle3", "p_eagle", "frequent"])
 def test_a_later_turn_is_drafted_as_by_a_fresh_head(model, tmp_path, kind):
-    """Memories are used again; what they held of another turn is not."""
+    """Memories are used again, but not their content from another turn."""
     (tmp_path / "freq.json").write_text(json.dumps(SUBSET.tolist()))
     folder = saved("eagle" if kind == "frequent" else kind, tmp_path)
     options = {"vocabulary": str(tmp_path / "freq.json")} if kind == "frequent" else {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -12,6 +14,7 @@ from head_models import bound, run, states
 from methods.eagle import Eagle, Eagle3, Mtp, PEagle
 from methods.eagle.eagle import EagleRun
 from methods.parts.draft_layer import LayerMemory
+from scripts.tiny.corpus import documents
 from scripts.tiny.heads import (
     Eagle3Module,
     EagleModule,
@@ -24,7 +27,7 @@ from scripts.tiny.heads import (
     save_head,
     visible,
 )
-from scripts.tiny.train import held_out_figures, train
+from scripts.tiny.train import held_out_figures, pack, train
 from specbench.method import complete
 from specbench.models.load import load_model
 
@@ -43,7 +46,7 @@ def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
     settings = HeadSettings(kind=kind, intermediate=48, vocabulary=80)
     config = head_config(target, settings)
     one = {"eagle": EagleModule, "mtp": MtpModule}.get(kind)
-    module = one(config, target) if one else Eagle3Module(config, target, (1, 3, 4), torch.arange(50, 130))
+    module = one(config, target) if one else Eagle3Module(config, target, torch.arange(50, 130))
     module.double()
     for weight in module.parameters():
         weight.copy_(weight.half())  # what the file will hold
@@ -75,7 +78,7 @@ def test_a_parallel_heads_passes_are_the_drafters_levels(target, tmp_path):
     """Pass d at place i is level d of the draft whose context ends at i - d."""
     settings = HeadSettings(kind="p_eagle", intermediate=48, vocabulary=80)
     config = head_config(target, settings)
-    module = PEagleModule(config, target, (1, 3, 4), torch.arange(50, 130), config.mask_token_id).double()
+    module = PEagleModule(config, target, torch.arange(50, 130)).double()
     module.mask_hidden.normal_()
     for weight in module.parameters():
         weight.copy_(weight.half())  # what the file will hold
@@ -127,14 +130,9 @@ def test_training_makes_the_head_better(tmp_path, kind):
 
 @torch.no_grad()
 def entropy(trainee) -> float:
-    from itertools import islice
-
-    from scripts.tiny.corpus import documents
-    from scripts.tiny.packing import Packer
-
     settings = trainee.settings
-    packer = Packer(trainee.tokenizer, documents(99, held_out=True), settings.length, settings.rows, 0.0)
-    losses = [trainee.loss_of(batch)[0].item() for batch in islice(packer, 4)]
+    batches = pack(trainee.tokenizer, documents(99, held_out=True), settings.length, settings.rows, 0.0)
+    losses = [trainee.loss_of(batch)[0].item() for batch in islice(batches, 4)]
     return sum(losses) / len(losses)
 
 

@@ -15,7 +15,7 @@ from specbench.types import Draft, InputError, Needs, Prefill, Step
 
 
 class _Fixed(Method):
-    """Drafts what it is told and keeps the steps it sees."""
+    """Drafts what it is given and keeps the steps it sees."""
 
     def __init__(self, draft: Draft, topk: int = 0) -> None:
         self.draft, self.topk, self.seen, self.resets = draft, topk, [], 0

@@ -28,7 +28,7 @@ def mixed(path):
 
 
 def forward(draft, context, model):
-    """What the target picks at the root and at every node, each from its own path alone."""
+    """The target's picks at the root and at every node, each computed from its own path alone."""
     paths, picks = [], [model(context)]
     for token, parent in zip(draft.tokens, draft.parents, strict=True):
         paths.append([*(paths[parent] if parent != ROOT else context), token])

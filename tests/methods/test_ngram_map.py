@@ -20,7 +20,7 @@ def tokens(drafter, context, budget=64):
 
 
 def emit(drafter, context, accepted, then):
-    """The context behind a step of so many accepted tokens, which the drafter is told."""
+    """The context after a step of so many accepted tokens, which the drafter observes."""
     drafter.observe(Step(context[-1], (*accepted, then), tuple(range(len(accepted))), False))
     return [*context, *accepted, then]
 

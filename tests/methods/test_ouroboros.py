@@ -1,4 +1,4 @@
-"""Ouroboros: the draft's lookahead against plain decoding, the phrase pool against lists, and corrected endings."""
+"""Ouroboros: the draft's lookahead against plain decoding, the phrase pool against lists, and its endings."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected(
 
 
 def test_rejected_tokens_teach_phrases_and_a_correction_takes_the_place_of_its_phrase():
-    """The rejected tokens and what the target said after them, as the reference's loop over positions gives them."""
+    """The rejected tokens and the target's picks after them, as the reference's loop over positions gives them."""
     pool = PhrasePool(3)
     pool.learn([7, 1, 5, 4], [1, 2, 9, 9], 2)
     assert pool.newest(7, 9) == [(1, 2)]

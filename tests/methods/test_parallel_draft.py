@@ -1,4 +1,4 @@
-"""What CARD and PEARL share: the target's own output, one transcript behind every port, and partners that get lost."""
+"""The shared part of CARD and PEARL: the target's output, the same transcript by every port, and lost partners."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def transcript(out):
 
 @pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_greedy_output_is_the_targets(make, family):
-    """Of the target as its own draft, a good and a bad one; of the families beside llama, the good one."""
+    """Of the target as its own draft, a good and a bad one; of the families other than llama, the good one."""
     model = build(family, torch.float64)
     drafts = (([5], 0.0), (PROMPT, 0.02), (list(range(3, 30)), 0.1))
     for prompt, epsilon in drafts if family == "llama" else drafts[1:2]:

@@ -38,7 +38,7 @@ from specbench.types import InputError
 
 RECYCLED = {"auxiliary": "token_recycling"}
 RATES = [0.6, 0.2, 0.1]
-# Of each: an option, and the words beside its name, what it was and what was expected.
+# Of each: an option, and the words next to its name, the value and the expected values.
 REFUSED = {
     partial(Card, "x"): [
         ({"nodes_per_layer": 0}, ""), ({"children": 0}, ""), ({"ratio": 0}, ""), ({"max_depth": 0}, ""),

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from scripts.lab.servers import BATCHING, copy_model, free_port, list_command, serving
+from scripts.lab.servers import copy_model, free_port, list_command, serving
 from specbench.commands import run as run_command
 from specbench.records.store import read_run
 
@@ -24,7 +24,7 @@ pytestmark = [
 def test_its_answers_are_vanillas(batching, tmp_path):
     folder, port = copy_model("bundled:tiny", tmp_path / "m", as_gguf=False), free_port()
     command = list_command("transformers", sys.executable, port, folder, None)
-    with serving(command if batching else command[: -len(BATCHING)], port, tmp_path) as url:
+    with serving(command if batching else command[: command.index("--continuous-batching")], port, tmp_path) as url:
         row = ["method=[server]", f"method.server.url={url}", f"method.server.model={folder}", "model=tiny"]
         few = ["suite.first=1", "suite.limit=1", "suite.categories=[qa,code]", "measure.control=false"]
         few += ["measure.warmup=1", "decode.max_new_tokens=45", "report.plots=false", f"hydra.run.dir={tmp_path}/run"]

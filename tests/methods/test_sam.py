@@ -33,7 +33,7 @@ def static_of(documents, eos=0, ids=0, ranked=8) -> StaticAutomaton:
 
 
 def draft(context, static=None, budget=64, **options):
-    """What is drafted for a request whose prompt and first token are ``context``."""
+    """The draft for a request whose prompt and first token are ``context``."""
     method = SAM(**options)
     method.corpus = static
     if method.tree is not None:

@@ -22,7 +22,7 @@ def array_of(tokens, kind=np.int32) -> SuffixArray:
 
 
 def places(tokens, pattern) -> list[int]:
-    """Where ``pattern`` occurs, by the order of what stands there."""
+    """The places of ``pattern``, in the order of the suffixes there."""
     found = [i for i in range(len(tokens)) if tokens[i : i + len(pattern)] == list(pattern)]
     return sorted(found, key=lambda i: tokens[i:])
 
@@ -35,7 +35,7 @@ def longest(tokens, tail, shortest) -> list[int]:
 
 
 def followers(tokens, pattern, length, borders=()) -> list[tuple]:
-    """What follows each occurrence, in sorted order, cut at an end, and at a border if there are any."""
+    """The tokens after each occurrence, in sorted order, cut at an end, and at a border if there are any."""
     found = []
     for place in places(tokens, pattern):
         start = place + len(pattern)

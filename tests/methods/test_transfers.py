@@ -65,7 +65,7 @@ def job():
 
 @pytest.fixture(scope="module")
 def counted(job):
-    """What one request of a method does, and vanilla's, once each."""
+    """The counts of one request of a method, and of vanilla's, computed once each."""
     prompt = job.source.prompts.ids(job.source.suite.cases[0].turns[:1], [])[-60:]
     methods = {entry.name: entry.method for entry in job.entries}
 

@@ -123,7 +123,7 @@ def trace(tmp_path_factory) -> Trace:
 
 @pytest.fixture(scope="module")
 def vicuna(data, tmp_path_factory) -> Trace:
-    """What Vicuna answered to 9 of Spec-Bench's questions, of all six tasks."""
+    """Vicuna's answers to 9 of Spec-Bench's questions, of all six tasks."""
     folder = tmp_path_factory.mktemp("vicuna")
     source = data / "traces" / "vicuna-7b-v1.3" / "spec_bench_vanilla_run1.jsonl"
     tokenizer = f"model.tokenizer={data / 'tokenizers' / 'vicuna'}"

@@ -1,4 +1,4 @@
-"""T between measured points is a straight line, beyond them it is said to be an extension, and never falls."""
+"""T between measured points is a straight line; beyond them it is marked as an extension, and never falls."""
 
 import numpy as np
 import pytest

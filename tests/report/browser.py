@@ -30,7 +30,7 @@ _KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Ent
 
 
 def find_browser() -> str | None:
-    """Where a Chromium is installed; None where there is none."""
+    """The path of an installed Chromium, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 

@@ -1,4 +1,4 @@
-"""What drafters are worth: agreement, coverage, cost, what it takes to win, and the oracle of draft lengths."""
+"""The worth of drafters: agreement, coverage, cost, the acceptance needed to win, the oracle of draft lengths."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_a_terminal_says_it_first_and_sorts(tmp_path, capsys):
 
 
 def test_a_run_that_is_not_paired_says_so(tmp_path):
-    """Two runs on other cases share none: nothing is said about a tie."""
+    """Two runs on other cases share none: no tie is reported."""
     runs = [
         build_run(tmp_path / name, {"pld": FAST}, peers=(), per_category=2, categories=(name,)) for name in ("x", "y")
     ]

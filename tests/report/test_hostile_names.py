@@ -1,4 +1,4 @@
-"""A run directory of somebody else: its names are data wherever they are printed, and nothing is written elsewhere."""
+"""A run directory from another user: its names are data wherever they are printed, and no other file is written."""
 
 from __future__ import annotations
 

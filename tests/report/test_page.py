@@ -257,7 +257,7 @@ def test_pieces_spell_a_text_again(make_run):
 
 
 def test_pictures_are_light_and_alike(built):
-    """A picture of the page shows what the file beside it shows, in a third of the bytes."""
+    """A picture of the page shows the same as the file next to it, in a third of the bytes."""
     text = text_of(built)
     pictures = [base64.b64decode(data) for data in re.findall(r'src="data:image/png;base64,(.*?)"', text)]
     files = [path for path in built.files if path.suffix == ".png"]

@@ -59,7 +59,7 @@ def page(browser, report):
 
 
 def column(page, number, board=0):
-    """What stands in a column of the leaderboard's visible rows."""
+    """The cells in a column of the leaderboard's visible rows."""
     return page.run(
         f"[...document.querySelectorAll('table.board')[{board}].tBodies[0].rows].filter(row => !row.hidden)"
         f".map(row => row.cells[{number}].firstChild.textContent)"
@@ -75,7 +75,7 @@ def chosen(page, pane=0):
 
 
 def facts(page, pane=0):
-    """Name -> value of what is said of a token."""
+    """Name -> value of the facts shown about a token."""
     return dict(
         page.run(
             f"[...document.querySelectorAll('.pane')[{pane}].querySelectorAll('.facts > div')]"
@@ -207,7 +207,7 @@ def test_panes_follow_one_place_and_hover_shows_another(page):
 
 
 def test_a_late_chain_hangs_from_the_draft_that_it_continues(browser, tmp_path):
-    """Whole drafts with a late token behind them, behind no draft, and none: told in words, not by colour alone."""
+    """Whole drafts with a late token behind them, behind no draft, and none: shown in words, not by colour alone."""
     chain = {"tokens": [2, 3], "parents": [-1, 0], "path": [0, 1]}
     trees = [chain | {"late": True}, {"tokens": [], "parents": [], "path": [], "late": True}, chain]
     turns = [turn([3, 1, 3], [2, 0, 2], ids=list(range(1, 9)), trees=trees)]

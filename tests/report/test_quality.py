@@ -99,7 +99,7 @@ def code_run(tmp_path):
 
 
 def rows_of_sandbox(run, tmp_path):
-    """What a sandbox makes of the exported samples: each with its verdict beside it."""
+    """A sandbox's output for the exported samples: each with its verdict."""
     from specbench.commands.report import main
 
     assert main([str(run), "--export", "samples", "--output", str(tmp_path), "--tokenizer", str(TINY)]) == 0

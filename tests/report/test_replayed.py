@@ -1,4 +1,4 @@
-"""The report of a replayed target: what is real is shown, what the target alone could have told is not there."""
+"""The report of a replayed target: real figures are shown, figures that only the target has are missing."""
 
 import copy
 import re
@@ -20,7 +20,7 @@ GONE = ("speedup", "Speedup", "tokens/s", "Tokens/s", "lossless", "Lossless", "H
 
 
 def replay(manifest, records):
-    """What a replay writes: nothing judged, no times but those of its own loop, sources of every draft."""
+    """The record of a replay: no lossless check, only the times of its own loop, sources of every draft."""
     manifest["config"]["engine"]["kind"] = "replay"
     manifest["trace"] = TRACE
     manifest["model"] |= {"dtype": "auto", "device": "cpu", "parameters": None}

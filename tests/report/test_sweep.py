@@ -1,4 +1,4 @@
-"""Heatmaps of a sweep: which cells, in which order, which is best, and what is said when there is none."""
+"""Heatmaps of a sweep: which cells, in which order, the best one, and the message if there is none."""
 
 import pandas as pd
 import pytest

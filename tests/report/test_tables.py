@@ -16,7 +16,7 @@ from specbench.report.tables.terminal import print_table
 
 
 def check_latex(text: str) -> None:
-    """What a compiler would trip over first: unbalanced braces, bare specials, rows of unequal length."""
+    """The usual compile errors: unbalanced braces, bare special characters, rows of unequal length."""
     bare = re.sub(r"\\[\\&%$#_{}]", "", "\n".join(line for line in text.splitlines() if not line.startswith("%")))
     depth = 0
     for char in bare:
@@ -145,7 +145,7 @@ def test_names_on_a_terminal_are_whole_or_broken_and_printed_once():
 
 
 def test_figures_are_whole_on_any_terminal():
-    """Where even broken names leave no room the table is wider than the terminal; no digit is lost."""
+    """If even broken names leave no space, the table is wider than the terminal; no digit is lost."""
     rows = [("a_method_with_a_long_name", *(f"{number}.125" for number in range(9)))]
     for width in (30, 80, 90, 110, 200):
         text = "\n".join(printed_table(rows, width))

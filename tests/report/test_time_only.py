@@ -24,7 +24,7 @@ BLANK_FOR_READERS = (
 
 
 def timed(manifest, records):
-    """What engine=timed writes; ``reader`` drafts from what the model computes."""
+    """Records as engine=timed writes them; ``reader`` drafts from the model's results."""
     manifest["config"]["engine"]["kind"] = manifest["engine"] = "timed"
     manifest["trace"] = TRACE
     manifest["methods"]["reader"]["reads_target"] = True

@@ -1,4 +1,4 @@
-"""What goes wrong during a run is an error row with its traceback; the run goes on and the figures leave it out."""
+"""A fault during a run becomes an error row with its traceback; the run continues and the figures exclude it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run ends that is not let to its end: signals, and readers of its output that have gone."""
+"""The end of an interrupted run: by signals, or because the reader of its output has closed."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypat
     assert command("method=[pld,sam]", "--dry-run") == 0
     printed = capsys.readouterr().out
     assert f"{first}: {CASES} blocks are there, {CASES} are left" in printed
-    assert f"requests  {2 * CASES} left" in printed  # sam, and vanilla beside it
+    assert f"requests  {2 * CASES} left" in printed  # sam and vanilla
     assert (first / RECORDS).read_bytes() == before
     assert command("method=[pld,sam]", "run.shards=2") == USAGE
     assert f"run.shards=2: {first} has a part of this run, and a run grows in one process" in capsys.readouterr().err

@@ -137,7 +137,7 @@ def test_fewer_key_heads_than_ranks():
 
 
 def test_where_not_all_can_be_shared_auto_takes_the_pipeline():
-    """Its reasons are said; on a CPU there is none."""
+    """Its reasons are printed; on a CPU there are none."""
     card = job_for("method=[pld]", "model.device=cpu").source.card
     given = {"parallel": "auto", "gpus": 2, "engine": "auto", "attention": "sdpa"}
     assert choose_parallelism(card, **given, peers=()) == ("tensor", None)

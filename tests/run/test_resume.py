@@ -55,7 +55,7 @@ def test_the_same_command_goes_on_and_a_finished_run_is_not_run_again(tmp_path, 
 
 
 def test_a_failed_case_keeps_its_error_unless_it_is_retried(tmp_path, monkeypatch):
-    """What stood before it stays; all that was there is kept aside; a second command finds nothing to do."""
+    """Earlier records stay; all files are backed up; a second command finds nothing to do."""
     run(tmp_path / "whole")
     answer = specbench.runs.session.decode
 

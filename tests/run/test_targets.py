@@ -1,4 +1,4 @@
-"""Where a method's ``_target_`` is looked for: nothing is imported from elsewhere to find out what it names."""
+"""The search for a method's ``_target_``, which imports nothing from other places."""
 
 from __future__ import annotations
 

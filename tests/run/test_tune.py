@@ -146,7 +146,7 @@ def test_few_cases_have_no_interval_and_nothing_better_no_gain(overrides, comman
     assert command(*overrides, "suite.first=6", grid="pld.num_draft=10") == 0
     out = capsys.readouterr().out
     assert "3 cases (modelled; no interval under 8 cases)" in out
-    assert "gain           1.000\nuse: the configuration as it is" in out
+    assert "gain           1.000\nuse: the configuration unchanged" in out
 
 
 def test_with_several_requests_at_once_short_drafts_win(overrides):

@@ -1,4 +1,4 @@
-"""Where a suite may be: files, the data directory and the hub, whose data sets are replaced by rows in their schema."""
+"""Sources of a suite: files, the data directory and the hub, whose data sets are replaced by rows in their schema."""
 
 import functools
 import gzip
@@ -208,7 +208,7 @@ def hub_rows(folder, repo, config, split):
 
 
 def suite_options(name):
-    """What conf/suite/<name>.yaml says about where the suite is and how it is read."""
+    """The settings in conf/suite/<name>.yaml for the suite's source and format."""
     config = OmegaConf.to_container(composed("model=tiny", f"suite={name}").suite)
     keys = ("name", "relative", "hub", "format", "form", "expected", "sha256", "shots", "shots_seed", "shots_from")
     return {key: config[key] for key in keys}

@@ -1,4 +1,4 @@
-"""Long prompts and answers: the largest tensor grows with their length, and no logits are held of all their tokens."""
+"""Long prompts and answers: the largest tensor grows with their length, and never has the logits of all tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled forward of drafts on a CPU: torch's numbers, and the same bits for a row whatever is fed beside it."""
+"""The compiled forward of drafts on a CPU: torch's numbers, and the same bits for a row with any other rows fed."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_it_accepts_what_torch_accepts(name, draft, data):
 
 
 def test_torchs_forward_has_other_bits():
-    """What the check above finds where products depend on the number of rows."""
+    """The check above finds products that depend on the number of rows."""
     engine = fast_engine(build("llama"), compiled=False)
     with pytest.raises(AssertionError):
         compare_bits(engine, list(range(3, 33)), Draft.chain(list(range(20))), list(range(20)))

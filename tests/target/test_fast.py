@@ -342,7 +342,7 @@ class Tape(TorchDispatchMode):
 
 
 def tapes(engine, draft) -> list[object]:
-    """What the two captured calls do for a draft."""
+    """The steps of the two captured calls for a draft."""
     with torch.inference_mode():
         engine.forward(draft)
         frame, moved = engine.request.frame, engine.request.moved

@@ -88,14 +88,14 @@ def test_steps_show_the_same(rows):
                 steps.append(each.settle(COUNT))
             assert_same_rows(*steps)
             done += len(steps[0].emitted)
-        with pytest.raises(CaseError, match="expected as many"):  # found before any rank is told
+        with pytest.raises(CaseError, match="expected as many"):  # found before any rank is notified
             engine.forward(Draft([1, 2], [ROOT]))
         assert run(engine, scripts(truth)["chain"]).ids == truth[:COUNT]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 def test_other_types_of_number(dtype):
-    """What rank 0 emits are the best tokens by its own teacher forcing, up to rounding."""
+    """Rank 0 emits the best tokens by its own teacher forcing, up to rounding."""
     model = build("llama", dtype)
     with team(model, check=True) as (engine, _):
         for name, script in scripts(plain_greedy(model, PROMPTS[1], COUNT + 8)).items():

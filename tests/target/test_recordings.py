@@ -1,4 +1,4 @@
-"""What a GPU records once and replays, by a stand-in on a CPU: the same steps, whatever was decoded before."""
+"""Recordings of a GPU, by a stand-in on a CPU: the same steps after any other requests."""
 
 from __future__ import annotations
 

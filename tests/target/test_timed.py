@@ -62,7 +62,7 @@ def as_rows(context, done, rng):
 
 
 def follow(engine, method, limit=COUNT):
-    """Decode the answer; the transcript and the keys and values that are held then."""
+    """Decode the answer; returns the transcript and the keys and values that are cached then."""
     engine.load(PROMPT, said())
     return decode_one(engine, method, PROMPT, limit)
 
@@ -106,7 +106,7 @@ class Names(TorchDispatchMode):
 
 
 def computed(engine, part):
-    """What the first step of a second request does on a tree of five: its forward's or its settling's operations."""
+    """Operations of the first step of a second request on a tree of five, in its forward or in its settling."""
     found = {}
     for _ in range(2):
         engine.start(PROMPT, COUNT, Walk(None, 0), Needs(), Silent())

@@ -112,7 +112,7 @@ def test_the_kernel_is_sdpa_everywhere(drawn, splits, tile):
     check(drawn, splits, tile)
 
 
-CHAIN_AND_FORK = [0, *range(15), 3, 16, 16, 18]  # a branch beside a chain
+CHAIN_AND_FORK = [0, *range(15), 3, 16, 16, 18]  # a branch next to a chain
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

@@ -28,7 +28,7 @@ Twin = Callable[[Request], Propose]
 
 @dataclass
 class Played:
-    """What one turn came to, step by step: tokens emitted, nodes drafted, and the drafts as root paths."""
+    """The result of one turn, step by step: tokens emitted, nodes drafted, and the drafts as root paths."""
 
     accept: list[int] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
@@ -85,7 +85,7 @@ def ids_of(text: str) -> Route:
 
 
 def places(text: str, part: str) -> list[int]:
-    """Where ``part`` starts in ``text``, overlaps too, ascending."""
+    """The starts of ``part`` in ``text`` in ascending order, including overlaps."""
     found, at = list[int](), text.find(part)
     while at >= 0:
         found.append(at)

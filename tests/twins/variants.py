@@ -1,4 +1,4 @@
-"""Which method is compared under which settings, and which wrong rules must not pass for it."""
+"""The methods and settings that are compared, and the wrong rules that must not pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def frozen_table() -> dict[Route, list[Route]]:
 
 
 def documents() -> list[list[int]]:
-    """What the static automaton is built of: 60 texts of the bundled datastore, and a made-up tree behind 30 31."""
+    """The content of the static automaton: 60 texts of the bundled datastore, and an invented tree after 30 31."""
     file = load_file(TINY / "datastore.safetensors")
     borders = file["borders"].tolist()
     texts = [file["tokens"][start:end].tolist() for start, end in pairwise(borders[:61])]

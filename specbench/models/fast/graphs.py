@@ -93,7 +93,7 @@ class Graphs:
 
     @property
     def capturing(self) -> bool:
-        """Whether calls are recorded at all."""
+        """True if calls are recorded at all."""
         return self._device.type == "cuda"
 
     def run(self, key: Hashable, call: Callable[[], Any]) -> Any:

@@ -163,7 +163,7 @@ def write_samples(findings: Findings, tokenizer: Path | None = None) -> dict[str
 NAME = "imported"
 _MEANING = (
     "Files of other harnesses, each with the run's methods as that harness would have counted them. Steps: those that"
-    " the acceptance length is of. At least n: share of steps that accepted so many drafts. Blank: not told."
+    " the acceptance length is of. At least n: share of steps that accepted so many drafts. Blank: unknown."
 )
 _COLUMNS = {
     "requests": ("Requests", format_count),

@@ -68,7 +68,7 @@ def score(
 
 
 def doubts(name: str, method: Sequence[Answer], baseline: Sequence[Answer]) -> list[str]:
-    """What affects Spec-Bench's figures and is not visible in them."""
+    """Warnings of facts that affect Spec-Bench's figures and are not visible in them."""
     found = []
     missing = len({answer.question_id for answer in baseline} ^ {answer.question_id for answer in method})
     if missing:

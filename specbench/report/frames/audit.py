@@ -1,4 +1,4 @@
-"""What a drafter is worth, by category: how often it agrees with the target, what it costs, what it takes to win.
+"""The worth of a drafter, by category: how often it agrees with the target, what it costs, what it takes to win.
 
 The oracle is the best that any policy of draft lengths could have done on the drafts of a run: every step feeds and
 drafts as many levels as were accepted, or none at all, or what it did, where that is cheaper. Longer drafts cost more
@@ -73,7 +73,7 @@ def audit(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> pd.DataFram
 
 
 def _count(entry: ReportedRun, method: str) -> tuple[str, dict[str, dict[str, float]]]:
-    """How steps were priced; category -> sums over its records."""
+    """Returns the basis of the steps' prices, and category -> sums over its records."""
     trials = entry.trials.of(method)
     rows = {name: column[trials.columns["counted"]] for name, column in trials.columns.items()}
     basis, price, level_ms = _find_price(entry, trials, rows)

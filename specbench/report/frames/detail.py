@@ -53,7 +53,7 @@ def count_lengths(found: MethodTrials, timed: bool, vanilla: MethodTrials | None
 
 
 def is_timed(found: MethodTrials) -> bool:
-    """Whether every step has its seconds."""
+    """Returns whether every step has its time."""
     return found.turns.steps.timed == len(found.turns.steps)
 
 

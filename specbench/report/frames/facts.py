@@ -1,4 +1,4 @@
-"""What a run was: the facts of its manifest, what distinguishes it from other runs, and its latency profile.
+"""The facts about a run: those in its manifest, what distinguishes it from other runs, and its latency profile.
 
 A run that has grown by methods is split into one run for all methods that were measured in the same blocks, so each
 method is paired with the vanilla that was measured with it; only the first of these runs shows vanilla itself.
@@ -277,7 +277,7 @@ def choose_profiles(runs: Sequence[Run], facts: Sequence[Facts], named: Path | N
 
 
 def is_own(run: Run, facts: Facts, profile: Profile) -> bool:
-    """Whether what the run measured may be compared with what this profile predicts.
+    """Returns whether the run's measurements may be compared with what this profile predicts.
 
     Models are compared by size, not by name: random weights of a shape take that shape's time.
     """

@@ -55,7 +55,7 @@ class Findings:
 
     @property
     def profiles(self) -> str:
-        """What predictions were made with, and of which kind of runs."""
+        """The profile of the predictions, and the kind of runs that they are for."""
         priced = [facts for facts in self.facts if facts.profile]
         some = TIME_ONLY if all(facts.time_only for facts in priced) else f"some runs {TIME_ONLY}"
         kinds = [some] if any(facts.time_only for facts in priced) else []

@@ -34,7 +34,7 @@ from specbench.report.table import ROW
 USUAL = (1, 8, 32, 128)
 FEW = 0.05  # share of steps that may lie outside of what was measured before a figure is marked
 MOST = 4096  # requests at once; what still pays there is reported so
-PAYING = 1 + 1e-9  # rounding alone is no speedup
+PAYING = 1 + 1e-9  # rounding alone is not a speedup
 QUERIES = (2, 3, 4, 6, 8, 11, 16, 24, 32, 48, 64, 96)
 CROSSOVER = (*ROW, "concurrency", "modelled_speedup", "with_drafting", "outside")
 PAYS = (*ROW, "mat", "pays_to")

@@ -132,7 +132,7 @@ def find_contest(contests: Sequence[Contest], place: tuple[str, str], figure: st
 
 
 def is_alone(contests: Sequence[Contest], category: str, figure: str, row: Mapping[str, object]) -> bool:
-    """Whether the best of a column differs from all others; False with too few cases. row: the best one's.
+    """Returns whether the best of a column differs from all others; False with too few cases. row: the best one's.
 
     True if no contest holds the figure.
     """

@@ -31,7 +31,7 @@ MODELLED = ("vanilla_ms", "method_ms", "vanilla_ideal_ms", "ideal_ms")
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a profile makes of one run. cases: method -> a row a case that failed in no round, summed over the rounds.
+    """A profile's prediction of a run. cases: method -> a row per case that failed in no round, summed over the rounds.
 
     place: of the case among the run's, by whose names the rows are indexed. outside: steps whose time is an extension
     of what the profile measured. own_ms: the drafter's, part of method_ms.

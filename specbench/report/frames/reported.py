@@ -233,7 +233,7 @@ def _coverage(seen: int, facts: Facts, overall: pd.DataFrame) -> Iterator[str]:
     if VANILLA not in set(overall["method"]) and seen and not facts.later:
         yield "vanilla has no records: there is no speedup"
     if facts.later:
-        yield f"{', '.join(facts.methods)}: added to the run later, over the vanilla that ran beside"
+        yield f"{', '.join(facts.methods)}: added to the run later, compared with the vanilla that ran with them"
     if 0 < seen < stats.MIN_CASES:
         yield f"{seen} case{'s' if seen > 1 else ''}: no intervals are given under {stats.MIN_CASES}"
 
@@ -275,7 +275,7 @@ def _timing(run: Run, facts: Facts, overall: pd.DataFrame, control: Control | No
             " real, MAT and every figure that needs it stay blank"
         )
     if control is None and run.manifest.get("control"):
-        yield "the A/A control has no finished case beside vanilla's: how steady the timing was is not known"
+        yield "the A/A control has no finished case in common with vanilla: the steadiness of the timing is unknown"
     elif control is None:
         yield "no A/A control: how steady the timing was is not known (measure.control=true)"
     elif not control.steady:

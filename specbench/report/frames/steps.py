@@ -114,7 +114,7 @@ class Steps:
         return np.concatenate([seconds[~np.isnan(seconds)] for (seconds,) in self.read("seconds")])
 
     def count(self, *names: str) -> Counter[tuple[int, ...]]:
-        """How many steps have these values."""
+        """The number of steps that have these values."""
         found: Counter[tuple[int, ...]] = Counter()
         for columns in self.read(*names):
             joined = functools.reduce(lambda one, other: one << 32 | other, (each.astype(np.int64) for each in columns))

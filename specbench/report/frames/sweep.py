@@ -173,7 +173,7 @@ def _grids(points: Sequence[_Point], metric: str, x: str, y: str) -> Iterator[He
 
 
 def _ordered(points: Sequence[_Point], name: str) -> list[str]:
-    """The values of an axis: numbers by size with what is no number behind them, else as the runs came."""
+    """The values of an axis: numbers by size and then other values, else in the order of the runs."""
 
     def place(value: Any) -> tuple[int, float]:
         number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -270,7 +270,7 @@ class _Line(TypedDict):
 
 
 def read_passed(paths: Sequence[Path]) -> dict[Key, bool]:
-    """Whether each answer passed. Raises InputError naming file and line, also of a second row of an answer."""
+    """Returns whether each answer passed. Raises InputError naming file and line, also of a second row of an answer."""
     found: dict[Key, bool] = {}
     schema = TypeAdapter(_Line)
     for path in paths:

@@ -51,7 +51,7 @@ _FOLDED = {  # heading -> what is folded below it
     "Waiting": "percentiles of waiting times",
     "A mean step": "sizes of drafts and where the time went",
     "Audit": "how often each drafter agrees, what it costs, and what it would take to win",
-    "Acceptance elsewhere": "what engines and other harnesses would print for these steps",
+    "Acceptance by other definitions": "what engines and other harnesses would print for these steps",
     "Lossless": "verdicts, and where outputs differ",
     _GLOSSARY: "definitions",
     "Environment": "versions, machine and configuration",
@@ -141,7 +141,7 @@ def _sections(
         "Waiting": tables_html([tables_of.tails_table(tails, "")] if len(tails) else []),
         "A mean step": tables_html([steps_table(findings.summary)]),
         "Audit": tables_html(tables_of.audit_tables(findings)),
-        "Acceptance elsewhere": tables_html(tables_of.count_tables(detail["accept_definitions"])),
+        "Acceptance by other definitions": tables_html(tables_of.count_tables(detail["accept_definitions"])),
         "Shards": tables_html(tables_of.shards_tables(findings)),
         "Lossless": lossless_section(findings),
         "Errors": failures(findings),
@@ -176,7 +176,7 @@ def gallery(plots: Sequence[Path], titled: bool = False) -> Markup:
 
 
 def _describe(findings: Findings) -> str:
-    """What was run, what was replayed, and when the runs were created, in UTC."""
+    """The settings of the runs, what was replayed, and when the runs were created, in UTC."""
     lines = [caption(findings.facts, findings.summary)]
     for title, found in (
         ("Replay of", [each for each in findings.facts if not each.timed]),

@@ -1,4 +1,4 @@
-"""What decode steps accept: by tokens emitted, by position in the draft, along the answer, and as the state grows."""
+"""Plots of acceptance: by tokens emitted, by position in the draft, along the answer, and as the state grows."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def with_enough_steps(frame: pd.DataFrame, base: str) -> pd.DataFrame:
 
 
 def draw_accept_positions(scene: Scene) -> Figure | str:
-    """Above: the share that was accepted to this depth. Below: the chance at this depth once everything before held."""
+    """Above: the share that was accepted to this depth. Below: the chance at this depth if all before was accepted."""
     frame = scene.detail["accept_positions"]
     if with_enough_steps(frame, "drafted").empty:
         return "too few drafts"

@@ -23,10 +23,10 @@ from specbench.stats import MIN_CASES
 
 _WHISKER = {"ecolor": "#333333", "elinewidth": 0.9, "capsize": 1.6}
 _WIDTH_INCH = 3.9
-_AXIS_INCH = 0.3  # beside the bars of a narrow sheet
+_AXIS_INCH = 0.3  # next to the bars of a narrow sheet
 _BAR_INCH = 0.075  # the narrowest that shows its hatch in a column
 _GROUP_SHARE = 0.84  # of a group, its bars
-MOST_CATEGORIES = 40  # in a plot; more cannot be told apart
+MOST_CATEGORIES = 40  # in a plot; more cannot be distinguished
 HEADINGS = {
     "speedup": "Speedup over vanilla",
     "mat": "Mean accepted tokens (MAT)",
@@ -140,7 +140,7 @@ def _looks(series: Sequence[Series]) -> dict[str, Any]:
 
 
 def _explain(where: str, spread: bool, few: bool, loaded: bool) -> str:
-    """What was measured, and what line, whiskers and brackets mean. loaded: cases slowed each other."""
+    """The measure of a plot, and the meaning of line, whiskers and brackets. loaded: cases slowed each other."""
     none = "no intervals: cases under load slow each other" if loaded else "too few cases for intervals"
     whiskers = "whiskers: 95\N{NO-BREAK SPACE}% bootstrap over cases" if spread else none
     brackets = f"; in brackets: fewer than {MIN_CASES} cases" if few else ""

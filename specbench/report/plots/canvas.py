@@ -1,4 +1,4 @@
-"""How every plot is set and saved: one sheet as wide as fits a paper's column, a png to look at and a pdf to print.
+"""Layout and files of every plot: one sheet as wide as fits a paper's column, a png to look at and a pdf to print.
 
 The look is ``paper.mplstyle``. A sheet is at most SHEET_INCH wide, names and legend included, with no text below
 SMALLEST_PT, so that scaled to a column of COLUMN_INCH nothing is below 6 pt.
@@ -43,7 +43,7 @@ _SERIF = ["Times New Roman", "Nimbus Roman", "Liberation Serif", "STIXGeneral"]
 _NOTE_CHARS, _TITLE_CHARS = 75, 50  # of a line as wide as the sheet
 _LEGEND_CHARS = 56
 _LEGEND_ENTRY_INCH, _CHAR_INCH = 0.62, 0.068
-_LEAST_INCH = 1.2  # axes never shrink below this, however long the names beside them
+_LEAST_INCH = 1.2  # axes never shrink below this, however long the names next to them
 
 
 def plain(text: str) -> str:

@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 class Plot:
     """A kind of plot. name: of its files. title: what the picture shows, on the page.
 
-    draw: of a scene that has methods; in place of the figure the reason why there is none.
+    draw: of a scene that has methods; instead of the figure the reason why it is missing.
     """
 
     name: str

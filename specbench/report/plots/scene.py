@@ -1,4 +1,4 @@
-"""What all plots of one model and suite share: the methods, the colours and marks of each, and the details to draw.
+"""The shared parts of a model and suite's plots: the methods, the colours and marks of each, and the details to draw.
 
 Colours, hatches and markers are safe for colour-blind readers, and a method keeps its own in all plots of a report.
 """
@@ -38,7 +38,7 @@ _MARKERS = "osD^vP"
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How one method is drawn: bars by colour and hatch, lines by colour and dash, marks by colour and filling."""
+    """The style of one method: bars by colour and hatch, lines by colour and dash, marks by colour and filling."""
 
     colour: str
     hatch: str
@@ -101,7 +101,7 @@ class Scene:
     """Of several loads the least one, but for what is drawn over loads (``detail[LOADED]``, ``everywhere``).
 
     where, everywhere: model, suite, device and cases, with that load or with all. tag: file name suffix, '' when the
-    report has one scene only. series: methods beside vanilla and its control.
+    report has one scene only. series: methods in addition to vanilla and its control.
     looks: (method, variant) -> its style in every plot. spell: (method, variant) -> its name in all of them.
     timed: False if only a replayed target is in it. profile: the latency profile that predictions are made with, ''
     without one. time_only: a model driven along recorded answers is in it, and nothing else that was timed. priced: the
@@ -127,7 +127,7 @@ class Scene:
 
     @property
     def loaded(self) -> bool:
-        """Whether requests shared forwards in the measurement."""
+        """True if requests shared forwards in the measurement."""
         return not self.detail[LOADED].empty
 
 

@@ -104,7 +104,7 @@ def _verdicts(profile: Profile) -> Iterator[str]:
         each = ", ".join(f"{100 * v:.0f} % at {c:.0f}" for v, c in zip(share, grid.contexts, strict=True))
         yield f"vanilla's share of the bandwidth bound: {each}"
         if (share > 1).any():
-            yield "  above 100 %: the weights stay in the processor's caches, and memory is no bound"
+            yield "  above 100 %: the weights stay in the processor's caches, and memory is not a bound"
     yield f"host time a step of one token: {np.median(grid.host_ms[:, 0]):.3f} ms"
     each = ", ".join(f"{v:.3f} at {c:.0f}" for v, c in zip(profile.control, grid.contexts, strict=True))
     yield f"A/A, one token timed twice: {each}; a difference smaller than that is noise"

@@ -99,7 +99,7 @@ def _forced(rows: pd.DataFrame) -> str:
 
 
 def steps_table(summary: pd.DataFrame) -> Table:
-    """What happened in a mean step of each method, lossy ones too: sizes of drafts and where the time went."""
+    """The mean step of each method, lossy ones too: sizes of drafts and where the time went."""
     text = ("", f"{_forced(summary)}Means a decode step (prefill: a turn), over all cases.")
     return _overall("steps", summary, text, STEP_COLUMNS)
 

@@ -88,7 +88,7 @@ def _print_place(here: Sequence[Facts], headline: Headline | None, console: Cons
 
 
 def print_page(output: Path, console: Console | None = None) -> None:
-    """What to open, as the last line."""
+    """Names the file to open, in the last line."""
     (console or open_console()).print(_text(f"open {output / 'report.html'}"), soft_wrap=True)
 
 
