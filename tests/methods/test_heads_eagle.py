@@ -372,8 +372,8 @@ def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
     [
         ("[1, 2, 2, 3]", "holds 3 different ids of 4"),
         ("[1, 2]", "at least 3 of them"),
-        ("[1, 2, -3, 4]", "no id below"),
-        ("{}", "no id below"),
+        ("[1, 2, -3, 4]", "not an id below"),
+        ("{}", "not an id below"),
         ("[1", "not JSON"),
         (None, "no such file"),
     ],

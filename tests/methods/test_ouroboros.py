@@ -1,4 +1,4 @@
-"""Ouroboros: the draft's lookahead against plain decoding, the phrase pool against lists, and corrected endings."""
+"""Ouroboros: the draft's lookahead against plain decoding, the phrase pool against lists, and its endings."""
 
 from __future__ import annotations
 
