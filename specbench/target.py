@@ -20,10 +20,15 @@ class _Alias(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self) if fullname.startswith(_OLD) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return import_module(spec.name.replace(_OLD, _NEW, 1))
+        module = import_module(spec.name.replace(_OLD, _NEW, 1))
+        spec.loader_state = module.__spec__  # the import system is about to replace it by this one
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[f"{_OLD}{module.__name__.removeprefix(_NEW)}"] = module
+        alias = module.__spec__
+        assert alias is not None
+        module.__spec__ = alias.loader_state
+        sys.modules[alias.name] = module
 
 
 sys.meta_path.insert(0, _Alias())

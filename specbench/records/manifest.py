@@ -9,12 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from specbench.input import InputError, describe, parse_json
 from specbench.records.record import CONTROL, SCHEMA, Amount, Count, Figure
 
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+def _refuse_null(value: Any) -> Any:
+    if value is None:
+        raise PydanticCustomError("null", "Input should be left out or have a value")
+    return value
+
+
+GIVEN = BeforeValidator(_refuse_null)  # the entry may be absent, which is None here, but it is not null in a file
 Device = Annotated[str, Field(pattern=r"^\w*(:\d{1,4})?$")]  # cpu, cuda, cuda:1
 
 
@@ -61,8 +80,8 @@ class Process(Section):
     git: Git = Git()
     machine: Machine = Machine()
     versions: dict[str, Any] = {}
-    launch: str | None = None
-    shard: Count | None = None
+    launch: Annotated[str | None, GIVEN] = None
+    shard: Annotated[Count | None, GIVEN] = None
 
 
 class TargetModel(Section):
@@ -148,13 +167,13 @@ class Threads(Section):
 class EngineSettings(Section):
     """Group ``engine`` of the configuration."""
 
-    kind: str | None = None
+    kind: Annotated[str | None, GIVEN] = None
 
 
 class DecodeSettings(Section):
     """Group ``decode`` of the configuration."""
 
-    temperature: Figure | None = None
+    temperature: Annotated[Figure | None, GIVEN] = None
     first_draft: str = "after"
     length: str = "fixed"
     verify: str = "token"
@@ -178,7 +197,7 @@ class LoadSettings(Section):
     """Group ``load`` of the configuration. rate: arrivals a second."""
 
     kind: str = "one"
-    requests: Annotated[Count, Field(ge=1)] | None = None
+    requests: Annotated[Annotated[Count, Field(ge=1)] | None, GIVEN] = None
     rate: Amount | None = None
     slo: dict[str, Amount | None] = {}
 
@@ -215,14 +234,14 @@ class Manifest(Section):
     """Everything that the records of a run were made with, and the warnings that make its numbers unsafe."""
 
     schema_: Annotated[int, Field(ge=1, le=SCHEMA)] = Field(default=SCHEMA, alias="schema")
-    specbench: str | None = None
+    specbench: Annotated[str | None, GIVEN] = None
     created: str = ""
     config: Settings = Settings()
-    config_hash: str | None = None
+    config_hash: Annotated[str | None, GIVEN] = None
     model: TargetModel = TargetModel()
     engine: str | None = None
     forward: str | None = None
-    threads: Threads | None = None
+    threads: Annotated[Threads | None, GIVEN] = None
     parallel: Parallel | None = None
     part: Part | None = None
     suite: Questions = Questions()

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from specbench.input import InputError
-from specbench.measure.plan import LASTING, Block
+from specbench.measure.plan import LASTING, REFERENCES, Block, Key
 from specbench.records.manifest import Growth, Manifest
 from specbench.records.store import (
     MANIFEST,
@@ -230,10 +230,15 @@ def _find_blocks(shard: Shard) -> list[_StoredBlock]:
         for number, ((name, turn), place) in enumerate(where.items())
     ]
     ledger, found, start = Ledger(plan), list[_StoredBlock](), 0
+    have: dict[Key, frozenset[str]] = {}
     for number, (records, end) in enumerate(read_blocks(path, methods, first_blocks, fix=FIX)):
         at = records[0].case, records[0].round
         if at not in where:
             raise RunError(f"{path}: block {number} has case {at[0]} in round {at[1]}, which is not in the part; {FIX}")
+        present, before = frozenset(record.method for record in records), have.get(at, frozenset())
+        if before.issuperset(methods) or (present & before).difference(REFERENCES):
+            raise RunError(f"{path}: block {number} has case {at[0]} in round {at[1]} a second time; {FIX}")
+        have[at] = before | present
         by_then = frozenset(name for name in methods if first_blocks.get(name, 0) <= number)
         found.append(_StoredBlock(len(by_then), at[1], where[at], shard.number, start, end - start, by_then))
         ledger.add(records)

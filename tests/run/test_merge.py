@@ -95,11 +95,20 @@ def repeats_record(parts: list[Path]) -> None:
     (parts[1] / RECORDS).write_bytes(b"".join([lines[0], *lines]))
 
 
+def repeat_block(part: Path) -> None:
+    """The last block follows once more, as block 4."""
+    lines = (part / RECORDS).read_text().splitlines(keepends=True)
+    assert '"block":3,' in lines[-1]
+    last = [line.replace('"block":3,', '"block":4,') for line in lines if '"block":3,' in line]
+    (part / RECORDS).write_text("".join([*lines, *last]))
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
         (lambda parts: parts.pop(), "3/3 missing"),
         (lambda parts: parts.append(parts[0]), "both hold case"),
+        (lambda parts: repeat_block(parts[1]), "round 1 a second time"),
         (lambda parts: cut_records(parts[1], -1), "3 of 4 blocks are done; the command that began it goes on"),
         (repeats_record, "block 0 lacks a record (found block 0, vanilla_aa); restore it"),
         (second(lambda m: m["suite"].update(sha256="x")), "another questions"),

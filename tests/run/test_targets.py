@@ -94,3 +94,4 @@ def test_the_former_name_of_models_gives_the_same_modules():
         from specbench.target.fast import engine
     assert facade is sys.modules["specbench.models.facade"]
     assert engine is sys.modules["specbench.models.fast.engine"]
+    assert engine.__spec__.name == engine.__name__
