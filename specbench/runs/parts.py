@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from specbench.input import InputError
-from specbench.measure.plan import LASTING, REFERENCES, Block, Key
+from specbench.measure.plan import LASTING, REFERENCES, Block
 from specbench.records.manifest import Growth, Manifest
 from specbench.records.store import (
     MANIFEST,
@@ -230,7 +230,7 @@ def _find_blocks(shard: Shard) -> list[_StoredBlock]:
         for number, ((name, turn), place) in enumerate(where.items())
     ]
     ledger, found, start = Ledger(plan), list[_StoredBlock](), 0
-    have: dict[Key, frozenset[str]] = {}
+    have: dict[tuple[str, int], frozenset[str]] = {}
     for number, (records, end) in enumerate(read_blocks(path, methods, first_blocks, fix=FIX)):
         at = records[0].case, records[0].round
         if at not in where:
