@@ -193,7 +193,7 @@ def test_spec_benchs_files_count_the_prompts_step_once(runs):
 
 
 def test_what_does_not_go_with_it_is_refused():
-    with pytest.raises(InputError, match="decode.first_draft=later: expected one of after, prefill"):
+    with pytest.raises(InputError, match=r"decode\.first_draft=later: expected one of after, prefill"):
         job_for("decode.first_draft=later", "method=[pld]")
     with pytest.raises(InputError, match="hf_generate: has a loop of its own"):
         job_for("decode.first_draft=prefill", "method=[hf_generate]")
