@@ -220,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("instead of a report").add_argument
     add("--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas next to ours, and the difference")
     add("--published", action="store_true",
-        help="published figures of papers and leaderboards beside the runs': how much and in what they differ")
+        help="published figures of papers and leaderboards next to the runs': how much and in what they differ")
     add("--export-answers", type=Path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
     add("--export", choices=[*FORMATS, SAMPLES], metavar="FORMAT",
         help=f"write the files of another harness, METHOD/FILE below --output: {', '.join([*FORMATS, SAMPLES])}")

@@ -111,7 +111,7 @@ def test_speed_stands_beside_mat_where_it_was_timed(make_run, engine, titles):
     run = make_run(methods={"ssd": (4.0, 0.5, 1e-3)}, peers=(), per_category=3, edit=remember(engine=engine))
     figure, found = panels(read_findings([run]))
     assert found == titles
-    assert [axes.get_xlabel() for axes in figure.axes][-1] == "tokens held when the case began"
+    assert [axes.get_xlabel() for axes in figure.axes][-1] == "tokens stored when the case began"
 
 
 def test_a_line_a_run_in_the_colour_of_its_method(tmp_path):

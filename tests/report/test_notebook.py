@@ -98,7 +98,7 @@ def test_the_others_say_what_there_is_nothing_of(execute, make_run, tmp_path, no
         (WHY, "no profile"): "name one in SPECBENCH_PROFILE",
         (WHY, "all failed"): "does not apply",
         (COMPARE, "no profile"): "ranked by MAT alone",
-        (COMPARE, "no method"): "no method beside vanilla",
+        (COMPARE, "no method"): "no method but vanilla",
         (FIGURES, "no method"): "does not apply",
     }
     assert expected.get((notebook, kind), "") in message

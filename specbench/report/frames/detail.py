@@ -292,7 +292,7 @@ DETAILS = {
         DetailFrame(
             "growth",
             "method, record",
-            "MAT and time of a case against the tokens that the method held when it began",
+            "MAT and time of a case against the tokens that the method had stored when it began",
             ("case", "category", "round", CACHED, "steps", "emitted", "mat", "tokens", "time_s"),
             count_growth,
             drafts=True,

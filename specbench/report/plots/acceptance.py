@@ -189,7 +189,7 @@ def average_windows(rows: pd.DataFrame, above: str, below: str) -> tuple[np.ndar
 
 
 def keep_growing(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of methods that held more in some cases than in others, in enough cases for a line."""
+    """The rows of methods that stored more in some cases than in others, in enough cases for a line."""
     groups = frame.groupby(["method", "variant"], sort=False)[CACHED]
     return frame[(groups.transform("nunique") > 1) & (groups.transform("size") >= MIN_CASES)]
 
@@ -207,7 +207,7 @@ def draw_growth(scene: Scene) -> Figure | str:
     inch = (_GROWTH_INCH[0], _GROWTH_INCH[1] * len(panels))
     canvas, sheets = make_sheet(inch, len(panels), 1, (0.0, 0.1), sharex=True)
     lines: dict[str, Any] = {}
-    sheets[-1, 0].set_xlabel("tokens held when the case began")
+    sheets[-1, 0].set_xlabel("tokens stored when the case began")
     for axes, (title, above, below) in zip(sheets.flat, panels, strict=True):
         for series in scene.series:
             own, look = series.of(frame), series.style
@@ -229,4 +229,4 @@ def draw_growth(scene: Scene) -> Figure | str:
     sizes = sorted({choose_window(count) for count in frame.groupby(["method", "variant"]).size()})
     around = f"line: over {' or '.join(map(str, sizes))} neighbouring cases"
     note = f"{scene.where}; dots: cases (the highest 2 % not all shown), {around}"
-    return finish(canvas, "Growth with the tokens held", note, lines)
+    return finish(canvas, "Growth with the tokens stored", note, lines)

@@ -51,7 +51,7 @@ def draw_plots(findings: Findings, load: Load | None = None, display: bool = Fal
     """(file name without suffix, figure) of each; draw and save them inside ``canvas.drawing()``."""
     for scene in scenes(findings, load, display):
         for plot in PLOTS:
-            found = plot.draw(scene) if scene.series else "no method beside vanilla"
+            found = plot.draw(scene) if scene.series else "no method but vanilla"
             if isinstance(found, str):
                 LOG.debug("plot %s of %s skipped: %s", plot.name, scene.where, found)
             else:
@@ -85,7 +85,7 @@ PLOTS = (
     Plot("accept_lengths", "Tokens emitted by a decode step", draw_accept_lengths),
     Plot("accept_positions", "Acceptance by position in the draft", draw_accept_positions),
     Plot("accept_sources", "Where drafted and accepted tokens came from", draw_sources),
-    Plot("growth", "Mean accepted tokens against tokens held", draw_growth),
+    Plot("growth", "Mean accepted tokens against tokens stored", draw_growth),
     Plot("by_length", "Speed and acceptance by the length of the prompt or answer", draw_lengths),
     Plot("load", "Throughput against speed for a user", draw_served),
     Plot("load_speedup", "Speedup against load, measured", draw_load_speedup),
