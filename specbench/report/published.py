@@ -256,7 +256,7 @@ def _compare_setup(reported: ReportedRun, figure: PublishedFigure) -> Iterator[s
         elif not _alike(found.get(key), theirs):
             yield f"{key.removeprefix('model.')} {spell_value(found.get(key))}, not {theirs}"
     if facts.in_prefill and _PREFILL not in figure.setup:
-        yield "the prefill is a step that verifies the first draft (decode.first_draft=prefill), theirs is not stated to be so"
+        yield "the prefill is a step that verifies the first draft (decode.first_draft=prefill), theirs may not be"
 
 
 def _settings(reported: ReportedRun, method: str) -> dict[str, Any]:
