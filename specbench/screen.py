@@ -17,7 +17,8 @@ from rich.text import Text
 
 from specbench.names import printable
 
-# Exit codes of every command. FAILED: a method without one good case, tokens that are not the target's, a full disk.
+# Exit codes of every command. FAILED: a method without a decoded case, violations in float32 or float64, a full disk, a
+# lost rank, a failed job. USAGE: wrong input.
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 ENDING = ("SIGTERM", "SIGHUP")  # a scheduler's and a closed terminal's; the latter is not everywhere
 

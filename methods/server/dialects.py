@@ -50,7 +50,7 @@ class OpenAI:
     info: tuple[str, ...] = ()  # where it reports how it was started
     owner = ""  # its models' ``owned_by``; empty: any server is of this kind
     probe: str | None = None  # a path that only this kind of server has
-    isolates = False  # no earlier prompt can help a request, whose own settings or the server's see to it
+    isolates = False  # True if no cached prefix of an earlier prompt can speed up a request
 
     @classmethod
     def speaks(cls, connection: Connection, models: Mapping[str, Any]) -> bool:
@@ -75,7 +75,7 @@ class OpenAI:
         }
 
     def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
-        """seen: ids so far."""
+        """Read one event of the stream. seen: the number of ids that earlier events returned."""
         choice = (event.get("choices") or [{}])[0]
         return Chunk(
             choice.get("token_ids"), choice.get("text") or "", choice.get("finish_reason"), self.read_report(event)
@@ -102,11 +102,11 @@ class VLLM(OpenAI):
     info = ("/server_info?config_format=json",)
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """See ``OpenAI``."""
+        """Return the JSON body of a request."""
         return super().body(question) | {"return_token_ids": True, "cache_salt": uuid.uuid4().hex}
 
     async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
-        """See ``OpenAI``; tokens as ``token_id:N`` by ``return_tokens_as_token_ids``."""
+        """Return log-probabilities of the next token; ``return_tokens_as_token_ids`` names them ``token_id:N``."""
         body = self.body(Asked(model, list(context), 1)) | {"logprobs": SCORED, "return_tokens_as_token_ids": True}
         found: dict[int, float] = {}
         async for event in connection.stream(self.path, body):
@@ -116,7 +116,7 @@ class VLLM(OpenAI):
         return found
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
-        """See ``OpenAI``; by ``/tokenize``."""
+        """Return the ids of a text, from ``/tokenize``."""
         return connection.tokenize({"model": model, "prompt": text, "add_special_tokens": False})
 
     def read_report(self, event: Mapping[str, Any]) -> DraftReport | None:
@@ -141,7 +141,7 @@ class TensorRTLLM(OpenAI):
     name, owner = "tensorrt_llm", "tensorrt_llm"
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """See ``OpenAI``."""
+        """Return the JSON body of a request."""
         return super().body(question) | {"detokenize": False}
 
     def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
@@ -171,14 +171,14 @@ class SGLang(OpenAI):
         return self.isolates or connection.post("/flush_cache")
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """See ``OpenAI``."""
+        """Return the JSON body of a request."""
         drawing = {"temperature": 0.0, **question.drawing}
         drawing = {"sampling_seed" if name == "seed" else name: value for name, value in drawing.items()}
         given = {"text" if isinstance(question.prompt, str) else "input_ids": question.prompt}
         return given | {"sampling_params": {"max_new_tokens": question.limit, **drawing}, "stream": True}
 
     def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
-        """See ``OpenAI``."""
+        """Read the new ones of ``output_ids``, which may be all ids so far. Raises CaseError if the server aborted."""
         meta, ids = event.get("meta_info") or {}, event.get("output_ids")
         if ids is not None and seen and len(ids) == meta.get("completion_tokens"):
             ids = ids[seen:]
@@ -209,7 +209,7 @@ class LMDeploy(SGLang):
     isolates = True  # prefix caching is off unless the server was started with it
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """See ``OpenAI``."""
+        """Return the JSON body of a request."""
         given = {"prompt" if isinstance(question.prompt, str) else "input_ids": question.prompt}
         drawing = {"temperature": 0.0, **question.drawing}
         drawing.pop("seed", None)
@@ -226,13 +226,13 @@ class LlamaCpp(OpenAI):
     info = ("/props",)
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """See ``OpenAI``."""
+        """Return the JSON body of a request."""
         drawing = {"temperature": 0.0, **question.drawing}
         own = {"return_tokens": True, "cache_prompt": False, "stream": True}
         return {"prompt": question.prompt, "n_predict": question.limit, **own, **drawing}
 
     async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
-        """See ``OpenAI``; by ``n_probs``."""
+        """Return log-probabilities of the next token, from ``n_probs``."""
         body = self.body(Asked(model, list(context), 1)) | {"n_probs": SCORED}
         found: dict[int, float] = {}
         async for event in connection.stream(self.path, body):
@@ -241,7 +241,7 @@ class LlamaCpp(OpenAI):
         return found
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
-        """See ``OpenAI``; by ``/tokenize``."""
+        """Return the ids of a text, from ``/tokenize``."""
         return connection.tokenize({"content": text, "add_special": False})
 
     def read(self, event: Mapping[str, Any], seen: int) -> Chunk:

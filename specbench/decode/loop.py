@@ -25,7 +25,10 @@ from specbench.types import CaseError, Draft, Step
 
 
 def derive_seed(base: int, *names: object) -> int:
-    """A 63-bit seed from the run's seed and names (case, turn, role): no two uses share a stream of numbers."""
+    """Derive a 63-bit seed from the run's seed and names: case id, turn, round and role ("verify" or "draft").
+
+    The method is not among the names, so all methods of a block draw the same numbers.
+    """
     text = "\x1f".join(str(name) for name in (base, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -42,7 +45,7 @@ class Request:
     limit: int  # the most tokens to emit
     sampling: Sampling | None
     seed: int  # of the run
-    names: tuple[object, ...] = ()  # of the case and turn
+    names: tuple[object, ...] = ()  # case id, turn, round
     keep_trees: bool = False
     in_prefill: bool = False  # the first draft hangs below the prompt's last token, and is verified with it
     budgets: Budgets | None = None  # of drafts

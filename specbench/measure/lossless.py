@@ -28,7 +28,9 @@ TOLERANCE = {
 
 TEXT_ONLY = "text_only"  # figure of a turn for which a server returned text only; our tokenizer made its ids
 
-Gap = Callable[[Sequence[int], int, int], float | None]  # (context, its token, another) -> [nats], None if unknown
+Gap = Callable[
+    [Sequence[int], int, int], float | None
+]  # (context, the baseline's token, another) -> [nats], None if unknown
 Gaps = Callable[[Sequence[int], Sequence[int]], list[float]]
 
 

@@ -15,7 +15,8 @@ from typing import Literal, get_args
 from specbench.records.record import CONTROL, VANILLA
 from specbench.types import Case
 
-# ``never`` resets with each round, so that rounds can be compared; with ``run`` a round is a second pass.
+# ``never``: at the start of every round, so that rounds can be compared. ``run``: only before the first block, so that
+# a round is a second pass.
 Reset = Literal["turn", "case", "category", "never", "run"]
 RESETS: tuple[str, ...] = get_args(Reset)
 LASTING = ("category", "never", "run")  # policies with which a method learns from case to case
@@ -99,7 +100,10 @@ def _in_order(cases: Sequence[Case], resets: Mapping[str, str]) -> Sequence[Case
 
 
 def starts_span(plan: Sequence[Block], index: int, policy: str) -> bool:
-    """Returns whether a method with this policy is reset before block ``index``."""
+    """Returns whether a method with this policy is reset before block ``index``; the first block is always so.
+
+    ``turn`` also resets between the turns of a case: ``runs.session``, and under load ``runs.load_session``.
+    """
     if policy in ("turn", "case") or index == 0:
         return True
     if policy == "run":

@@ -237,7 +237,7 @@ RESULT = (
     Column("Tokens fed", "tokens_fed", value=_share("fed", "steps"), applies=_reports_drafts, better=-1),
     Column("Tokens fed", "fed", caption="Tokens fed: root and draft, a step."),
     Column(f"Drafting {_MICRO}", "drafting_us", format_rate, caption=_DRAFTING),
-    Column("Target compute", "target_compute", value=_target_compute, applies=_reports_drafts),
+    Column("Target compute", "target_compute", value=_target_compute, applies=_reports_drafts, better=-1),
     *(
         Column(f"{phase.capitalize()} ms", f"{phase}_ms", format_milliseconds, better=-1,
                value=functools.partial(_phase_ms, phase))

@@ -1,8 +1,8 @@
 """The blocks of a run's plan that are done, by its records, and so what a command still has to run.
 
-A run can be stopped and go on, get more methods, cases or rounds, try failed cases again, be merged from parts, or be
-previewed (``--dry-run``). All of these ask a ``Ledger``, which reads nothing but the records: so nothing can disagree
-with them.
+A run can be stopped and go on, get more methods, cases or rounds, be cut back to its first failed case, be merged from
+parts, or be previewed (``--dry-run``). All of these ask a ``Ledger``, which reads nothing but the records, so they
+cannot disagree.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class Ledger:
 
     @cached_property
     def done(self) -> int:
-        """The number of complete blocks of the plan."""
+        """The number of planned blocks in which every method has a record. A failed case counts.
+
+        ``run.retry`` removes the records from the first failed block on before a ledger reads them.
+        """
         have = _methods_of(self.recorded[: self.kept])
         return sum(have.get(block.key, frozenset()).issuperset(block.order) for block in self._plan)
 

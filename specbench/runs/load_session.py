@@ -43,7 +43,7 @@ PRIVATE = ("turn", "case")  # reset policies under which no request sees what an
 class SharedTurn:
     """A turn of a case: what the server is asked (``specbench.decode.together.Question``).
 
-    method: of the case alone, or of all. answers: of the turns before.
+    method: a copy for this case alone, or the one that all cases share. answers: of the turns before.
     """
 
     session: LoadSession

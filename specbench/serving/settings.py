@@ -33,9 +33,9 @@ class SloConfig:
 
 @dataclass
 class LoadConfig:
-    """kind: one request after the other | closed: so many always in flight | poisson, trace: arrivals of their own.
+    """kind: one request after the other | closed: so many always in flight | poisson, trace: at arrival times.
 
-    requests: at once, at most. rate: [requests/s] of poisson. times: file of a JSON list of arrival times [s].
+    requests: the most at once. rate: [requests/s] of poisson. times: file of a JSON list of arrival times [s].
     block: measured cases of a stretch. ramp: cases before them, null = as many as requests.
     chunk: [tokens] of prompts read between two forwards, 0 = whole prompts. tokens: [tokens] that one request has room
     for, null = the model's context. budget: full | equal | score | controlled, see docs/batching.md.
@@ -55,7 +55,7 @@ class LoadConfig:
     slo: SloConfig = field(default_factory=SloConfig)
 
 
-# As runs were before there was a load; of these settings, slo changes no record.
+# The settings of a run without load, which a configuration's hash leaves out; slo changes no record.
 ALONE = {key: value for key, value in asdict(LoadConfig()).items() if key != "slo"}
 
 

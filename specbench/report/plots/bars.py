@@ -155,7 +155,10 @@ _SPOKE_CHARS = 14
 
 
 def draw_radar(scene: Scene) -> Figure | str:
-    """A category that a method did not finish leaves a gap in its line."""
+    """Draw a circle for each known figure, an axis a category; vanilla's speedup is the ring at 1.
+
+    A category that a method did not finish leaves a gap in its line. Returns the reason if the radar is skipped.
+    """
     if reason := too_many(scene):
         return reason
     if len(scene.categories) < _MIN_AXES:

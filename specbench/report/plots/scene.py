@@ -105,8 +105,8 @@ class Scene:
     looks: (method, variant) -> its style in every plot. spell: (method, variant) -> its name in all of them.
     timed: False if only a replayed target is in it. profile: the latency profile that predictions are made with, ''
     without one. time_only: a model driven along recorded answers is in it, and nothing else that was timed. priced: the
-    profile itself and the median context of a step, None without. load: what it makes of requests that share a forward,
-    None without.
+    profile itself and the median context of a step, None without. load: the modelled speedups of requests that share a
+    forward, None without.
     """
 
     model: str

@@ -146,7 +146,7 @@ def merge_splits(
     partial, peaks, out, count,
     SIZE: tl.constexpr, PADDED: tl.constexpr, SPLITS: tl.constexpr, ITEMS: tl.constexpr,
 ):  # fmt: skip
-    """ITEMS rows of a head. count: of rows times heads. partial, peaks: see above. out: (count, SIZE)."""
+    """Add up the splits of ITEMS pairs of row and head. count: all pairs. out: (count, SIZE)."""
     index, part = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS), tl.arange(0, PADDED)
     item = (tl.arange(0, SPLITS) * count)[None, :] + index[:, None]
     real = (index < count)[:, None]
