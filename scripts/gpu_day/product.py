@@ -47,14 +47,19 @@ def specbench(day: Day, folder: str, *overrides: str) -> list[dict[str, Any]]:
 
     The rows have the columns that are not blank.
     """
-    small = ["suite.first=2", "decode.max_new_tokens=12"] if day.rehearse else ["decode.max_new_tokens=128"]
-    settings = [f"model.device={day.device.type}", "suite.limit=1", "measure=quick", *small, "report.plots=false"]
-    call(day, "-m", "specbench", *settings, *overrides, f"hydra.run.dir={day.out / folder}")
+    device = f"model.device={day.device.type}"
+    call(day, "-m", "specbench", device, *overrides, f"hydra.run.dir={day.out / folder}", "report.plots=false")
     with (day.out / folder / "summary.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["category"] == OVERALL]
     chosen = [name for name in COLUMNS if any(row[name] for row in rows)]
     return [{name: float(row[name]) if re.fullmatch(r"[-+.\de]+", row[name]) else row[name] for name in chosen}
             for row in rows]  # fmt: skip
+
+
+def few(day: Day) -> list[str]:
+    """Return the settings that limit cases and tokens. A timed run has those of its trace."""
+    small = ["suite.first=2", "decode.max_new_tokens=12"] if day.rehearse else ["decode.max_new_tokens=128"]
+    return ["suite.limit=1", "measure=quick", *small]
 
 
 def target(day: Day) -> list[str]:
@@ -71,7 +76,7 @@ def profile_latency(day: Day) -> str:
 
 def time_a_trace(day: Day) -> list[dict[str, Any]]:
     """Time the 7B shape along the bundled model's answers (``engine=timed``), with predictions by its profile."""
-    specbench(day, "trace", "model=tiny", "method=[]")
+    specbench(day, "trace", "model=tiny", "method=[]", *few(day))
     methods = "method=[pld,sam,token_recycling,cacheback_no_frozen]"
     trace = f"model.trace={day.out / 'trace' / 'records.jsonl'}"
     return specbench(day, "timed", *target(day), "engine=timed", trace, methods)
@@ -87,14 +92,14 @@ def draft_with_a_model(day: Day) -> list[dict[str, Any]]:
         if day.device.type == "cuda":
             torch.cuda.empty_cache()
     draft = f"method.speculative_sampling.draft={folder}"
-    return specbench(day, "drafted", *target(day), "method=[speculative_sampling]", draft)
+    return specbench(day, "drafted", *target(day), "method=[speculative_sampling]", draft, *few(day))
 
 
 def draft_with_heads(day: Day) -> list[dict[str, Any]]:
     """Run heads of EAGLE's and Medusa's shapes with random weights, to measure their time, not their acceptance."""
     heads = [f"model.heads.{name}=random" for name in ("eagle", "eagle3", "medusa")]
     methods = "method=[eagle,medusa]" if day.rehearse else "method=[eagle,eagle2,eagle3,medusa]"
-    return specbench(day, "heads", *target(day), methods, *heads)
+    return specbench(day, "heads", *target(day), methods, *heads, *few(day))
 
 
 SECTIONS: list[tuple[str, Section]] = [
