@@ -1,4 +1,4 @@
-"""The contract of a method: it proposes tokens, and nothing else.
+"""The interface that every drafting method implements: ``Method`` and ``Drafter``, which only propose tokens.
 
 The harness owns the target, its KV cache, masks and positions, verification, the stop rule, token counting, clocks
 and random numbers. Two objects because there are two lifetimes: a ``Method`` lives across requests (weights, tables,

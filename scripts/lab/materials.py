@@ -76,6 +76,6 @@ def table_lines(columns: Sequence[str], rows: Iterable[Iterable[object]], left: 
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], left: Collection[int] = (0,)) -> None:
-    """Print a Markdown table, each row as soon as it is known."""
+    """Print a Markdown table row by row, while ``rows`` is still being computed."""
     for line in table_lines(columns, rows, left):
         print(line, flush=True)

@@ -1,4 +1,4 @@
-"""The bundled corpus, an endless seeded stream of documents, and the question suite of held-out documents."""
+"""The bundled corpus, an endless seeded stream of documents, and the suite of questions that no training uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUITE_SEED = 4_000_000
 
 
 def documents(seed: int, held_out: bool = False) -> Iterator[Document]:
-    """Yield all documents of a seed without end, either those for training or those held out of training."""
+    """Yield documents of a seed without end: those for training, or those that no training uses."""
     rng = random.Random(seed)
     tasks, weights = zip(*SHARES.items(), strict=True)
     while True:
@@ -40,7 +40,7 @@ def documents(seed: int, held_out: bool = False) -> Iterator[Document]:
 
 
 def suite(per_task: int = 10) -> list[Document]:
-    """Return the documents of the question suite: held out, without repetition, ordered by task."""
+    """Return the documents of the question suite: unused in training, each once, ordered by task."""
     chosen: list[Document] = []
     for offset, maker in enumerate(MAKERS.values()):
         rng = random.Random(SUITE_SEED + offset)

@@ -194,7 +194,7 @@ def train(trainee: Trainee) -> Iterator[tuple[int, float, list[float]]]:
 
 @torch.no_grad()
 def held_out_figures(trainee: Trainee) -> list[float]:
-    """Return the means of the figures over answers of documents that are held out of every corpus."""
+    """Return each figure, averaged over answers that no model or head was trained on."""
     settings = trainee.settings
     torch.manual_seed(settings.seed)
     trainee.module.eval()

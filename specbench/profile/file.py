@@ -163,7 +163,7 @@ def _profile(raw: Any) -> Profile:
 
 
 def _part(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """An object within, empty if there is none."""
+    """Returns the JSON object at ``key``; an empty one if the file lacks it. Raises if it is not an object."""
     found = raw.get(key)
     if found is not None and not isinstance(found, Mapping):
         raise ProfileError(f"{key} is {type(found).__name__}; expected an object, or null")
