@@ -25,7 +25,6 @@ from specbench.measure.clock import Clock
 from specbench.method import Method
 from specbench.models.fast.attention import FLEX, FUSED, SDPA, TRITON
 from specbench.models.fast.engine import FastEngine
-from specbench.profile import ModelShape
 from specbench.types import EMPTY, Draft, Needs
 
 FED = (1, 2, 4, 8, 16, 64, 96)
@@ -60,7 +59,7 @@ def _compare_with_bounds(day: Day, engine: FastEngine, contexts: Sequence[int]) 
     """Compare with max(bytes / read bandwidth, operations / matmul rate), both measured before and afterwards."""
     fed: Sequence[int] = (1, 8) if day.rehearse else FED
     rounds, contexts = (3, [64]) if day.rehearse else (ROUNDS, contexts)
-    dtype, shape = engine.dtype, ModelShape(**shape_of(day.model))
+    dtype, shape = engine.dtype, shape_of(day.model)
     before = measure_ceilings(day.device, dtype, day.buffer_bytes)
     bench = Bench(engine, day.device, shape.vocab)
     drafts = [Draft.chain(bench.ids(count - 1)) if count > 1 else EMPTY for count in fed]

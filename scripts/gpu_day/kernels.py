@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -14,7 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from scripts.gpu_day.day import Day
-from specbench.advise.latency import measure_ceilings, wait
+from specbench.advise.latency import measure_ceilings
+from specbench.measure.clock import Clock
 from specbench.models.fast.attention import FLEX, TRITON, TreeMask, find_attention, pack_bits
 from specbench.types import InputError
 
@@ -46,7 +46,7 @@ def time_calls(day: Day, calls: Sequence[Call]) -> float:
     if day.device.type == "cuda":
         for call in calls[:2]:
             call()
-        wait(day.device)
+        torch.cuda.synchronize(day.device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             work()
@@ -56,11 +56,10 @@ def time_calls(day: Day, calls: Sequence[Call]) -> float:
 
 
 def _time_once(day: Day, call: Call) -> float:
-    wait(day.device)
-    start = time.perf_counter()
+    clock = Clock(day.device)
+    clock.start()
     call()
-    wait(day.device)
-    return time.perf_counter() - start
+    return clock.elapsed()
 
 
 class Rows:

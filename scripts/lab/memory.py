@@ -50,7 +50,7 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
         for kind in given.engine:
             settings = ["method=[pld,token_recycling]", *given.overrides, f"engine={kind}", "suite.limit=1"]
             job, model, engine = load_engine(settings, NODES)
-            shape, base, masked = ModelShape(**shape_of(model)), 0, any(find_windows(model.config).values())
+            shape, base, masked = shape_of(model), 0, any(find_windows(model.config).values())
             clock = Clock(engine.device)
             for entry in job.entries:
                 entry.method.bind(Target(job.source.card, model, NODES, None))

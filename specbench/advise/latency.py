@@ -10,7 +10,6 @@ The single token is in each round twice, as two series: the difference of their 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -37,14 +36,6 @@ PASSES = 3  # over the contexts
 _WARM = 1  # visits of every point before the clock counts, at the start of each visit of a context
 _SETTLING, _MOST_SETTLING = 12.0, 12  # [ms] and forwards of a width in front of the one that counts: at least one
 _DRIFT, _LEAST_DRIFT = 0.05, 8  # a forward commits one token; this far around a context, as a share and in tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """The result of a sweep. control: (C,) the single token's second series over its first."""
-
-    grid: Grid
-    control: tuple[float, ...]
 
 
 class Bench:
@@ -121,8 +112,12 @@ def _drift(context: int) -> int:
     return max(_LEAST_DRIFT, int(_DRIFT * context))
 
 
-def sweep(bench: Bench, fed: Sequence[int], contexts: Sequence[int], rounds: int) -> Sweep:
-    """Time chains of ``fed`` tokens, the root among them, after each context."""
+def sweep(bench: Bench, fed: Sequence[int], contexts: Sequence[int], rounds: int) -> tuple[Grid, tuple[float, ...]]:
+    """Time chains of ``fed`` tokens, the root among them, after each context.
+
+    Returns:
+        The grid, and per context the median of the single token's second series over that of its first (A/A control).
+    """
     drafts = [Draft.chain(bench.ids(count - 1)) if count > 1 else EMPTY for count in (1, *fed)]
     planes, control = [], []
     for times in _passes(bench, drafts, contexts, rounds, Needs()):
@@ -131,7 +126,7 @@ def sweep(bench: Bench, fed: Sequence[int], contexts: Sequence[int], rounds: int
         low, high = np.quantile(times[:, :, 0], [0.25, 0.75], axis=0)
         planes.append((middle[1:, 0], middle[1:, 1] - middle[1:, 0], ((high - low) / 2 / middle[:, 0])[1:]))
     ms, host_ms, spread = (np.stack(plane) for plane in zip(*planes, strict=True))
-    return Sweep(Grid(np.array(fed, float), np.array(contexts, float), ms, host_ms, spread), tuple(control))
+    return Grid(np.array(fed, float), np.array(contexts, float), ms, host_ms, spread), tuple(control)
 
 
 def sweep_rows(bench: Bench, k: Sequence[int], w: Sequence[int], contexts: Sequence[int], rounds: int) -> RowGrid:
@@ -160,7 +155,7 @@ def _rows(bench: Bench, rows: int, width: int) -> Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class Limits:
     """The limits of an engine. max_nodes: of a draft. context: [tokens] of the model."""
 
     max_nodes: int
@@ -216,13 +211,13 @@ def traits_of(engine: Engine, model: Any, shared: bool) -> dict[str, Any]:
     """
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "shape": None if shared else ModelShape(**shape_of(model)),
+        "shape": None if shared else shape_of(model),
         "buckets": tuple(getattr(getattr(engine, "buckets", None), "widths", ())),
     }
 
 
-def shape_of(model: Any) -> dict[str, int]:
-    """Return the sizes of ``specbench.profile.ModelShape`` from a causal LM of the library."""
+def shape_of(model: Any) -> ModelShape:
+    """The sizes of a causal LM of transformers."""
     text = model.config.get_text_config()
     heads = int(text.num_attention_heads)
     weights = {parameter.data_ptr(): parameter for parameter in model.parameters()}
@@ -230,17 +225,17 @@ def shape_of(model: Any) -> dict[str, int]:
     head = model.get_output_embeddings().weight
     embedding = model.get_input_embeddings().weight
     tied = head.data_ptr() == embedding.data_ptr()
-    return {
-        "streamed": total - (0 if tied else embedding.numel()),
-        "hidden": int(text.hidden_size),
-        "inner": int(getattr(text, "intermediate_size", None) or 4 * text.hidden_size),
-        "vocab": int(text.vocab_size),
-        "layers": int(text.num_hidden_layers),
-        "heads": heads,
-        "kv_heads": int(getattr(text, "num_key_value_heads", None) or heads),
-        "head_dim": int(getattr(text, "head_dim", None) or text.hidden_size // heads),
-        "value_bytes": embedding.element_size(),
-    }
+    return ModelShape(
+        streamed=total - (0 if tied else embedding.numel()),
+        hidden=int(text.hidden_size),
+        inner=int(getattr(text, "intermediate_size", None) or 4 * text.hidden_size),
+        vocab=int(text.vocab_size),
+        layers=int(text.num_hidden_layers),
+        heads=heads,
+        kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+        value_bytes=embedding.element_size(),
+    )
 
 
 def measure_ceilings(device: torch.device, dtype: torch.dtype, size: int | None = None) -> Ceilings:
@@ -276,18 +271,10 @@ def best_of(one: Ceilings, other: Ceilings) -> Ceilings:
 
 
 def _best(work: Callable[[], object], device: torch.device) -> float:
-    """The quickest of the rounds [s], after one that does not count."""
-    times = []
+    """The shortest time of ``work`` [s] over the rounds, after one round that does not count."""
+    clock, times = Clock(device), []
     for _ in range(_ROUNDS + 1):
-        wait(device)
-        start = time.perf_counter()
+        clock.start()
         work()
-        wait(device)
-        times.append(time.perf_counter() - start)
+        times.append(clock.elapsed())
     return min(times[1:])
-
-
-def wait(device: torch.device) -> None:
-    """Wait until the device has done its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -50,7 +50,7 @@ def measure(given: argparse.Namespace) -> Profile:
     """Load what the overrides name and time it. Raises InputError."""
     import torch  # here, as --help needs none of these
 
-    from specbench.advise.latency import Bench, Reach, best_of, measure_ceilings, sweep, sweep_rows, traits_of
+    from specbench.advise.latency import Bench, Limits, best_of, measure_ceilings, sweep, sweep_rows, traits_of
     from specbench.measure.environment import machine, versions
     from specbench.models.choose import TENSOR
     from specbench.profile import Profile, device_name
@@ -61,19 +61,20 @@ def measure(given: argparse.Namespace) -> Profile:
     job = job_of([f"engine.max_nodes={widest}", "method=[]", *given.overrides])
     if job.source.trace is not None:
         raise InputError("model.trace: recorded tokens have no latency; expected a model alone")
-    reach = Reach(job.config.engine.max_nodes, job.source.card.context)
-    reach.check(given.rounds, given.fed, given.contexts, (given.k, given.w, given.row_contexts) if given.rows else None)
+    limits = Limits(job.config.engine.max_nodes, job.source.card.context)
+    rows_axes = (given.k, given.w, given.row_contexts) if given.rows else None
+    limits.check(given.rounds, given.fed, given.contexts, rows_axes)
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
     with set_stage(job) as stage:
         device = stage.target.device
         ceilings = measure_ceilings(device, stage.target.dtype)
         bench = Bench(stage.engine, device, stage.target.vocab_size)
         rows = sweep_rows(bench, given.k, given.w, given.row_contexts, given.rounds) if given.rows else None
-        found = sweep(bench, given.fed, given.contexts, given.rounds)
+        grid, control = sweep(bench, given.fed, given.contexts, given.rounds)
         return Profile(
             device_name(machine(), str(device), job.way, job.config.model.gpus),
-            *(job.source.card.name, stage.engine.kind, job.source.card.dtype, "measured", found.grid),
-            date=datetime.now(UTC).date().isoformat(), rounds=given.rounds, control=found.control, versions=versions(),
+            *(job.source.card.name, stage.engine.kind, job.source.card.dtype, "measured", grid),
+            date=datetime.now(UTC).date().isoformat(), rounds=given.rounds, control=control, versions=versions(),
             ceilings=best_of(ceilings, measure_ceilings(device, stage.target.dtype)), rows=rows,
             **traits_of(stage.engine, stage.target.model, job.way == TENSOR),
         )  # fmt: skip

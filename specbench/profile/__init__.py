@@ -9,7 +9,7 @@ from specbench.profile.file import (
     require_folder,
     write_profile,
 )
-from specbench.profile.profile import Ceilings, ModelShape, Profile, ProfileError, RowGrid, device_name
+from specbench.profile.profile import Ceilings, ModelShape, Profile, RowGrid, device_name
 from specbench.profile.surface import Fit, Grid
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "Grid",
     "ModelShape",
     "Profile",
-    "ProfileError",
     "RowGrid",
     "analytic_profile",
     "device_name",

@@ -16,7 +16,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from specbench.profile.profile import ANALYTIC, ModelShape, Profile, ProfileError
+from specbench.input import InputError
+from specbench.profile.profile import ANALYTIC, ModelShape, Profile
 from specbench.profile.surface import Fit, Floats
 
 EFFICIENCY = 0.75  # of bandwidth and of peak
@@ -74,28 +75,28 @@ def shape_of(model: str) -> tuple[str, ModelShape, int]:
 
 
 def gpus_needed(gpu: str, model: str) -> int:
-    """The fewest that hold the weights, a power of two. Raises ProfileError where ``MOST_GPUS`` do not."""
+    """The fewest that hold the weights, a power of two. Raises InputError where ``MOST_GPUS`` do not."""
     weights_gb = VALUE_BYTES * shape_of(model)[2] / 1e9
     count = 1
     while weights_gb > FULL * count * GPUS[gpu].memory_gb:
         count *= 2
     if count > MOST_GPUS:
-        raise ProfileError(f"{gpu}-{model}: {weights_gb:.0f} GB of weights need more than {MOST_GPUS} of {gpu}")
+        raise InputError(f"{gpu}-{model}: {weights_gb:.0f} GB of weights need more than {MOST_GPUS} of {gpu}")
     return count
 
 
 def analytic_profile(gpu: str, model: str, count: int | None = None) -> Profile:
     """The profile of a pair. count: of GPUs, by tensor parallelism; default the fewest that hold it.
 
-    Raises ProfileError for one that is not in the tables, or too few GPUs.
+    Raises InputError for one that is not in the tables, or too few GPUs.
     """
     for key, known, given in (("gpu", GPUS, gpu), ("model", MODELS, model)):
         if given not in known:
-            raise ProfileError(f"{key} {given}: no such {key} in the table; expected one of {', '.join(known)}")
+            raise InputError(f"{key} {given}: no such {key} in the table; expected one of {', '.join(known)}")
     needed = gpus_needed(gpu, model)
     count = count or needed
     if count < needed:
-        raise ProfileError(f"{gpu}-{model}: {count} do not hold the weights; expected at least {needed}")
+        raise InputError(f"{gpu}-{model}: {count} do not hold the weights; expected at least {needed}")
     card, (name, shape, parameters) = GPUS[gpu], shape_of(model)
     base, fed, context = _forward_ms(card, shape, count, np.array([0.0, _SPAN, 0]), np.array([0.0, 0, _CONTEXT]))
     fit = Fit(float(base), float(fed - base) * 1e3 / _SPAN, float(context - base) * 1e3 / _CONTEXT, HOST_MS)
@@ -112,18 +113,6 @@ def find_pair(text: str) -> Profile | None:
     if not found or found["gpu"] not in GPUS or found["model"] not in MODELS:
         return None
     return analytic_profile(found["gpu"], found["model"], int(found["count"]) if found["count"] else None)
-
-
-def pairs() -> list[Profile]:
-    """Every pair that fits."""
-    found = []
-    for gpu in GPUS:
-        for model in MODELS:
-            try:
-                found.append(analytic_profile(gpu, model))
-            except ProfileError:
-                continue
-    return found
 
 
 def error_of(profile: Profile, other: Profile, fed: float, context: float) -> float:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import Field
 
 from specbench.input import InputError
 from specbench.names import file_name
-from specbench.profile.surface import Fit, Floats, Grid, Mask
+from specbench.profile.surface import Fit, Floats, Grid, Mask, Positive
+from specbench.records.record import EXACT
 
+Size = Annotated[int, Field(gt=0, le=10**18)]
 _LAYER_STATES = 4  # results of hidden size in a layer: two norms, queries, attention; residuals are added in passing
 _MLP_STATES = 3  # gate, up and their product
 
@@ -25,15 +28,16 @@ class ModelShape:
     hidden D, inner: of the MLP, vocab V, layers L, heads H, kv_heads K, head_dim. value_bytes: of one weight.
     """
 
-    streamed: int
-    hidden: int
-    inner: int
-    vocab: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    value_bytes: int
+    __pydantic_config__ = EXACT
+    streamed: Size
+    hidden: Size
+    inner: Size
+    vocab: Size
+    layers: Size
+    heads: Size
+    kv_heads: Size
+    head_dim: Size
+    value_bytes: Size
 
     def bytes_read(self, fed: ArrayLike, context: ArrayLike) -> Floats:
         """(S,) bytes that a forward reads and writes.
@@ -69,10 +73,6 @@ class ModelShape:
 MEASURED, PUBLISHED, ANALYTIC = "measured", "published", "analytic"
 
 
-class ProfileError(InputError):
-    """A profile cannot be used: the message names it, what was found, what was expected, and the fix."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ceilings:
     """The rates that the machine sustains, measured in the profile's own process: [GB/s] and [GFLOP/s].
@@ -80,9 +80,10 @@ class Ceilings:
     copy_gb_s counts what is read and what is written.
     """
 
-    read_gb_s: float
-    copy_gb_s: float
-    matmul_gflop_s: float
+    __pydantic_config__ = EXACT
+    read_gb_s: Positive
+    copy_gb_s: Positive
+    matmul_gflop_s: Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +198,9 @@ class Profile:
         return np.asarray(least / self.surface.ms[:, 0])
 
     def bandwidth_gb_s(self) -> float:
-        """The better of the two streams: a forward reads much and writes little. Raises ProfileError without any."""
+        """The better of the two streams: a forward reads much and writes little. Raises InputError without any."""
         if self.ceilings is None:
-            raise ProfileError(f"profile {self.name}: has no ceilings; expected a measured profile")
+            raise InputError(f"profile {self.name}: has no ceilings; expected a measured profile")
         return max(self.ceilings.read_gb_s, self.ceilings.copy_gb_s)
 
     def analytic(self, fed: Sequence[float] | Floats, context: float) -> tuple[Floats, Floats] | None:

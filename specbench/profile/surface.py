@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
+
+from specbench.records.record import Amount
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Positive = Annotated[float, Field(gt=0, le=1e18)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +58,10 @@ class Grid:
 class Fit:
     """base_ms + per_fed_us * fed + per_context_us * context, and ``host_ms`` a step in addition."""
 
-    base_ms: float
-    per_fed_us: float
-    per_context_us: float
-    host_ms: float
+    base_ms: Positive
+    per_fed_us: Amount
+    per_context_us: Amount
+    host_ms: Amount
 
     def forward_ms(self, fed: ArrayLike, context: ArrayLike) -> Floats:
         """[ms] at (S,) tokens fed and (S,) context."""

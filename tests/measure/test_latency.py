@@ -9,11 +9,11 @@ import torch
 
 from builders.runs import job_for
 from specbench.advise import latency
-from specbench.advise.latency import Bench, Reach, best_of, measure_ceilings, shape_of, sweep, sweep_rows, traits_of
+from specbench.advise.latency import Bench, Limits, best_of, measure_ceilings, shape_of, sweep, sweep_rows, traits_of
 from specbench.input import whole_numbers
 from specbench.models.engine import Engine
 from specbench.models.fast.graphs import GRAPHED
-from specbench.profile import Ceilings, ModelShape
+from specbench.profile import Ceilings
 from specbench.runs.session import set_stage
 from specbench.types import InputError, Prefill, Step
 
@@ -68,11 +68,11 @@ def scripted(monkeypatch):
 
 def test_every_point_is_its_forwards_median_and_the_rest_is_host_time(scripted):
     _, bench = scripted(lambda fed, held, visit: 2.0 + 0.5 * fed)
-    found = sweep(bench, [1, 4, 16], [50, 400], rounds=5)
-    assert found.grid.ms == pytest.approx(np.array([[2.5, 4.0, 10.0]] * 2))
-    assert found.grid.host_ms == pytest.approx(0.25)
-    assert found.grid.spread == pytest.approx(0)
-    assert found.control == pytest.approx((1.0, 1.0))
+    grid, control = sweep(bench, [1, 4, 16], [50, 400], rounds=5)
+    assert grid.ms == pytest.approx(np.array([[2.5, 4.0, 10.0]] * 2))
+    assert grid.host_ms == pytest.approx(0.25)
+    assert grid.spread == pytest.approx(0)
+    assert control == pytest.approx((1.0, 1.0))
 
 
 def test_points_are_interleaved_and_contexts_stay_where_they_were_asked(scripted):
@@ -119,15 +119,15 @@ def test_a_width_is_timed_when_the_caches_hold_what_it_needs(scripted):
         return 1.0 + 2.0 * 0.4 ** (run - 1)
 
     engine, bench = scripted(cost)
-    found = sweep(bench, [1, 8], [25, 300], rounds=3)
-    assert found.grid.ms == pytest.approx(1.0, rel=0.05)
+    grid, _ = sweep(bench, [1, 8], [25, 300], rounds=3)
+    assert grid.ms == pytest.approx(1.0, rel=0.05)
     assert all(min(abs(held - 25), abs(held - 300)) <= 16 for _, held in engine.seen)
 
 
 def test_a_slow_spell_moves_all_points_alike_and_not_the_ratio(scripted):
     _, bench = scripted(lambda fed, held, visit: (10.0 + 10 * fed) * (3 if 80 < visit < 150 else 1))
-    found = sweep(bench, [1, 8], [100], rounds=31)
-    assert found.grid.ms[0, 1] / found.grid.ms[0, 0] == pytest.approx(4.5, rel=0.05)
+    grid, _ = sweep(bench, [1, 8], [100], rounds=31)
+    assert grid.ms[0, 1] / grid.ms[0, 0] == pytest.approx(4.5, rel=0.05)
 
 
 def test_rows_are_fed_as_a_batch_and_a_shape_without_a_draft_is_blank(scripted):
@@ -151,7 +151,7 @@ def test_rows_are_fed_as_a_batch_and_a_shape_without_a_draft_is_blank(scripted):
 )
 def test_points_that_cannot_be_driven_are_refused(fed, contexts, said):
     with pytest.raises(InputError, match=said):
-        Reach(600, 4096).check(3, fed, contexts)
+        Limits(600, 4096).check(3, fed, contexts)
 
 
 @pytest.mark.parametrize(
@@ -165,17 +165,17 @@ def test_points_that_cannot_be_driven_are_refused(fed, contexts, said):
     ],
 )
 def test_row_batches_without_the_single_token_are_refused(k, w, said):
-    reach = Reach(600, 4096)
+    limits = Limits(600, 4096)
     with pytest.raises(InputError, match=said):
-        reach.check(3, [1], [100], (k, w, [25]))
+        limits.check(3, [1], [100], (k, w, [25]))
     with pytest.raises(InputError, match="row-contexts"):
-        reach.check(3, [1], [100], ([1, 2], [0, 3], [4096]))
-    reach.check(3, [1], [100], ([1, 32], [0, 15], [25, 500]))
+        limits.check(3, [1], [100], ([1, 2], [0, 3], [4096]))
+    limits.check(3, [1], [100], ([1, 32], [0, 15], [25, 500]))
 
 
 def test_rounds_and_numbers_of_a_command_line():
     with pytest.raises(InputError, match="rounds=0"):
-        Reach(600, 4096).check(0, [1], [100])
+        Limits(600, 4096).check(0, [1], [100])
     assert whole_numbers("1,8,32") == [1, 8, 32]
 
 
@@ -184,12 +184,12 @@ def test_a_real_engine_is_driven_and_its_model_measured(engine):
     job = job_for("model=tiny", f"engine={engine}", "method=[]")
     with set_stage(job) as stage:
         bench = Bench(stage.engine, CPU, stage.target.vocab_size)
-        found = sweep(bench, [1, 8], [30], rounds=3)
-        assert (found.grid.ms > 0).all()
-        assert (found.grid.host_ms > 0).all()
+        grid, _ = sweep(bench, [1, 8], [30], rounds=3)
+        assert (grid.ms > 0).all()
+        assert (grid.host_ms > 0).all()
         rows = sweep_rows(bench, [1, 2], [0, 2], [30], rounds=1)
         assert np.isfinite(rows.ms).sum() == 3
-        shape = ModelShape(**shape_of(stage.target.model))
+        shape = shape_of(stage.target.model)
         config = stage.target.model.config
         total = sum(parameter.numel() for parameter in stage.target.model.parameters())
         embedding = config.vocab_size * config.hidden_size

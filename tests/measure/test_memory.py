@@ -18,7 +18,6 @@ from specbench.models import tree
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import SILENT
 from specbench.models.fast.engine import FastEngine
-from specbench.profile import ModelShape
 from specbench.types import Needs
 
 LENGTH, CHUNK, NODES = 4096, 256, 4
@@ -36,7 +35,7 @@ def measure_rise(kind, chunk, cells):
     engine = kind(model, LENGTH + 1, frozenset(), NODES)
     _, base = measure_peak(partial(engine.start, prompt[:8], 1, Walk(None, 0), Needs(), SILENT))
     _, peak = measure_peak(partial(engine.start, prompt, 1, Walk(None, 0), Needs(), SILENT))
-    bound = RequestBound.of(ModelShape(**shape_of(model)), 1, NODES, kind is EagerEngine)
+    bound = RequestBound.of(shape_of(model), 1, NODES, kind is EagerEngine)
     return bound.token_bytes, bound.at(LENGTH), peak - base
 
 

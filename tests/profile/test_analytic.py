@@ -7,8 +7,8 @@ import pytest
 
 from specbench.input import InputError
 from specbench.profile import ModelShape, find_pair, open_profile, read_profile
-from specbench.profile.analytic import GPUS, MODELS, analytic_profile, error_of, gpus_needed, pairs, shape_of
-from specbench.profile.profile import ANALYTIC, ProfileError
+from specbench.profile.analytic import GPUS, MODELS, analytic_profile, error_of, gpus_needed, shape_of
+from specbench.profile.profile import ANALYTIC
 
 LLAMA_7B = ModelShape(6_607_343_616, 4096, 11008, 32000, 32, 32, 32, 128, 2)
 H200, A100 = (4300.0, 790_000.0), (1750.0, 260_000.0)  # GB/s, GFLOP/s
@@ -46,13 +46,12 @@ def test_shapes_have_their_parameters_and_every_pair_fits_on_the_fewest_gpus():
     assert sizes == pytest.approx(
         {"1b": 1_235_814_400, "8b": 8_030_261_248, "32b": 32_763_876_352, "70b": 70_553_706_496}, rel=2e-5
     )
-    assert len(pairs()) == len(GPUS) * len(MODELS)
     needed = {(gpu, model): gpus_needed(gpu, model) for gpu in GPUS for model in MODELS}
     assert {pair for pair, count in needed.items() if count == 8} == {(gpu, "70b") for gpu in ("rtx4090", "a10", "l4")}
     assert (needed["h100", "70b"], needed["h200", "70b"], needed["a100", "32b"]) == (4, 2, 1)
-    with pytest.raises(ProfileError, match="expected at least 4"):
+    with pytest.raises(InputError, match="expected at least 4"):
         find_pair("h100x2-70b")
-    with pytest.raises(ProfileError, match="no such gpu"):
+    with pytest.raises(InputError, match="no such gpu"):
         analytic_profile("b200", "8b")
     assert find_pair("results/h100-8b.json") is None
 
@@ -74,7 +73,7 @@ def test_a_published_name_is_the_nearest_folders_whatever_else_has_it(tmp_path: 
     (tmp_path / path.stem).mkdir()  # a folder of that name is no profile
     monkeypatch.setattr("specbench.profile.file._INSTALLED", PUBLISHED)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((InputError, ProfileError), match=path.stem):
+    with pytest.raises(InputError, match=path.stem):
         open_profile(path.stem)
     near.write_bytes(path.read_bytes())
     assert open_profile(path.stem) == read_profile(near)

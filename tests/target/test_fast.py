@@ -434,7 +434,7 @@ ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attenti
 def test_operations_of_a_forward_are_the_analytic_count(family):
     """Within 2 %: nothing is computed twice, and padding is all that a bucket adds."""
     model = build(family)
-    shape = ModelShape(**shape_of(model))
+    shape = shape_of(model)
     engine = fast_engine(model, compiled=False, pack=False)
     engine.start(list(range(100)), COUNT, Walk(None, 0), Needs(), Silent())
     for fed in (1, 8, 64):
