@@ -12,7 +12,6 @@ import pytest
 
 from scripts.tiny import __main__ as command
 from scripts.tiny.corpus import MAKERS, SHARES, documents, suite, write_suite
-from scripts.tiny.tasks import PROBLEMS, compose_problem
 from scripts.tiny.velsh import LEXICON
 from scripts.tiny.world import TOWNS, WORDS, article, join
 
@@ -31,25 +30,18 @@ def _mini() -> list[dict]:
 
 
 @pytest.mark.parametrize("task", MAKERS)
-def test_documents_are_fixed_by_the_seed(task: str) -> None:
-    first = [MAKERS[task](random.Random(seed)) for seed in range(50)]
-    second = [MAKERS[task](random.Random(seed)) for seed in range(50)]
-    assert first == second
-    assert len({document.turns for document in first}) > 45
-    assert {document.category for document in first} == {task}
-
-
-@pytest.mark.parametrize("task", MAKERS)
 def test_every_turn_has_one_finished_answer(task: str) -> None:
     rng, known = random.Random(3), {}
-    for _ in range(3000):
+    for _ in range(1000):
         document = MAKERS[task](rng)
+        assert document.category == task
         assert known.setdefault(document.turns, document.answers) == document.answers
         assert len(document.turns) == len(document.answers) == (2 if task == "multi-turn" else 1)
         for text in document.turns + document.answers:
             assert text == text.strip()
             assert text
             assert "{" not in text or task == "code"
+    assert len(known) > 900
 
 
 def test_arithmetic_is_right_and_small() -> None:
@@ -63,14 +55,6 @@ def test_arithmetic_is_right_and_small() -> None:
             assert sign != "/" or int(left) % int(right) == 0
             assert 0 <= int(result) < 100
         assert answer.endswith(f"The answer is {steps[-1][3]}.")
-
-
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_results_of_problems_are_those_of_the_last_step(problem) -> None:
-    rng = random.Random(2)
-    for _ in range(100):
-        _, steps, result = compose_problem(rng, problem)
-        assert int(STEP.findall(" ".join(steps))[-1][3]) == result
 
 
 def test_dictionary_is_bijective_and_shares_no_word() -> None:
@@ -124,15 +108,17 @@ def test_bundled_suite_has_the_format_of_spec_bench() -> None:
 def test_no_question_of_the_suite_is_in_the_corpus() -> None:
     asked = {question["turns"][0] for question in _mini()}
     assert all(document.held_out for document in suite())
-    sample = list(islice(documents(seed=1), 20_000))
+    sample = list(islice(documents(seed=1), 3_000))
     assert not any(document.held_out for document in sample)
     assert not asked & {turn for document in sample for turn in document.turns}
     assert {document.category for document in sample} == set(SHARES)
 
 
-def test_the_command_takes_the_kind_of_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_trains_a_bundled_head_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list = []
-    monkeypatch.setattr(command, "train_and_save", seen.append)
-    monkeypatch.setattr("sys.argv", ["tiny", "train", "head", "--kind", "mtp", "--steps", "9"])
+    monkeypatch.setitem(command.TRAINED, "tiny_mtp", (lambda settings: settings, command.TRAINED["tiny_mtp"][1]))
+    monkeypatch.setattr(command, "train_and_save", lambda *given: seen.append(given))
+    monkeypatch.setattr("sys.argv", ["tiny", "tiny_mtp", "--steps", "9", "--out", "there"])
     command.main()
-    assert [(given.what, given.kind, given.steps) for given in seen] == [("head", "mtp", 9)]
+    [(settings, folder)] = seen
+    assert (settings.kind, settings.passes, settings.steps, folder) == ("mtp", 3, 9, Path("there"))

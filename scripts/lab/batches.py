@@ -27,7 +27,7 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from methods.openvino_genai import OpenvinoBatches
-from scripts.lab.materials import load_engine, print_table
+from scripts.lab.materials import load_engine, print_table, take_turns, timed
 from specbench.decode.walk import Walk
 from specbench.input import whole_numbers
 from specbench.models.engine import SILENT, Batch, Engine
@@ -94,7 +94,7 @@ class TogetherBench:
         drawn: list[int] = np.roll(self._ids, -start)[:count].tolist()
         return drawn
 
-    def alone(self, nodes: int) -> float:
+    def alone(self, nodes: int) -> tuple[float]:
         """Return the time [s] per step of one request without a batch, with drafts of ``nodes``."""
         engine, draft, limit = self._engine, Draft.chain(self._draw(nodes)), self._answer
         engine.reserve(self._context + limit)
@@ -103,7 +103,7 @@ class TogetherBench:
         for _ in range(self._steps):
             engine.forward(draft)
             engine.settle(limit)
-        return (time.perf_counter() - start) / self._steps
+        return ((time.perf_counter() - start) / self._steps,)
 
     def together(self, batch: Batch, nodes: int) -> tuple[float, float]:
         """Return the time [s] per step of a batch with all its requests, and its part outside compiled forwards."""
@@ -129,11 +129,9 @@ class TogetherBench:
         room = min(self._context + self._answer, self._engine.context)
         batches = [self._engine.batch(size, room) for size in sizes]
         fed = [min(size * (1 + nodes), self._engine.max_nodes + 1) - 1 for size in sizes]
-        times = [
-            [*(self.alone(count) for count in (nodes, nodes, *fed))]
-            + [each for batch in batches for each in self.together(batch, nodes)]
-            for _ in range(blocks)
-        ]
+        calls: list[Callable[[], tuple[float, ...]]] = [partial(self.alone, count) for count in (nodes, nodes, *fed)]
+        calls += [partial(self.together, batch, nodes) for batch in batches]
+        times = [np.concatenate(turn) for turn in take_turns(calls, blocks)]
         own, again, wide, shared = np.split(np.array(times).T, [1, 2, 2 + len(sizes)])
         rows: list[list[object]] = [["without", f"{1e3 * np.median(own):.3f}", 1, 1, "", ""],
                 ["control", f"{1e3 * np.median(again):.3f}", f"{np.median(again / own):.3f}", "", "", ""]]  # fmt: skip
@@ -168,21 +166,16 @@ class TogetherBench:
         """
         self._engine.eos = frozenset()
 
-        def timed(call: Answers, prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], np.ndarray]:
-            start = np.array([time.perf_counter(), time.process_time()])
-            found = call(prompts, self._steps)
-            return found, np.array([time.perf_counter(), time.process_time()]) - start
-
         def rows() -> Iterator[list[object]]:
             for size in sizes:
-                prompts, ratios, same = [self._draw(self._context, number) for number in range(size)], [], True
-                for _ in range(blocks + 1):  # the first is not counted
-                    (ours, spent), (theirs, other), (_, again) = (
-                        timed(call, prompts) for call in (self.answer, answer, self.answer)
-                    )
-                    ratios.append((*other / spent, again[0] / spent[0]))
-                    same = same and ours == theirs
-                figures = (f"{ratio:.2f}" for ratio in np.median(ratios[1:], axis=0))
+                prompts = [self._draw(self._context, number) for number in range(size)]
+                calls = [partial(timed, partial(call, prompts, self._steps))
+                         for call in (self.answer, answer, self.answer)]  # fmt: skip
+                turns = take_turns(calls, blocks + 1)[1:]  # the first is not counted
+                times = np.array([[found[1:] for found in turn] for turn in turns])
+                theirs, again = times[:, 1] / times[:, 0], times[:, 2, :1] / times[:, 0, :1]
+                figures = (f"{ratio:.2f}" for ratio in np.median(np.hstack([theirs, again]), axis=0))
+                same = all(ours[0] == other[0] for ours, other, _ in turns)
                 yield [size, *figures, "yes" if same else "no"]
 
         columns = ("requests", "theirs over ours, clock", "processor", "ours again", "same ids")

@@ -1,4 +1,4 @@
-"""Show what the lossless check can find: rounding, the ties of sound engines, and which planted faults it finds.
+"""Show how far rounding moves logits, and which planted faults the lossless check finds.
 
     python -m scripts.lab judge suite.limit=3 decode.max_new_tokens=96 --dtypes float32 bfloat16
 
@@ -10,12 +10,11 @@ from __future__ import annotations
 import copy
 import random
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, cast
 
 import torch
-from scipy.stats import binomtest
 from torch import Tensor
 
 from scripts.lab.materials import print_table, random_model
@@ -28,8 +27,6 @@ from specbench.runs.job import job_of
 from specbench.runs.session import Session, set_stage
 from specbench.types import Draft, Needs, Step
 
-ANSWERS, TOKENS = (3, 10, 30), (1_000, 10_000, 30_000, 100_000)
-RATE = 1e-4  # of wrong tokens, in the table by tokens
 SHAPE = {
     "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 8,
     "num_key_value_heads": 4, "max_position_embeddings": 512, "initializer_range": 256**-0.5, "pad_token_id": 0,
@@ -191,39 +188,20 @@ def print_rounding(dtypes: Sequence[str], _settings: Sequence[str]) -> None:
     print_table(columns, rows, left=(0, 1))
 
 
-def print_sound(dtypes: Sequence[str], settings: Sequence[str]) -> None:
-    """Print the verdicts of the lossless check on engines without a fault."""
-
-    def rows() -> Iterator[list[object]]:
-        for name, kind in product(dtypes, ("fast", "eager")):
-            records, _ = decode(f"engine={kind}", "method=[pld,opt_tree,pearl]", f"model.dtype={name}", *settings)
-            yield [name, kind, *sound_cells(count_verdicts(records))]
-
-    columns = ("other ids than vanilla's", "ids", "ties", "largest gap", "violations", "close steps")
-    print_table(("dtype", "engine", *columns), rows(), left=(0, 1))
-
-
 def print_faults(dtypes: Sequence[str], settings: Sequence[str]) -> None:
-    """Print how many answers of a faulty engine, and so how many runs, are found; wrong tokens also by their number."""
-    rates: list[list[object]] = []
+    """Print how many answers with a fault are found, and of wrong tokens the share that are violations."""
 
     def rows() -> Iterator[list[object]]:
         for (title, (method, plant)), name in product(FAULTS.items(), dtypes):
             records, fault = decode("engine=fast", f"method=[{method}]", f"model.dtype={name}", *settings, plant=plant)
-            counts = count_verdicts([record for record in records if record.method == method])
-            if plant.chance < 1:
-                rates.append([title, name, *rate_cells(counts, fault.strikes)])
-            yield [title, name, *found_cells(counts)]
+            own = [record for record in records if record.method == method]
+            yield [title, name, *count_found(own, fault.strikes if plant.chance < 1 else 0)]
 
-    columns = ("answers", "other ids than vanilla's", "found", "in 1 answer [95 %]", f"in {ANSWERS[0]}")
-    print_table(("fault", "dtype", *columns, *map(str, ANSWERS[1:])), rows(), left=(0, 1))
-    print()
-    tokens = [f"{count:,}" for count in TOKENS]
-    heads = (f"one in {round(1 / RATE):,}", "dtype", "found of each", f"in {tokens[0]}")
-    print_table((*heads, *tokens[1:-1], f"{tokens[-1]} tokens"), rates, left=(0, 1))
+    columns = ("answers", "other ids than vanilla's", "found", "wrong tokens", "of these found")
+    print_table(("fault", "dtype", *columns), rows(), left=(0, 1))
 
 
-PARTS = {"rounding": print_rounding, "sound": print_sound, "faults": print_faults}
+PARTS = {"rounding": print_rounding, "faults": print_faults}
 
 
 def decode(*settings: str, plant: type[Fault] = Fault) -> tuple[list[CaseRecord], Fault]:
@@ -235,49 +213,13 @@ def decode(*settings: str, plant: type[Fault] = Fault) -> tuple[list[CaseRecord]
         return [record for records in blocks for record in records], fault
 
 
-def count_verdicts(records: Sequence[CaseRecord]) -> dict[str, float]:
-    """Return sums over records that were all checked.
-
-    diverged: answers with other ids than vanilla's. found: answers with a violation. worst_gap: a maximum.
-    """
+def count_found(records: Sequence[CaseRecord], wrong: int) -> list[object]:
+    """Count answers, those that differ from vanilla's, those with a violation, and the share of wrong tokens found."""
     verdicts = [record.lossless for record in records if record.lossless is not None]
     assert len(verdicts) == len(records), "a record was not checked"
-    sums = {key: sum(getattr(each, key) or 0 for each in verdicts) for key in ("ties", "violations", "close_steps")}
-    return sums | {
-        "answers": len(verdicts),
-        "ids": sum(each.positions for each in verdicts),
-        "diverged": sum(not each.equal for each in verdicts),
-        "found": sum(each.violations > 0 for each in verdicts),
-        "worst_gap": max(each.worst_gap for each in verdicts),
-        "steps": sum(len(turn.accept) for record in records for turn in record.turns),
-    }
-
-
-def sound_cells(counts: Mapping[str, float]) -> list[object]:
-    """Return the cells of the table of sound engines."""
-    gap, close = f"{counts['worst_gap']:.2g}", f"{counts['close_steps'] / counts['steps']:.2%}"
-    diverged = f"{counts['diverged']} of {counts['answers']}"
-    return [diverged, counts["ids"], counts["ties"], gap, counts["violations"], close]
-
-
-def found_cells(counts: Mapping[str, Any]) -> list[object]:
-    """Return the cells of the table of faults: the chance to find an answer, by Wilson's interval, and a run."""
-    share = counts["found"] / counts["answers"]
-    bounds = binomtest(counts["found"], counts["answers"]).proportion_ci(method="wilson")
-    chances = (f"{chance_of_finding(share, answers):.0%}" for answers in ANSWERS)
-    interval = f"{share:.0%} [{bounds.low:.0%}, {bounds.high:.0%}]"
-    return [counts["answers"], counts["diverged"], counts["found"], interval, *chances]
-
-
-def rate_cells(counts: Mapping[str, float], strikes: int) -> list[str]:
-    """Return the cells of the table by tokens. strikes: the number of wrong tokens."""
-    share = counts["violations"] / strikes
-    return [f"{share:.0%}", *(f"{chance_of_finding(RATE * share, tokens):.0%}" for tokens in TOKENS)]
-
-
-def chance_of_finding(share: float, count: int) -> float:
-    """Return the chance to find one of ``count`` independent answers or tokens, each found with probability share."""
-    return 1 - (1 - share) ** count
+    diverged, found = sum(not each.equal for each in verdicts), sum(each.violations > 0 for each in verdicts)
+    share = f"{sum(each.violations for each in verdicts) / wrong:.0%}" if wrong else ""
+    return [len(verdicts), diverged, found, wrong or "", share]
 
 
 @torch.inference_mode()

@@ -1,9 +1,10 @@
-"""Shared parts of the lab's commands: loaded engines, random models, generated tokens, and Markdown tables."""
+"""Shared parts of the lab's commands: loaded engines, random models, generated tokens, turns, and Markdown tables."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from specbench.runs.job import Job
 
 MIB = 1 << 20
+Result = TypeVar("Result")
 
 
 def load_target(overrides: Sequence[str]) -> tuple[Job, Any]:
@@ -45,6 +47,35 @@ def random_model(family: str, sizes: Mapping[str, Any], dtype: torch.dtype, devi
     config = AutoConfig.for_model(family, **sizes)
     with torch.device(device):
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
+
+
+def take_turns(calls: Sequence[Callable[[], Result]], rounds: int, turned: bool = False) -> list[list[Result]]:
+    """Make all calls in every round, in an order by which a drift of the machine affects them alike.
+
+    Two calls are made in the order A B, B A, B A, A B, and so on: in every two rounds, forwards and backwards.
+
+    Args:
+        calls: A, B, and so on.
+        rounds: How often each is made.
+        turned: Begin backwards.
+
+    Returns:
+        The results: a list per round, in the order of ``calls``.
+    """
+    found = []
+    for number in range(rounds):
+        places = list(range(len(calls)))
+        backwards = ((number + 1) // 2 + turned) % 2
+        results = {place: calls[place]() for place in (places[::-1] if backwards else places)}
+        found.append([results[place] for place in places])
+    return found
+
+
+def timed(call: Callable[[], Result]) -> tuple[Result, float, float]:
+    """Return the result of a call, its wall time, and the processor time of all threads of this process [s]."""
+    start, start_cpu = time.perf_counter(), time.process_time()
+    result = call()
+    return result, time.perf_counter() - start, time.process_time() - start_cpu
 
 
 def repeating_tokens(count: int, vocab: int, seed: int = 0) -> list[int]:

@@ -22,15 +22,16 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
 
-from scripts.lab.materials import print_table
+from scripts.lab.materials import print_table, take_turns
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.measure.clock import Clock, without_collector
 from specbench.models.engine import Engine
@@ -60,6 +61,7 @@ RUNTIMES: Mapping[str, tuple[str, ...]] = {
     "speculative_sampling:openvino_genai_draft": (),
 }
 MODULES = {"ort_genai": "onnxruntime_genai", "openvino_genai": "openvino_genai", "ctranslate2": "ctranslate2"}
+FASTER, SLOWER, NONE = "faster", "slower", "no difference shown"
 _SAME = {"constant": "fixed"}  # a value's name in transformers -> its name here
 
 
@@ -91,52 +93,22 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
     if "hf_compiled" in names:  # without slots that are never used
         job = job_of([*settings, f"method.hf_compiled.length={max(map(len, prompts)) + given.tokens}"])
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
-    methods, found = {entry.name: entry.method for entry in job.entries}, []
+    methods = {entry.name: entry.method for entry in job.entries}
     for pair in pairs:
         require_equal(pair, *(methods[name] for name in pair_named(pair)))
+    rows: list[list[str]] = []
     with set_stage(job) as stage:
+        device = stage.target.device
         for pair in pairs:
-            sides = {name: methods[name] for name in pair_named(pair)}
-            timed = time_pair(stage.engine, stage.target.device, sides, prompts, given.blocks, given.tokens)
-            found.append(compare(*timed, cpu=stage.target.device.type == "cpu"))
+            sides = [methods[name] for name in pair_named(pair)]
+            timed = time_pair(stage.engine, device, sides, prompts, given.blocks, given.tokens)
+            rows += pair_rows(pair.replace(":", ", "), *timed, cpu=device.type == "cpu")
     about = {"model": job.source.card.name, "engine": given.engine, "dtype": job.source.card.dtype,
              "tokens": given.tokens, "prompts": len(prompts), "blocks": given.blocks,
              "threads": torch.get_num_threads()}  # fmt: skip
     print(" ".join(f"{key}={value}" for key, value in about.items()) + "\n")
-    print_peers(found)
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """The requests of one side. wall_s, cpu_s: (P, R, 2) [s] of P prompts in R rounds, the first and the second run.
-
-    cpu_s: of all threads of the process. tokens: (P,) emitted. ids: the emitted tokens, a tuple per prompt.
-    mat: tokens per decode step; NaN if no request had a step.
-    """
-
-    name: str
-    wall_s: Floats
-    cpu_s: Floats
-    tokens: Floats
-    ids: tuple[tuple[int, ...], ...]
-    mat: float
-
-
-class CpuClock(Clock):
-    """A clock that also measures the processor time of the request, of all threads together."""
-
-    wall_s = cpu_s = 0.0
-
-    def start(self) -> None:
-        """Reset both clocks; the processor's first, so that the time to read it is in neither."""
-        self._cpu_ns = time.process_time_ns()
-        super().start()
-
-    def elapsed(self) -> float:
-        """Return the wall time [s] since ``start``; the last reading counts as the request's time."""
-        self.wall_s = super().elapsed()
-        self.cpu_s = (time.process_time_ns() - self._cpu_ns) * 1e-9
-        return self.wall_s
+    columns = ("pair", "same ids", "MAT, ours / peer", "peer / ours", "ours A/A", "peer A/A", "verdict")
+    print_table(columns, rows, left=(0, 6))
 
 
 def pair_named(text: str) -> tuple[str, str]:
@@ -172,52 +144,75 @@ def require_equal(text: str, ours: Any, peer: Any) -> None:
             raise InputError(f"method.{peer_name}.{name}={found}: expected {wanted}, as method.{ours_name}.{name} is")
 
 
+class CpuClock(Clock):
+    """A clock that also measures the processor time of the request, of all threads together."""
+
+    wall_s = cpu_s = 0.0
+
+    def start(self) -> None:
+        """Reset both clocks; the processor's first, so that the time to read it is in neither."""
+        self._cpu_ns = time.process_time_ns()
+        super().start()
+
+    def elapsed(self) -> float:
+        """Return the wall time [s] since ``start``; the last reading counts as the request's time."""
+        self.wall_s = super().elapsed()
+        self.cpu_s = (time.process_time_ns() - self._cpu_ns) * 1e-9
+        return self.wall_s
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The requests of one side. wall_s, cpu_s: (P, R, 2) [s] of P prompts in R rounds, the first and the second run.
+
+    cpu_s: of all threads of the process. ids: the emitted tokens, a tuple per prompt. mat: tokens per decode step; NaN
+    if no request had a step.
+    """
+
+    wall_s: Floats
+    cpu_s: Floats
+    ids: tuple[tuple[int, ...], ...]
+    mat: float
+
+    @property
+    def tokens(self) -> Floats:
+        """(P,) emitted tokens."""
+        return np.array([len(ids) for ids in self.ids], float)
+
+
 def time_pair(
-    engine: Engine, device: torch.device, sides: Mapping[str, Any], prompts: Sequence[Sequence[int]], rounds: int,
+    engine: Engine, device: torch.device, sides: Sequence[Any], prompts: Sequence[Sequence[int]], rounds: int,
     limit: int,
-) -> tuple[Timed, Timed]:  # fmt: skip
-    """Time every prompt ``rounds`` times under both methods, first against second. sides: two bound methods by name.
+) -> list[Timed]:  # fmt: skip
+    """Time every prompt ``rounds`` times under both methods, first against second. sides: two bound methods.
 
     A round is A B B A, the next one B A A B. limit: the most tokens to emit. Both methods are reset before every
     request, and decode the longest prompt before the first timed one.
     """
     clock = CpuClock(device)
-    wall_s, cpu_s = np.empty((2, 2, len(prompts), rounds, 2))
-    outs: tuple[list[Transcript], list[Transcript]] = ([], [])
 
-    def decode_once(side: int, prompt: Sequence[int]) -> Transcript:
-        method = [*sides.values()][side]
+    def decode_once(method: Any, prompt: Sequence[int]) -> tuple[Transcript, float, float]:
         method.reset()
-        return decode(engine, method, Request(prompt, limit, None, 0), clock)
+        out = decode(engine, method, Request(prompt, limit, None, 0), clock)
+        return out, clock.wall_s, clock.cpu_s
 
-    for side in (0, 1):
-        decode_once(side, max(prompts, key=len))
+    for method in sides:
+        decode_once(method, max(prompts, key=len))
+    found = []  # by prompt, turn and side
     for place, prompt in enumerate(prompts):
         with without_collector():
-            for number in range(rounds):
-                for turn, side in enumerate((1, 0, 0, 1) if (place + number) % 2 else (0, 1, 1, 0)):
-                    out = decode_once(side, prompt)
-                    wall_s[side, place, number, turn // 2] = clock.wall_s
-                    cpu_s[side, place, number, turn // 2] = clock.cpu_s
-                    if number == 0 and turn < 2:
-                        outs[side].append(out)
-
-    def collect(side: int, name: str) -> Timed:
-        steps = [count for out in outs[side] for count in out.accept]
-        tokens = np.array([len(out.ids) for out in outs[side]], float)
+            found.append(take_turns([partial(decode_once, method, prompt) for method in sides], 2 * rounds, place % 2))
+    timed = []
+    for side in range(len(sides)):
+        outs = [turns[0][side][0] for turns in found]
+        times = np.array([[turn[side][1:] for turn in turns] for turns in found]).reshape(len(prompts), rounds, 2, 2)
+        steps = [count for out in outs for count in out.accept]
         mat = statistics.fmean(steps) if steps else float("nan")
-        return Timed(name, wall_s[side], cpu_s[side], tokens, tuple(tuple(out.ids) for out in outs[side]), mat)
-
-    ours, peer = sides
-    return collect(0, ours), collect(1, peer)
+        timed.append(Timed(times[..., 0], times[..., 1], tuple(tuple(out.ids) for out in outs), mat))
+    return timed
 
 
-FASTER, SLOWER, NONE = "faster", "slower", "no difference shown"
-WALL, CPU = "wall", "cpu"
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(NamedTuple):
     """The peer's time per token over ours. ours, peer: each side's first runs over its second (A/A)."""
 
     value: Estimate
@@ -241,26 +236,11 @@ class Ratio:
         return SLOWER if value.high < 1 and value.value < 1 / spread else NONE
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A compared pair. ratios: by ``cpu`` and ``wall``, or by ``wall`` alone. equal: prompts with equal ids."""
+def compare(ours: Timed, peer: Timed, cpu: bool = True) -> tuple[dict[str, Ratio], str]:
+    """Compare by medians of wall time. cpu: also by minima of processor time, if the work is done on the CPU.
 
-    ours: str
-    peer: str
-    ratios: dict[str, Ratio]
-    equal: int
-    prompts: int
-    mat: tuple[float, float]
-
-    @property
-    def verdict(self) -> str:
-        """The verdict of all measures; NONE if they disagree."""
-        found = {ratio.verdict for ratio in self.ratios.values()}
-        return found.pop() if len(found) == 1 else NONE
-
-
-def compare(ours: Timed, peer: Timed, cpu: bool = True) -> Comparison:
-    """Compare by medians of wall time. cpu: also by minima of processor time, if the work is done on the CPU."""
+    Returns the ratios by ``cpu`` and ``wall``, and the verdict of all, which is NONE if they disagree.
+    """
 
     def ratio(ours_s: Floats, peer_s: Floats, pick: Callable[..., Any]) -> Ratio:
         """Pick a prompt's time from its runs. An A/A ratio has half the runs on either side."""
@@ -271,25 +251,22 @@ def compare(ours: Timed, peer: Timed, cpu: bool = True) -> Comparison:
         mine, theirs = pick(ours_s, axis=(1, 2)), pick(peer_s, axis=(1, 2))
         return Ratio(speedup(theirs, peer.tokens, mine, ours.tokens), *again)
 
-    ratios = {CPU: ratio(ours.cpu_s, peer.cpu_s, np.min)} if cpu else {}
-    ratios[WALL] = ratio(ours.wall_s, peer.wall_s, np.median)
-    equal = sum(one == other for one, other in zip(ours.ids, peer.ids, strict=True))
-    return Comparison(ours.name, peer.name, ratios, equal, len(ours.ids), (ours.mat, peer.mat))
+    ratios = {"cpu": ratio(ours.cpu_s, peer.cpu_s, np.min)} if cpu else {}
+    ratios["wall"] = ratio(ours.wall_s, peer.wall_s, np.median)
+    verdicts = {each.verdict for each in ratios.values()}
+    return ratios, verdicts.pop() if len(verdicts) == 1 else NONE
 
 
-def print_peers(found: Sequence[Comparison]) -> None:
-    """Print one row per pair and measure; the pair's verdict is in its last row."""
+def pair_rows(pair: str, ours: Timed, peer: Timed, cpu: bool = True) -> list[list[str]]:
+    """Return the row of each measure; the first one has ids and MAT, the last one the verdict."""
 
     def cell(one: Estimate) -> str:
         return f"{one.value:.3f}" + (f" [{one.low:.3f}, {one.high:.3f}]" if one.low is not None else "")
 
-    rows = []
-    for each in found:
-        mat = " / ".join("" if math.isnan(value) else f"{value:.2f}" for value in each.mat)
-        for name, ratio in each.ratios.items():
-            estimates = map(cell, (ratio.value, ratio.ours, ratio.peer))
-            rows.append([f"{each.ours}, {each.peer}: {name}", "", "", *estimates, ""])
-        rows[-len(each.ratios)][1:3] = f"{each.equal} of {each.prompts}", mat
-        rows[-1][-1] = each.verdict
-    columns = ("pair", "same ids", "MAT, ours / peer", "peer / ours", "ours A/A", "peer A/A", "verdict")
-    print_table(columns, rows, left=(0, 6))
+    ratios, verdict = compare(ours, peer, cpu)
+    rows = [[f"{pair}: {name}", "", "", *map(cell, ratio), ""] for name, ratio in ratios.items()]
+    equal = sum(one == other for one, other in zip(ours.ids, peer.ids, strict=True))
+    mat = " / ".join("" if math.isnan(each.mat) else f"{each.mat:.2f}" for each in (ours, peer))
+    rows[0][1:3] = f"{equal} of {len(ours.ids)}", mat
+    rows[-1][-1] = verdict
+    return rows

@@ -1,22 +1,21 @@
-r"""Write the bundled corpus, or train a bundled model, a head, or the draft model that drafts in parallel.
+"""Write the bundled suite, corpus or tokenizer, or train a bundled model or head.
 
-    python -m scripts.tiny corpus suite
-    python -m scripts.tiny corpus corpus corpus.jsonl --count 1000 --seed 2
-    python -m scripts.tiny train model --name tiny_draft
-    python -m scripts.tiny train head --kind eagle3 --name tiny_eagle3 --intermediate 160 --steps 1400
-    python -m scripts.tiny train head --kind mtp --name tiny_mtp --steps 900
-    python -m scripts.tiny train head --kind p_eagle --name tiny_p_eagle --intermediate 160 --steps 700 --rows 1 \
-        --passes 7
-    python -m scripts.tiny train pard
+    python -m scripts.tiny suite
+    python -m scripts.tiny corpus --out corpus.jsonl --count 1000 --seed 2
+    python -m scripts.tiny tokenizer --out FOLDER
+    python -m scripts.tiny tiny_eagle3
 
-Set ``OMP_WAIT_POLICY=PASSIVE`` on a machine with other work; otherwise waiting threads keep the other cores busy.
+Without --out the result replaces the bundled files, and the corpus is ``corpus.jsonl`` here. The README of a result is
+written by hand, from the figures that the training prints. Set ``OMP_WAIT_POLICY=PASSIVE`` on a machine with other
+work; otherwise waiting threads keep the other cores busy.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ import torch
 
 from scripts.tiny.corpus import write_corpus, write_suite
 from scripts.tiny.heads import HeadSettings, new_head
-from scripts.tiny.model import PardSettings, new_model, new_pard
+from scripts.tiny.model import new_model, new_pard
 from scripts.tiny.train import (
     ASSETS,
     Trainee,
@@ -36,63 +35,67 @@ from scripts.tiny.train import (
     train_tokenizer,  # fmt: skip
 )
 
-TRAINED: dict[str, tuple[type[TrainingSettings], Callable[[Any], Trainee]]] = {
-    "model": (TrainingSettings, new_model),
-    "head": (HeadSettings, new_head),
-    "pard": (PardSettings, new_pard),
-}
+SHAPES = {
+    "tiny": {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 5, "num_attention_heads": 8,
+             "num_key_value_heads": 4},
+    "tiny_draft": {"hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2, "num_attention_heads": 4,
+                   "num_key_value_heads": 2},
+}  # fmt: skip
+TRAINED: dict[str, tuple[Callable[[Any], Trainee], TrainingSettings]] = {
+    **{name: (partial(new_model, shape), TrainingSettings()) for name, shape in SHAPES.items()},
+    "tiny_eagle": (new_head, HeadSettings(kind="eagle")),
+    "tiny_mtp": (new_head, HeadSettings(kind="mtp", steps=900)),
+    "tiny_eagle3": (new_head, HeadSettings(kind="eagle3", intermediate=160, steps=1400)),
+    "tiny_p_eagle": (new_head, HeadSettings(kind="p_eagle", intermediate=160, steps=700, rows=1, passes=7)),
+    "tiny_pard": (
+        new_pard,
+        TrainingSettings(1500, warmup=20, decay=0.7, rows=2, length=384, prompt_weight=0, matrix_rate=0.01, rate=0.002,
+                         seed=21),
+    ),
+}  # fmt: skip
 LOG_EVERY = 25
 
 
 def main() -> None:
     """Read the options, and write or train."""
-    parser = argparse.ArgumentParser(
-        "python -m scripts.tiny", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    tasks = parser.add_subparsers(dest="task", required=True)
-    trained = tasks.add_parser("train", help="a model, a head or the parallel draft model")
-    kinds = trained.add_subparsers(dest="what", required=True)
-    for name, (settings, _) in TRAINED.items():
-        kind = kinds.add_parser(name)
-        for field in fields(settings):
-            kind.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
-        kind.add_argument("--threads", type=int, default=1)
-        kind.add_argument("--assets", type=Path, default=ASSETS, help="parent folder of the result")
-    kinds = tasks.add_parser("corpus", help="suite, corpus or tokenizer").add_subparsers(dest="what", required=True)
-    suite = kinds.add_parser("suite", help="the question suite, in Spec-Bench's format")
-    suite.add_argument("--path", type=Path, default=ASSETS / "mini" / "question.jsonl")
-    suite.add_argument("--per-task", type=int, default=10)
-    corpus = kinds.add_parser("corpus", help="training conversations as chat messages, one per line")
-    corpus.add_argument("path", type=Path)
-    corpus.add_argument("--count", type=int, default=10_000)
-    corpus.add_argument("--seed", type=int, default=1)
-    kinds.add_parser("tokenizer", help="the tokenizer of the bundled models").add_argument("path", type=Path)
+    verbatim = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m scripts.tiny", description=__doc__, formatter_class=verbatim)
+    parser.add_argument("what", choices=("suite", "corpus", "tokenizer", *TRAINED))
+    parser.add_argument("--out", type=Path, help="file or folder of the result")
+    parser.add_argument("--count", type=int, default=10_000, help="conversations of the corpus")
+    parser.add_argument("--seed", type=int, default=1, help="of the corpus")
+    parser.add_argument("--steps", type=int, help="of the training, to try it out")
     given = parser.parse_args()
-    if given.task == "train":
-        train_and_save(given)
+    if given.what == "suite":
+        path = given.out or ASSETS / "mini" / "question.jsonl"
+        print(f"{write_suite(path)} questions in {path}")
+    elif given.what == "corpus":
+        path = given.out or Path("corpus.jsonl")
+        print(f"{write_corpus(path, given.count, given.seed)} conversations in {path}")
     elif given.what == "tokenizer":
-        save_tokenizer(train_tokenizer(), given.path)
-    elif given.what == "suite":
-        print(f"{write_suite(given.path, given.per_task)} questions in {given.path}")
+        save_tokenizer(train_tokenizer(), given.out or ASSETS / "tiny")
     else:
-        print(f"{write_corpus(given.path, given.count, given.seed)} conversations in {given.path}")
+        torch.set_num_threads(1)
+        make, settings = TRAINED[given.what]
+        settings = replace(settings, steps=given.steps or settings.steps)
+        train_and_save(make(settings), given.out or ASSETS / given.what)
 
 
-def train_and_save(given: argparse.Namespace) -> None:
-    """Train, print the progress, and write files and card."""
-    torch.set_num_threads(given.threads)
-    settings, make = TRAINED[given.what]
-    trainee = make(settings(**{field.name: getattr(given, field.name) for field in fields(settings)}))
+def train_and_save(trainee: Trainee, folder: Path) -> None:
+    """Train, print the progress, write the files, and print the figures that the README of the result states."""
     recent: list[list[float]] = []
+    seconds = 0.0
     for step, seconds, figures in train(trainee):
         recent.append(figures)
         if step % LOG_EVERY == 0:
             print(f"step {step} seconds {seconds:.0f}", *(f"{mean:.3f}" for mean in means(recent)), flush=True)
             recent.clear()
-    found = held_out_figures(trainee)
-    folder = given.assets / given.name
-    trainee.save(folder, seconds, found)
-    print(f"{folder}: on held-out answers", *(f"{figure:.3f}" for figure in found))
+    found, settings = held_out_figures(trainee), trainee.settings
+    parameters = sum(weight.numel() for weight in trainee.module.parameters())
+    trainee.save(folder)
+    print(settings)
+    print(f"{parameters:,} parameters, {settings.steps * settings.rows * settings.length:,} tokens, {seconds:.0f} s")
+    print("on held-out answers, loss or shares by depth:", *(f"{figure:.4f}" for figure in found))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from scripts.tiny.corpus import documents
-from scripts.tiny.train import ASSETS, CARDS, PackedBatch, Trainee, TrainingSettings, pack, separate, write_card
+from scripts.tiny.train import ASSETS, PackedBatch, Trainee, TrainingSettings, pack, separate
 
 FUSED = (1, 3, 4)  # hidden states that an EAGLE-3 head of this five-layer target fuses
+REGRESSION = 0.2  # weight of the feature loss
+NOISE = 0.1  # half the width of the noise on features
 
 
 class _Attention(nn.Module):
@@ -224,15 +227,13 @@ def attend(query: Tensor, past: list[tuple[Tensor, Tensor]], seen: Tensor) -> Te
 
 @dataclass(frozen=True)
 class HeadSettings(TrainingSettings):
-    """The settings of a head's training.
+    """The settings of a head's training, whose loss counts answers only; the defaults are those of ``tiny_eagle``.
 
     kind: eagle (the shape of EAGLE-1 and -2) | mtp | eagle3 | p_eagle; the last two have ``vocabulary`` tokens in their
     output head.
-    passes: unrolled depths. regression: weight of the feature loss. noise: half the width of the noise on features.
-    intermediate: width of the layer's MLP. prompt_weight: 0, so the loss counts answers only.
+    passes: unrolled depths. intermediate: width of the layer's MLP.
     """
 
-    name: str = "tiny_eagle"
     kind: str = "eagle"
     vocabulary: int = 1024
     steps: int = 2300
@@ -245,8 +246,6 @@ class HeadSettings(TrainingSettings):
     prompt_weight: float = 0.0
     seed: int = 11
     passes: int = 3
-    regression: float = 0.2
-    noise: float = 0.1
     intermediate: int = 512
 
 
@@ -279,10 +278,8 @@ def new_head(settings: HeadSettings) -> Trainee:
         ranked = used.bincount(minlength=len(tokenizer)).sort(descending=True, stable=True).indices
         ids = ranked[: settings.vocabulary].sort().values
         head = {"eagle3": Eagle3Module, "p_eagle": PEagleModule}[settings.kind](config, target, ids)
-    return Trainee(
-        settings, tokenizer, head, lambda batch: loss_of(head, target, batch, settings),
-        lambda folder, seconds, shares: save_head(head, target, folder, settings, seconds, shares),
-    )  # fmt: skip
+    loss = partial(loss_of, head, target, settings=settings)
+    return Trainee(settings, tokenizer, head, loss, partial(save_head, head, config))
 
 
 def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSettings) -> tuple[Tensor, list[float]]:
@@ -292,7 +289,7 @@ def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSe
         states = target.model(batch.ids, **seen, use_cache=False, output_hidden_states=True).hidden_states
         embedded = functional.pad(target.get_input_embeddings()(batch.ids)[:, 1:], (0, 0, 0, 1))
     truth, ids = states[-1].float(), head.ids
-    noise = settings.noise if head.training else 0.0
+    noise = NOISE if head.training else 0.0
     noisy = [state.float() + (torch.rand(state.shape) * 2 - 1) * noise for state in states]
     total, right = truth.new_zeros(()), []
     with torch.autocast("cpu", torch.bfloat16):
@@ -306,14 +303,12 @@ def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSe
         right.append(((best if ids is None else ids[best]) == wanted).float().mean().item())
         total = total + functional.cross_entropy(guess, probs if ids is None else probs[:, ids])
         if ids is None:
-            total = total + settings.regression * functional.smooth_l1_loss(made.float(), meant)
+            total = total + REGRESSION * functional.smooth_l1_loss(made.float(), meant)
     return total / settings.passes, right
 
 
-def save_head(
-    head: EagleModule, target: Any, folder: Path, settings: HeadSettings, seconds: float, shares: list[float]
-) -> None:
-    """Write weights in half precision, ``config.json``, and a card that describes how they were made."""
+def save_head(head: EagleModule, config: LlamaConfig, folder: Path) -> None:
+    """Write weights in half precision and ``config.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     half = {
         name: weight.detach().half().contiguous() if weight.is_floating_point() else weight
@@ -321,11 +316,4 @@ def save_head(
     }
     save_file(half, folder / "model.safetensors")
     (folder / "model.safetensors").chmod(0o644)
-    head_config(target, settings).to_json_file(folder / "config.json")
-    format, methods, stored = CARDS[settings.kind]
-    figures = {
-        "depths unrolled in training": settings.passes,
-        "its best token is the target's, on held-out answers, at depths 1, 2 ...": shares,
-    }
-    about = CARDS["head"].format(format=format, methods=methods)
-    write_card(folder, f"head --kind {settings.kind}", settings, head, seconds, about, figures, stored)
+    config.to_json_file(folder / "config.json")

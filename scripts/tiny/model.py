@@ -8,7 +8,8 @@ the text up to its token and the masks before it, and predicts the text's token 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +18,18 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from scripts.tiny.train import (
-    ASSETS,
-    CARDS,
-    CONTEXT,
-    PackedBatch,
-    Trainee,
-    TrainingSettings,
-    save_tokenizer,
-    separate,  # fmt: skip
-    write_card,
-)
+from scripts.tiny.train import ASSETS, CONTEXT, PackedBatch, Trainee, TrainingSettings, save_tokenizer, separate
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "tiny": {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 5, "num_attention_heads": 8,
-             "num_key_value_heads": 4},
-    "tiny_draft": {"hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2, "num_attention_heads": 4,
-                   "num_key_value_heads": 2},
-}  # fmt: skip
+CHAIN, ANCHORS = 12, 64  # drafted tokens, one more than masks; sampled tokens of a sequence
+MASK = 0  # the id of the mask token, which is the padding
 
 
-def new_model(settings: TrainingSettings) -> Trainee:
-    """Make an untrained model of one of the shapes, compiled for its training, with the bundled tokenizer."""
+def new_model(shape: Mapping[str, int], settings: TrainingSettings) -> Trainee:
+    """Make an untrained model of a shape, compiled for its training, with the bundled tokenizer."""
     tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
     torch.manual_seed(settings.seed)
     ends: dict[str, Any] = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": CONTEXT, **SHAPES[settings.name]}
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": CONTEXT, **shape}
     model = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **ends, **sizes))  # tied to keep the model small
     model.generation_config.update(**ends)
     forward = torch.compile(model)
@@ -61,14 +48,7 @@ def new_model(settings: TrainingSettings) -> Trainee:
         loss = (losses * weights).sum() / weights.sum()
         return loss, [loss.item()]
 
-    def save(folder: Path, seconds: float, figures: list[float]) -> None:
-        save_half(model, tokenizer, folder)
-        about, more = CARDS["model"].format(role=CARDS[settings.name]), CARDS["trained"].format(length=settings.length)
-        more += f"\n\n{CARDS['datastore']}" if settings.name == "tiny" else ""
-        rows = {"loss on held-out answers (nats per token)": f"{figures[0]:.4f}"}
-        write_card(folder, "model", settings, model, seconds, about, rows, more)
-
-    return Trainee(settings, tokenizer, model, loss_of, save)
+    return Trainee(settings, tokenizer, model, loss_of, partial(save_half, model, tokenizer))
 
 
 def save_half(model: Any, tokenizer: Any, folder: Path) -> None:
@@ -78,37 +58,15 @@ def save_half(model: Any, tokenizer: Any, folder: Path) -> None:
     save_tokenizer(tokenizer, folder)
 
 
-@dataclass(frozen=True)
-class PardSettings(TrainingSettings):
-    """The settings of PARD's training.
-
-    chain: drafted tokens, one more than masks. anchors: sampled tokens of a sequence. mask: the id of the mask token.
-    """
-
-    name: str = "tiny_pard"
-    steps: int = 1500
-    warmup: int = 20
-    decay: float = 0.7
-    rows: int = 2
-    length: int = 384
-    prompt_weight: float = 0.0
-    matrix_rate: float = 0.01
-    rate: float = 0.002
-    seed: int = 21
-    chain: int = 12
-    anchors: int = 64
-    mask: int = 0
-
-
-def with_masks(batch: PackedBatch, settings: PardSettings) -> tuple[PackedBatch, Tensor, Tensor]:
+def with_masks(batch: PackedBatch) -> tuple[PackedBatch, Tensor, Tensor]:
     """Append chains of masks to a batch.
 
     Returns the longer batch, the attention mask (rows, 1, length, length), and labels (rows, length), -100 for tokens
     that do not count.
     """
     rows, text = batch.ids.shape
-    depth = torch.arange(1, settings.chain)
-    anchors = torch.stack([torch.randperm(text - settings.chain)[: settings.anchors] for _ in range(rows)])
+    depth = torch.arange(1, CHAIN)
+    anchors = torch.stack([torch.randperm(text - CHAIN)[:ANCHORS] for _ in range(rows)])
     places = (anchors[..., None] + depth).flatten(1)
     last = anchors.repeat_interleave(len(depth), 1)
     labels = torch.cat([torch.arange(1, text).expand(rows, -1), torch.zeros(rows, 1, dtype=torch.long), places + 1], 1)
@@ -120,16 +78,16 @@ def with_masks(batch: PackedBatch, settings: PardSettings) -> tuple[PackedBatch,
     seen[:, :, :text, :text] = separate(batch.positions)
     seen[:, 0, text:, :text] = seen[:, 0, :text, :text].gather(1, last[..., None].expand(-1, -1, text))
     chain = torch.ones(len(depth), len(depth), dtype=torch.bool).tril()
-    seen[:, :, text:, text:] = torch.block_diag(*[chain] * settings.anchors).bool()
-    masks = torch.full_like(places, settings.mask)
+    seen[:, :, text:, text:] = torch.block_diag(*[chain] * ANCHORS).bool()
+    masks = torch.full_like(places, MASK)
     positions = torch.cat([batch.positions, batch.positions.gather(1, last) + places - last], 1)
     whole = PackedBatch(torch.cat([batch.ids, masks], 1), weight, positions)
     return whole, seen, meant.masked_fill(weight == 0, -100)
 
 
-def pard_loss(model: Any, batch: PackedBatch, settings: PardSettings) -> tuple[Tensor, list[float]]:
+def pard_loss(model: Any, batch: PackedBatch) -> tuple[Tensor, list[float]]:
     """Return the loss of a batch, and for each place of a chain the share of answer tokens that are ranked first."""
-    whole, seen, labels = with_masks(batch, settings)
+    whole, seen, labels = with_masks(batch)
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(
             input_ids=whole.ids, position_ids=whole.positions, attention_mask=seen, use_cache=False
@@ -137,25 +95,17 @@ def pard_loss(model: Any, batch: PackedBatch, settings: PardSettings) -> tuple[T
     loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
     text, right = batch.ids.shape[1], logits.argmax(-1) == labels
     parts = [(right[:, :text], labels[:, :text])]
-    parts += [(right[:, text + at :: settings.chain - 1], labels[:, text + at :: settings.chain - 1])
-              for at in range(settings.chain - 1)]  # fmt: skip
+    parts += [(right[:, text + at :: CHAIN - 1], labels[:, text + at :: CHAIN - 1])
+              for at in range(CHAIN - 1)]  # fmt: skip
     return loss, [found[wanted >= 0].float().mean().item() for found, wanted in parts]
 
 
-def new_pard(settings: PardSettings) -> Trainee:
+def new_pard(settings: TrainingSettings) -> Trainee:
     """Load the bundled draft model, to continue its training."""
     folder = ASSETS / "tiny_draft"
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
-    def save(folder: Path, seconds: float, shares: list[float]) -> None:
-        model.config.pard_token = settings.mask
-        save_half(model, tokenizer, folder)
-        figures = {
-            "tokens of a chain; chains a sequence": f"{settings.chain}; {settings.anchors}",
-            "its best token is the text's, on held-out answers, at places 1, 2 ...": shares,
-        }
-        write_card(folder, "pard", settings, model, seconds, CARDS["pard"], figures)
-
+    model.config.pard_token = MASK
     torch.manual_seed(settings.seed)
-    return Trainee(settings, tokenizer, model, lambda batch: pard_loss(model, batch, settings), save)
+    return Trainee(settings, tokenizer, model, partial(pard_loss, model), partial(save_half, model, tokenizer))

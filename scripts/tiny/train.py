@@ -1,4 +1,4 @@
-"""Training on the bundled world: the tokenizer, packed batches of conversations, the loop, and the card of the result.
+"""Training on the bundled world: the tokenizer, packed batches of conversations, the loop, and held-out figures.
 
 The chat template ends a prompt with ``<|assistant|>``, a special token. No merge crosses it, so prompt and answer have
 the same tokens together and separately. A batch has complete conversations in sequence. The learning rate warms up,
@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
@@ -26,7 +25,6 @@ from scripts.tiny.corpus import documents
 from scripts.tiny.world import Document
 
 ASSETS = Path(__file__).resolve().parents[2] / "specbench" / "assets"
-CARDS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("cards.yaml").read_text(encoding="utf-8"))
 BOS, USER, ASSISTANT, END, PAD = "<|bos|>", "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
 VOCABULARY, CONTEXT = 2048, 4096
 HELD_OUT_BATCHES = 24
@@ -137,9 +135,12 @@ def separate(positions: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """The settings of a run. rows, length: sequences of a batch, and tokens of each. decay: share of the steps."""
+    """The settings of a training; the defaults are those of ``tiny``.
 
-    name: str = "tiny"
+    warmup: steps. decay: share of the steps. rows, length: sequences of a batch, and tokens of each. prompt_weight: of
+    a prompt's token, an answer's has 1. matrix_rate, rate: learning rates of Muon and AdamW.
+    """
+
     steps: int = 4000
     warmup: int = 100
     decay: float = 0.3
@@ -155,15 +156,14 @@ class TrainingSettings:
 class Trainee:
     """A model or head in training. module: has the parameters; is in evaluation mode when it is not trained.
 
-    loss_of: a batch -> the loss, and the figures of the batch that are printed.
-    save: (folder, seconds that the training took, figures of held-out documents) writes files and a card.
+    loss_of: a batch -> the loss, and the figures of the batch that are printed. save: writes the files to a folder.
     """
 
     settings: TrainingSettings
     tokenizer: Any
     module: nn.Module
     loss_of: Callable[[PackedBatch], tuple[Tensor, list[float]]]
-    save: Callable[[Path, float, list[float]], None]
+    save: Callable[[Path], None]
 
 
 def train(trainee: Trainee) -> Iterator[tuple[int, float, list[float]]]:
@@ -206,26 +206,3 @@ def held_out_figures(trainee: Trainee) -> list[float]:
 def means(rows: list[list[float]]) -> list[float]:
     """Return the mean of each column."""
     return [sum(column) / len(column) for column in zip(*rows, strict=True)]
-
-
-def write_card(
-    folder: Path, kind: str, settings: TrainingSettings, module: nn.Module, seconds: float, about: str,
-    figures: Mapping[str, object], more: str = "",
-) -> None:  # fmt: skip
-    """Write ``README.md``. kind: of ``python -m scripts.tiny train``. figures: further rows of the table.
-
-    A list of figures is written as percentages.
-    """
-    texts = {name: ", ".join(f"{share:.1%}" for share in value) if isinstance(value, list) else value
-             for name, value in figures.items()}  # fmt: skip
-    card = CARDS["card"].format(
-        settings=settings,
-        about=about,
-        parameters=sum(weight.numel() for weight in module.parameters()),
-        tokens=settings.steps * settings.rows * settings.length,
-        minutes=seconds / 60,
-        rows="\n".join(f"| {name} | {value} |" for name, value in texts.items()),
-        kind=kind,
-        more=more,
-    )
-    (folder / "README.md").write_text(card, encoding="utf-8")

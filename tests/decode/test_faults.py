@@ -6,20 +6,7 @@ import pytest
 
 from builders.engines import decode_script, scripts
 from builders.models import VOCAB, build, plain_greedy
-from scripts.lab.judge import (
-    FAULTS,
-    AnyToken,
-    Fault,
-    LateToken,
-    SecondBest,
-    ShiftedSlot,
-    StaleMask,
-    chance_of_finding,
-    count_verdicts,
-    found_cells,
-    rate_cells,
-    sound_cells,
-)
+from scripts.lab.judge import FAULTS, AnyToken, Fault, LateToken, SecondBest, ShiftedSlot, StaleMask, count_found
 from specbench.decode.walk import Walk
 from specbench.measure.lossless import TOLERANCE
 from specbench.models.engine import Silent
@@ -90,18 +77,12 @@ def test_a_late_token_that_is_not_verified(target):
         assert (fault.strikes, step.late) == ((0, 0) if plant is Fault else (1, 1))
 
 
-@pytest.mark.parametrize(("share", "count", "chance"), [(0, 9, 0), (1, 1, 1), (0.25, 1, 0.25), (0.25, 2, 7 / 16)])
-def test_chance_of_finding(share, count, chance):
-    assert chance_of_finding(share, count) == pytest.approx(chance)
-
-
-def test_rows_of_the_tables():
+def test_found_answers_and_wrong_tokens_are_counted():
     def record(violations: int) -> CaseRecord:
         turn = TurnRecord(3, list(range(5)), "length", [2, 2], [], [], [], 0.0, 0.0, {})
         verdict = Lossless(not violations, None, 5, 1, violations, 2.0 * violations, 1)
         return CaseRecord("c", "qa", "qa", "pld", 0, 0, 0, "ok", [turn], verdict)
 
-    counts = count_verdicts([record(0), record(0), record(2), record(0)])
-    assert sound_cells(counts) == ["1 of 4", 20, 4, "4", 2, "50.00%"]
-    assert found_cells(counts) == [4, 1, 1, "25% [5%, 70%]", "58%", "94%", "100%"]
-    assert rate_cells(counts, 4) == ["50%", "5%", "39%", "78%", "99%"]
+    records = [record(0), record(0), record(2), record(0)]
+    assert count_found(records, 4) == [4, 1, 1, 4, "50%"]
+    assert count_found(records, 0) == [4, 1, 1, "", ""]

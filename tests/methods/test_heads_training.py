@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 
 import pytest
@@ -14,6 +15,7 @@ from head_models import bound, run, states
 from methods.eagle import Eagle, Eagle3, Mtp, PEagle
 from methods.eagle.eagle import EagleRun
 from methods.parts.draft_layer import LayerMemory
+from scripts.tiny.__main__ import train_and_save
 from scripts.tiny.corpus import documents
 from scripts.tiny.heads import (
     Eagle3Module,
@@ -27,7 +29,7 @@ from scripts.tiny.heads import (
     save_head,
     visible,
 )
-from scripts.tiny.train import held_out_figures, pack, train
+from scripts.tiny.train import pack
 from specbench.method import complete
 from specbench.models.load import load_model
 
@@ -50,7 +52,7 @@ def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
     module.double()
     for weight in module.parameters():
         weight.copy_(weight.half())  # what the file will hold
-    save_head(module, target, tmp_path, settings, 1.0, [0.5])
+    save_head(module, config, tmp_path)
     method = bound({"eagle": Eagle, "mtp": Mtp, "eagle3": Eagle3}[kind](str(tmp_path)), target)
     assert method.needs.hidden == ((1, 3, 4) if kind == "eagle3" else (5,))
 
@@ -82,7 +84,7 @@ def test_a_parallel_heads_passes_are_the_drafters_levels(target, tmp_path):
     module.mask_hidden.normal_()
     for weight in module.parameters():
         weight.copy_(weight.half())  # what the file will hold
-    save_head(module, target, tmp_path, settings, 1.0, [0.5])
+    save_head(module, config, tmp_path)
     method = bound(PEagle(str(tmp_path), length=4), target)
     ids = torch.randperm(VOCAB)[:30]
     hidden = states(target, ids.tolist())
@@ -116,16 +118,16 @@ def test_a_pass_sees_its_own_ancestors_only():
 
 
 @pytest.mark.parametrize("kind", [pytest.param("eagle", marks=pytest.mark.exhaustive), "eagle3"])
-def test_training_makes_the_head_better(tmp_path, kind):
+def test_training_makes_the_head_better(tmp_path, capsys, kind):
     settings = HeadSettings(kind=kind, steps=14, rows=1, length=256, warmup=2, intermediate=64, passes=2)
     trainee = new_head(settings)
     fresh = entropy(trainee)
-    made = list(train(trainee))
-    assert [step for step, *_ in made] == list(range(1, 15))
-    assert all(len(shares) == 2 for *_, shares in made)
+    train_and_save(trainee, tmp_path)
+    trainee.module.train()
     assert entropy(trainee) < fresh - 0.3
-    trainee.save(tmp_path, 1.0, held_out_figures(trainee))
-    assert "held-out answers, at depths" in (tmp_path / "README.md").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+    [shares] = re.findall(r"^on held-out answers, .*: (.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert len(shares.split()) == 2
 
 
 @torch.no_grad()
