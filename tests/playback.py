@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ class Playback(Graphs):
 
     capturing = True
 
-    def __init__(self, engine: FastEngine) -> None:
+    def __init__(self, engine: FastEngine | SimpleNamespace) -> None:
+        """engine: or the cache and the frames of a draft model."""
         super().__init__(torch.device("cpu"))
         self.engine = engine
         self.recorded: list[Replay] = []
@@ -43,9 +45,10 @@ class Playback(Graphs):
 
     def _own(self) -> Iterator[Tensor]:
         """The engine's memory that a call writes."""
-        yield from (self.engine.cache._all, self.engine.shared_logits)
-        for frame in self.engine.frames.values():
-            yield from (frame.wrong, frame.slots, *([] if frame.logits is None else [frame.logits]))
+        yield from (self.engine.cache._all, self.engine.frames.logits)
+        for frame in self.engine.frames.known.values():
+            scratch = getattr(frame, "wrong", None), frame.logits
+            yield from (each for each in scratch if each is not None)
 
     def _first_shapes(self, call):
         """The outputs' memory; what a recording does is undone, since a GPU would compute nothing."""

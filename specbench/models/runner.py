@@ -7,7 +7,7 @@ library's own forward.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -18,95 +18,48 @@ from torch import Tensor
 
 from specbench.models.eager.cache import SlotCache
 from specbench.models.family import find_windows
-from specbench.models.fast.attention import NEVER, SDPA, Attend, TreeMask, count_words, find_for_drafts, pack_bits
-from specbench.models.fast.cache import CachedKV, CachedPlace, SharedKV
-from specbench.models.fast.compact import ForwardInput, explain_unfit, list_prompt_inputs, read_prompt
-from specbench.models.fast.engine import FRAMES, STANDING
-from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, many_recordings
+from specbench.models.fast.attention import SDPA, find_for_drafts
+from specbench.models.fast.cache import CachedPlace, SharedKV
+from specbench.models.fast.compact import explain_unfit, list_prompt_inputs, read_prompt
+from specbench.models.fast.engine import STANDING
+from specbench.models.fast.frame import Frame
+from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, Frames, many_recordings
 from specbench.models.fast.host.forward import SHORT, build_forward
-from specbench.models.transfer import upload, write
+from specbench.models.transfer import upload
 from specbench.models.tree import TreeRows, build_additive_mask
 
 ROOMS = (32, 128, 512, 2048)  # nodes that a frame on a GPU has columns for
 
 
-class RowFrame:
-    """The buffers of a draft model's forward: ``width`` rows after a context and ``room`` nodes, their own included.
+class RowFrame(Frame):
+    """The frame of a draft model's forward: ``width`` rows, the fed ones last, and ``columns`` nodes with these rows.
 
-    As in ``Frame``, the buffers never move; a forward only changes their content. The fed rows are the last ones, so
-    the logits of the last row are always at the same place; the rows before them are padding. No read-back comes
-    between two forwards of a draft, so every copy to a GPU has its own pinned memory.
-
-    past: (1,) int64 [tokens] of the context.
-    slots, ids, places, turned: (width,) int64. Places are positions, turned is where the embedding rotates them to;
-    those of padding are 0, and its slots come after the others'.
-    logits: (width, V) memory of a recorded forward's result; None: new at every call.
+    So the logits of the last fed row are always at the same place. The rows before the fed ones are padding; their
+    slots come after the others'.
     """
 
-    logits: Tensor | None = None
-
-    def __init__(
-        self,
-        width: int,
-        room: int,
-        windows: Mapping[str, int | None],
-        dtype: torch.dtype,
-        device: torch.device,
-        attend: Attend | None = None,
-    ) -> None:
-        """windows: attention kind -> sliding window [positions]. attend: the attention by bits, None = by a mask."""
-        self.width, self._room, self._windows, self._attend = width, room, windows, attend
-        self._step = torch.zeros(1 + 4 * width, dtype=torch.int64, device=device)
-        self._values = self._step.numpy() if device.type == "cpu" else None  # the same memory
-        self.past, self.slots, self.ids, self.places, self.turned = self._step.split([1, *[width] * 4])
-        # Of each row: a bit for each node; or the context, the nodes, the slots behind them.
-        shape, dtype = ((width, count_words(room)), torch.int32) if attend else ((width, room + 2), dtype)
-        self._bias = {kind: torch.zeros(shape, dtype=dtype, device=device) for kind in windows}
-
-    def fill(self, ids: Sequence[int] | Tensor, start: int, rows: TreeRows, masked: Sequence[str], last: int) -> None:
+    def fill(self, ids: Sequence[int] | Tensor, start: int, rows: TreeRows, masked: Sequence[str]) -> None:
         """Enter m tokens, on the host or the device, into slots from ``start`` on.
 
-        masked: kinds of attention whose mask is built. last: tokens at later positions are rotated to this one.
+        masked: kinds of attention whose mask is built.
         """
         width, count, nodes = self.width, len(ids), len(rows.places)
-        padding, places = width - count, rows.places[nodes - count :]
-        step = np.zeros(1 + 4 * width, dtype=np.int64) if self._values is None else self._values
-        step[0] = start + count - nodes
-        slots, fed, at, turned = step[1:].reshape(4, width)
-        slots[:padding] = range(start + count, start + width)
-        slots[padding:] = range(start, start + count)
-        at[padding:] = places
-        unchanged = isinstance(places, range) and places[-1] <= last
-        turned[padding:] = places if unchanged else [min(place, last) for place in places]
+        padding = width - count
+        past = self._past[0] = start + count - nodes
+        self._slots[:padding] = range(start + count, start + width)
+        self._slots[padding:width] = range(start, start + count)
+        self._depths.values[padding:] = np.subtract(rows.places[nodes - count :], past)
         if not isinstance(ids, Tensor):
-            fed[padding:] = ids
-        if self._values is None:
-            write(self._step, torch.from_numpy(step))
+            self._ids[padding:] = ids
+        self._step.send()
+        self._depths.send()
         if isinstance(ids, Tensor):
             self.ids[padding:] = ids.to(self.ids.device)
         for kind in masked:
-            near = rows.list_near(self._windows[kind])
-            if self._attend:  # padding sees the context alone
-                bits = np.zeros((width, self._room), dtype=bool)
-                bits[padding:, :nodes] = near
-                write(self._bias[kind], torch.from_numpy(pack_bits(bits)))
-                continue
-            seen = np.full((width, self._room + 2), NEVER, dtype=np.float32)
-            seen[:, 0] = seen[:padding, 1] = 0  # padding sees something, so its result is finite
-            seen[padding:, 1 : 1 + nodes][near] = 0
-            write(self._bias[kind], torch.from_numpy(seen).to(self._bias[kind].dtype))
-
-    def build_mask(self, kind: str, length: int, groups: int) -> Tensor | TreeMask:
-        """Build the mask: bits, or additive (groups * width, length). See ``Frame``. length: [slots] of keys."""
-        window, bias = self._windows[kind], self._bias[kind]
-        if self._attend:
-            return TreeMask(self._attend, self.past, self.places - self.past, bias, window, self._room)
-        column = torch.arange(length, device=bias.device)
-        mask = bias.index_select(1, (column - self.past).add_(1).clamp_(0, self._room + 1))
-        if window is not None:
-            far = (column < self.past) & (self.places[:, None] - column >= window)
-            mask = mask.masked_fill_(far, NEVER)
-        return mask if groups == 1 else mask.repeat(groups, 1)
+            near = np.zeros((width, self.columns), dtype=bool)
+            near[:padding, 0] = True  # padding sees something, so its result is finite
+            near[padding:, :nodes] = rows.list_near(self.windows[kind])
+            self.write_bias(kind, near)
 
 
 Ids = Sequence[int] | Tensor
@@ -244,23 +197,26 @@ class CompactRunner(Runner):
             self._compiled, self.buckets = None, replace(self.buckets, whole=True)
         self._rooms = Buckets(ROOMS) if self.buckets.widths else EXACT
         self._standing = min(STANDING, context) + self.buckets.widths[-1] if self.buckets.widths else 0
-        self._frames: dict[tuple[int, int], RowFrame] = {}
+        make = partial(RowFrame, windows=self.windows, dtype=self.dtype, device=self.device, attend=self._attend)
+        self._make_frame: Callable[..., RowFrame] = make
+        self.frames = Frames(make, self.buckets, self._model.head.weight)
+        self._shared = self._new_memory()  # where requests are fed together
+
+    def _new_memory(self) -> SharedKV:
         body = self._model
-        self._shape = len(body.layers), body.key_heads, body.size, body.dtype, body.device
-        self._shared = SharedKV(*self._shape)  # where requests are fed together
-        self.shared_logits = torch.empty(0)  # of all graphs, since one for each would take gigabytes
+        return SharedKV(len(body.layers), body.key_heads, body.size, body.dtype, body.device)
 
-    def new_cache(self) -> CachedKV | CachedPlace:
+    def new_cache(self) -> CachedPlace:
         """See ``Runner.new_cache``."""
-        return self._shared.add() if self._compiled else CachedKV(*self._shape)
+        return (self._shared if self._compiled else self._new_memory()).add()
 
-    def empty(self, cache: CachedKV) -> None:
+    def empty(self, cache: CachedPlace) -> None:
         """Empty the cache; if forwards read more keys than are cached, those of the last request must be finite."""
         cache.truncate(0)
-        if self.buckets.lengths and cache.capacity:
-            cache.clear()
+        if self.buckets.lengths:
+            cache.memory.clear()
 
-    def run(self, cache: CachedKV, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
+    def run(self, cache: CachedPlace, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
         """See ``Runner.run``."""
         start, count, last = cache.length, len(ids), wanted == 1
         if start == 0 and tree is None and not (self._compiled and count <= SHORT):
@@ -275,12 +231,13 @@ class CompactRunner(Runner):
         graphed = count <= max(self.buckets.widths, default=count)
         buckets, rooms = (self.buckets, self._rooms) if graphed else (EXACT, EXACT)
         width, room = buckets.width(count), rooms.width(len(rows.places))
-        self._make_room(cache, self._count_slots(start + count - len(rows.places), start + width, room))
-        length = buckets.length(start + width, cache.capacity)
-        frame = self._frame(width, room) if graphed else self._new_frame(width, room)
+        end = max(start + width, start + count - len(rows.places) + room)
+        self._make_room(cache, end)
+        length = buckets.length(end, cache.capacity)
+        frame = self._find_frame(width, room) if graphed else self._make_frame(width, columns=room)
         plain = self._attend is None and not self.buckets.lengths and max(width, room) == 1  # a row may see all keys
         masked = [kind for kind, window in self.windows.items() if not plain or (window and window < length)]
-        frame.fill(ids, start, rows, masked, self._context - 1)
+        frame.fill(ids, start, rows, masked)
         call = partial(self.compute, cache, frame, length, masked, last)
         logits = cache.graphs.run((width, room, length, last), call) if graphed else call()
         cache.length = start + count
@@ -315,17 +272,16 @@ class CompactRunner(Runner):
         assert self._compiled is not None
         return self._compiled.feed(self._shared, fed, at, np.minimum(at, self._context - 1), spans, trees, wanted)
 
-    def compute(self, cache: CachedKV, frame: RowFrame, length: int, masked: Sequence[str], last: bool) -> Tensor:
+    def compute(self, cache: CachedPlace, frame: RowFrame, length: int, masked: Sequence[str], last: bool) -> Tensor:
         """Run the forward over a frame: (width, V) logits, or (1, V) of the last row. masked: see ``RowFrame.fill``."""
-        masks = {kind: frame.build_mask(kind, length, self._model.groups) if kind in masked else None
-                 for kind in self.windows}  # fmt: skip
-        ids = frame.ids.clamp(max=self.rows - 1)
-        states, _ = self._model(ForwardInput(ids, frame.turned, frame.slots, length, masks), cache)
+        rows = frame.make_input(length, masked, self._model.groups)
+        ids, positions = rows.ids.clamp(max=self.rows - 1), rows.positions.clamp(max=self._context - 1)
+        states, _ = self._model(replace(rows, ids=ids, positions=positions), cache.memory)
         if last:
             states = states[-1:]
         return self._model.head(states, None if frame.logits is None else frame.logits[: len(states)])
 
-    def prepare(self, cache: CachedKV, shapes: Iterable[Shape]) -> None:
+    def prepare(self, cache: CachedPlace, shapes: Iterable[Shape]) -> None:
         """See ``Runner.prepare``."""
         if self._compiled:  # before a request waits for it
             self.run(cache, [0], [0], None, 1)
@@ -336,31 +292,15 @@ class CompactRunner(Runner):
         with many_recordings():
             for count, nodes, wanted in shapes:
                 width, room = self.buckets.width(count), self._rooms.width(nodes)
-                self._make_room(cache, self._count_slots(0, width, room))
-                frame = self._frame(width, room)
-                frame.fill([0] * count, 0, TreeRows(None, range(count)), [*self.windows], 0)
-                for length in self.buckets.list_lengths(width, cache.capacity):
+                self._make_room(cache, max(width, room))
+                frame = self._find_frame(width, room)
+                frame.fill([0] * count, 0, TreeRows(None, range(count)), [*self.windows])
+                for length in self.buckets.list_lengths(max(width, room), cache.capacity):
                     call = partial(self.compute, cache, frame, length, [*self.windows], wanted == 1)
                     cache.graphs.prepare((width, room, length, wanted == 1), call)
 
-    def _frame(self, width: int, room: int) -> RowFrame:
-        """Return the buffers of forwards of one size, the same ones at every call."""
-        if self.buckets.widths and not len(self.shared_logits):
-            shape = self.buckets.widths[-1], len(self._model.head.weight)
-            self.shared_logits = torch.empty(shape, dtype=self.dtype, device=self.device)
-        if (width, room) not in self._frames:
-            if len(self._frames) == FRAMES and not self.buckets.widths:
-                self._frames.clear()
-            frame = self._frames[width, room] = self._new_frame(width, room)
-            frame.logits = self.shared_logits[:width] if self.buckets.widths else None
-        return self._frames[width, room]
-
-    def _new_frame(self, width: int, room: int) -> RowFrame:
-        return RowFrame(width, room, self.windows, self.dtype, self.device, self._attend)
-
-    def _count_slots(self, past: int, end: int, room: int) -> int:
-        """Return the slots of a forward: up to ``end``; if bits are read, at least ``room`` columns behind ``past``."""
-        return max(end, past + room) if self._attend else end
+    def _find_frame(self, width: int, room: int) -> RowFrame:
+        return self.frames.find(width, columns=room, most=max(self.buckets.widths, default=0))
 
 
 def make_runner(model: Any, context: int, attention: str = SDPA) -> Runner:

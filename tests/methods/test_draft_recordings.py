@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,19 +43,6 @@ MAKE = {
 }
 
 
-class Owner:
-    """The tensors that a recording of one cache may write, as ``Playback`` asks an engine for them."""
-
-    frames = {}  # noqa: RUF012
-
-    def __init__(self, runner, cache) -> None:
-        self._runner, self.cache = runner, cache
-
-    @property
-    def shared_logits(self):
-        return self._runner.shared_logits
-
-
 class Recorded(CompactRunner):
     """Records as on a GPU. caches: all that there are."""
 
@@ -64,7 +52,7 @@ class Recorded(CompactRunner):
 
     def new_cache(self):
         cache = super().new_cache()
-        cache.graphs = Playback(Owner(self, cache))
+        cache.graphs = Playback(SimpleNamespace(cache=cache.memory, frames=self.frames))
         self.caches.append(cache)
         return cache
 
@@ -145,7 +133,7 @@ def test_wrong_variants_are_found(wrong, monkeypatch):
     truth, found = (DraftRequest(each, VOCAB) for each in (DraftLM(model, 512), lm))
     rows = [truth.feed(context[:end], end - 3).clone() for end in (6, 9, 12)]
     if wrong == "buffers that move":
-        monkeypatch.setattr(lm.runner, "_frame", lambda *size: moved(lm.runner, size))
+        monkeypatch.setattr(lm.runner, "_find_frame", lambda *size: moved(lm.runner, size))
     elif wrong:
         monkeypatch.setattr(TreeRows, "list_near", lambda rows, window: np.ones([len(rows.places)] * 2, dtype=bool))
     close = [torch.allclose(found.feed(context[:end], end - 3), row) for end, row in zip((6, 9, 12), rows, strict=True)]
@@ -183,8 +171,8 @@ def test_our_kernel_drafts_what_sdpa_drafts(name):
 
 
 def moved(runner, size):
-    runner._frames.clear()
-    return CompactRunner._frame(runner, *size)
+    runner.frames.known.clear()
+    return CompactRunner._find_frame(runner, *size)
 
 
 def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_that(model, monkeypatch):
@@ -211,7 +199,7 @@ def test_what_one_request_left_does_not_reach_the_next():
     lm = recorded(DraftLM(build("llama", torch.float64), 512))
     request = DraftRequest(lm, VOCAB)
     request.feed([5, 6, 7], 0)
-    request.cache._all.fill_(torch.nan)
+    request.cache.memory._all.fill_(torch.nan)
     del request
     request = DraftRequest(lm, VOCAB)
     request.feed([5, 6, 7], 0)

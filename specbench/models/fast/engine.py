@@ -19,10 +19,10 @@ from torch import Tensor
 
 from specbench.models.batch import Accepted, PackedRows, PaddedRows, SlotBatch
 from specbench.models.engine import SILENT, Engine, Laps, Verifier
-from specbench.models.fast.attention import SDPA, FastOptions, PlacesMask, TreeMask, find_attention, find_small_ops
+from specbench.models.fast.attention import SDPA, FastOptions, PlacesMask, find_attention, find_small_ops
 from specbench.models.fast.compact import ForwardInput, list_prompt_inputs, read_prompt
-from specbench.models.fast.frame import FastRequest, Frame, accept, read_outcome
-from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, Graphs, many_recordings
+from specbench.models.fast.frame import FastRequest, TreeFrame, accept, read_outcome
+from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, Frames, Graphs, many_recordings
 from specbench.models.fast.host.forward import SHORT, PackedLayout, build_forward
 from specbench.models.fast.layout import Layouts, mark_reach
 from specbench.models.transfer import upload
@@ -114,7 +114,6 @@ class FastBatch(SlotBatch):
 
 
 STANDING = 8192  # [tokens] of context that a GPU has capacity for from the start; a longer request records again
-FRAMES = 256  # widths whose buffers are kept on a CPU
 STANDARD = FastOptions()
 
 
@@ -164,11 +163,12 @@ class FastEngine(Engine):
         self._attend = find_attention(attention, self.device, self.dtype, self.compact.size)
         windows = self.compact.windows.items()  # one that no position leaves is none
         self.windows = {kind: window if window and window < context else None for kind, window in windows}
-        self.frames: dict[int, Frame] = {}
+        given: Any = {"windows": self.windows, "dtype": self.dtype, "device": self.device}
+        make = partial(TreeFrame, **given, attend=self._attend, forces=self.forces)
+        self.frames = Frames(make, self.buckets, self.compact.head.weight)
         self.graphs = Graphs(self.device)
         # Their own memory: else they, recorded once per width, would overwrite the hidden states of later forwards.
         self.acceptances = Graphs(self.device)
-        self.shared_logits = torch.empty(0)  # shared by all graphs: one for each would take gigabytes
         self._layouts = Layouts()
         self._standing = 0  # [tokens] of context that there is always room for
         self._prepared: dict[tuple[tuple[int, ...], bool], None] = {}
@@ -228,7 +228,7 @@ class FastEngine(Engine):
         """Record every width and key length. taps: hidden states to return. greedy: acceptance on the device too."""
         with many_recordings():
             for width in (size for size in self.buckets.widths if size <= self._widest):
-                frame = self.make_frame(width)
+                frame = self.frames.find(width, most=self._widest)
                 frame.clear()
                 for length in self.buckets.list_lengths(width, self.cache.capacity):
                     logits, _ = self.graphs.run((width, length, taps), partial(self.compute, frame, length, taps))
@@ -277,7 +277,7 @@ class FastEngine(Engine):
         width = self.buckets.width(len(layout))
         self.announce(width)
         self._make_room(width)
-        frame = request.frame = self.make_frame(width)
+        frame = request.frame = self.frames.find(width, most=self._widest)
         frame.fill(request.root, draft.tokens, request.length, layout, self.acceptances.run)
         self.fed = len(layout)
         length = self.buckets.length(request.length + width, self.cache.capacity)
@@ -297,30 +297,14 @@ class FastEngine(Engine):
         self._widest = max(self._widest, width)
         self._move_cache(self.request.length + width + 1, keep=self.request.length)
 
-    def make_frame(self, width: int) -> Frame:
-        """The buffers of forwards of ``width`` rows, the same ones at every call."""
-        if self.graphs.capturing and width > len(self.shared_logits):
-            # Earlier recordings keep their memory, and work on.
-            shape = max(width, self._widest), len(self.compact.head.weight)
-            self.shared_logits = torch.empty(shape, dtype=self.dtype, device=self.device)
-        if width not in self.frames:
-            if len(self.frames) == FRAMES and not self.graphs.capturing:
-                self.frames.clear()
-            frame = self.frames[width] = Frame(width, self.windows, self.dtype, self.device, self._attend, self.forces)
-            frame.logits = self.shared_logits[:width] if self.graphs.capturing else None
-        return self.frames[width]
-
-    def compute(self, frame: Frame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+    def compute(self, frame: TreeFrame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """The forward over a frame, reading keys of ``length`` slots: logits and hidden of ``FastRequest``."""
-        slots = torch.add(frame.past, frame.steps, out=frame.slots)[:-1]
         if self.compiled:
             return self.compiled(frame, self.cache, taps)
-        positions = frame.past + frame.depths
-        masks: dict[str, Tensor | TreeMask | None] = dict.fromkeys(self.windows)
-        for kind, window in self.windows.items():
-            if frame.width > 1 or window is not None or self.buckets.whole or self.buckets.lengths:
-                masks[kind] = frame.build_mask(kind, length, positions, self.compact.groups)  # else the row sees all
-        states, hidden = self.compact(ForwardInput(frame.ids, positions, slots, length, masks), self.cache, taps)
+        padded = frame.width > 1 or self.buckets.whole or self.buckets.lengths
+        masked = [kind for kind, window in self.windows.items() if padded or window is not None]
+        rows = frame.make_input(length, masked, self.compact.groups)
+        states, hidden = self.compact(rows, self.cache, taps)
         return self.compact.head(states, frame.logits), hidden
 
     @torch.inference_mode()

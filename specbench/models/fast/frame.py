@@ -1,7 +1,6 @@
-"""The buffers that a draft is written into for the target's forward, and greedy acceptance on the device.
+"""The buffers of a recorded forward, those of the target's forward over a draft, and greedy acceptance on the device.
 
-The buffers never move: a draft is only their content. On a CPU host and device share them; on a GPU the host's are
-pinned and copied without waiting, which is safe because every step ends with a read-back before the next one is filled.
+The buffers never move: a draft is only their content. On a CPU host and device share them.
 
 Acceptance consists of operations whose shapes do not depend on the draft: it never waits and never branches. A node is
 right if it is the argmax of its parent's row, and accepted if every node above it is right, too; the path ends at
@@ -10,7 +9,7 @@ the deepest accepted node, the first one among equals, as in ``specbench.models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,8 +18,9 @@ from torch import Tensor
 
 from specbench.models.fast.attention import NEVER, Attend, TreeMask, count_words, pack_bits
 from specbench.models.fast.cache import StaticKV
+from specbench.models.fast.compact import ForwardInput
 from specbench.models.fast.layout import DraftLayout, Layout, Run, lay_out
-from specbench.models.transfer import upload
+from specbench.models.transfer import upload, write
 from specbench.models.verify import ActiveRequest, require_finite
 from specbench.types import EMPTY
 
@@ -28,22 +28,106 @@ INFINITE_BITS = -0x80  # 0xff80, minus infinity in bfloat16, read as int16
 _ALONE = lay_out((), EMPTY, None)
 
 
-class Frame:
-    """Buffers of ``width`` rows. Rows after a draft's own are padding: they see the context and themselves.
+class Buffer:
+    """A tensor on the host and on the device: ``values`` writes the host's, ``send`` copies it. On a CPU it is one.
 
-    past: (1,) int64 [tokens] cached before these.
-    slots: (width + 1,) int64, those of the rows and one after them; set by a forward.
-    ids, depths, parents: (width,) int64.
-    reach: (width,) float32, the depth where a row may be accepted, else -1.
-    above: (width, width) float32, 1 where a row hangs from another or is it, roots left out.
-    wrong: (width,) float32 scratch.
-    bias: attention kind -> (width, width) additive, what the rows see of each other; or (width, words) int32, a bit
-    for each row that is seen.
-    forced: (width,) int64 picks that replace the argmax; None: the argmax is used.
+    Every copy has its own pinned memory, so ``values`` may change before the device has received them.
+    """
+
+    def __init__(self, shape: int | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+        """Zeros of ``shape``. bfloat16, which numpy lacks, has its bits in ``values``; ``never`` is minus infinity."""
+        bits = dtype == torch.bfloat16
+        self.host = torch.zeros(shape, dtype=dtype)
+        self.device = self.host if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
+        self.values = (self.host.view(torch.int16) if bits else self.host).numpy()
+        self.never: float = INFINITE_BITS if bits else NEVER
+
+    def send(self) -> None:
+        """Enqueue the copy."""
+        if self.device is not self.host:
+            write(self.device, self.host)
+
+
+class Frame:
+    """The buffers of a forward of ``width`` rows: tokens, positions, cache slots, and what the rows see.
+
+    past: (1,) int64 [tokens] of the context.
+    slots: (width + 1,) int64, those of the rows, and one more.
+    ids, depths: (width,) int64. A row's position is ``past`` + its depth.
+    bias: attention kind -> (width, columns) additive, which of the slots after the context the rows see; or (width,
+    words) int32, a bit for each of these slots.
     logits: (width, V) memory of a recorded forward's result; None: new at every call.
     """
 
-    logits: Tensor | None = None
+    def __init__(
+        self,
+        width: int,
+        windows: Mapping[str, int | None],
+        dtype: torch.dtype,
+        device: torch.device,
+        attend: Attend | None = None,
+        logits: Tensor | None = None,
+        columns: int | None = None,
+    ) -> None:
+        """windows: attention kind -> sliding window [positions]. attend: the attention by bits, None = by a mask.
+
+        columns: slots after the context that rows may see; None = those of the rows.
+        """
+        self.width, self.columns, self.windows, self._attend = width, columns or width, windows, attend
+        self.logits = logits
+        shape, stored = (self.columns, dtype) if attend is None else (count_words(self.columns), torch.int32)
+        self._step, self._depths = Buffer(2 * width + 2, torch.int64, device), Buffer(width, torch.int64, device)
+        self._biases = {kind: Buffer((width, shape), stored, device) for kind in windows}
+        sizes = [1, width + 1, width]
+        self.past, self.slots, self.ids = self._step.device.split(sizes)
+        self._past, self._slots, self._ids = np.split(self._step.values, np.cumsum(sizes)[:2])
+        self.depths, self.bias = self._depths.device, {kind: each.device for kind, each in self._biases.items()}
+        self._columns = torch.arange(self.columns, device=device)
+
+    def make_input(self, length: int, masked: Collection[str], groups: int) -> ForwardInput:
+        """Make the input of a forward that reads ``length`` slots of keys.
+
+        masked: kinds of attention that need a mask; in others a row sees all keys that are read. groups: query heads
+        that share keys.
+        """
+        positions = self.past + self.depths
+        masks = {kind: self.build_mask(kind, length, positions, groups) if kind in masked else None
+                 for kind in self.windows}  # fmt: skip
+        return ForwardInput(self.ids, positions, self.slots[:-1], length, masks)
+
+    def build_mask(self, kind: str, length: int, positions: Tensor, groups: int) -> Tensor | TreeMask:
+        """Build the mask of the context in the window and of the columns: additive (groups * width, length), or bits.
+
+        positions: (width,). The rest: see ``make_input``.
+        """
+        window, bias = self.windows[kind], self.bias[kind]
+        if self._attend:
+            return TreeMask(self._attend, self.past, self.depths, bias, window, self.columns)
+        column = torch.arange(length, device=bias.device)
+        seen = column < self.past
+        if window is not None:
+            seen = seen & (positions[:, None] - column < window)
+        mask = torch.where(seen, 0.0, NEVER).to(bias.dtype).expand(self.width, -1).clone()
+        mask.index_copy_(1, self.past + self._columns, bias)
+        return mask if groups == 1 else mask.repeat(groups, 1)
+
+    def write_bias(self, kind: str, near: np.ndarray) -> None:
+        """Enter (width, columns) bool: the columns that each row sees, within the window."""
+        bias = self._biases[kind]
+        bias.values[:] = pack_bits(near) if self._attend else np.where(near, 0, bias.never)
+        bias.send()
+
+
+class TreeFrame(Frame):
+    """The frame of a draft for the target, with what acceptance reads.
+
+    Rows after a draft's own are padding: they see the context and themselves.
+    parents: (width,) int64.
+    reach: (width,) float32, the depth where a row may be accepted, else -1.
+    above: (width, width) float32, 1 where a row hangs from another or is it, roots left out.
+    wrong: (width,) float32 scratch.
+    forced: (width,) int64 picks that replace the argmax; None: the argmax is used.
+    """
 
     def __init__(
         self,
@@ -53,48 +137,21 @@ class Frame:
         device: torch.device,
         attend: Attend | None = None,
         forces: bool = False,
+        logits: Tensor | None = None,
     ) -> None:
-        """windows: attention kind -> sliding window [positions]. attend: the attention by bits, None = by a mask.
-
-        forces: acceptance reads ``forced`` instead of the argmax.
-        """
-        self.width, self.windows, self._attend = width, windows, attend
-        step = [Buffer(size, torch.int64, device) for size in (1, width)]
-        lying = [Buffer(width, torch.int64, device), Buffer(width, torch.int64, device)]
-        lying += [Buffer(shape, torch.float32, device) for shape in ((width,), (width, width))]
-        bias = ((width, count_words(width)), torch.int32) if attend else ((width, width), dtype)
-        biases = [Buffer(*bias, device) for _ in windows]
-        self.past, self.ids = (each.device for each in step)
-        self.depths, self.parents, self.reach, self.above = (each.device for each in lying)
-        self.bias = {kind: each.device for kind, each in zip(windows, biases, strict=True)}
-        self.steps = torch.arange(width + 1, device=device)
-        self.slots = torch.zeros_like(self.steps)
+        """See ``Frame``. forces: acceptance reads ``forced`` instead of the argmax."""
+        super().__init__(width, windows, dtype, device, attend, logits)
+        self._tree = [Buffer(width, torch.int64, device), *(Buffer(shape, torch.float32, device)
+                                                            for shape in ((width,), (width, width)))]  # fmt: skip
+        self.parents, self.reach, self.above = (each.device for each in self._tree)
         self.wrong = torch.zeros(width, dtype=torch.float32, device=device)
-        self._step, self._lying, self._biases = step, lying, biases
-        self.layout: Layout | None = None
         self._forced = Buffer(width, torch.int64, device) if forces else None
         self.forced = self._forced.device if self._forced else None
+        self.layout: Layout | None = None
 
     def read(self) -> tuple[int, np.ndarray, np.ndarray, list[np.ndarray]]:
         """Return, on a CPU, past, ids (width,), depths (width,), and each kind's (width, width) bias as stored."""
-        past, ids = (each.values for each in self._step)
-        return int(past[0]), ids, self._lying[0].values, [each.values for each in self._biases]
-
-    def build_mask(self, kind: str, length: int, positions: Tensor, groups: int) -> Tensor | TreeMask:
-        """Build the mask of the context in the window and of each other: additive (groups * width, length), or bits.
-
-        length: [slots] of keys. positions: (width,). groups: query heads that share keys.
-        """
-        window, bias = self.windows[kind], self.bias[kind]
-        if self._attend:
-            return TreeMask(self._attend, self.past, self.depths, bias, window)
-        column = torch.arange(length, device=bias.device)
-        seen = column < self.past
-        if window is not None:
-            seen = seen & (positions[:, None] - column < window)
-        mask = torch.where(seen, 0.0, NEVER).to(bias.dtype).expand(self.width, -1).clone()
-        mask.index_copy_(1, self.slots[:-1], bias)
-        return mask if groups == 1 else mask.repeat(groups, 1)
+        return int(self._past[0]), self._ids, self._depths.values, [each.values for each in self._biases.values()]
 
     def force(self, picks: np.ndarray) -> None:
         """Enter the (n,) picks of the draft's own rows; those of the padding are never read."""
@@ -109,15 +166,13 @@ class Frame:
         if layout is not self.layout:
             layout.enter(self, run)
             self.layout = layout
-        past_buffer, ids = (each.values for each in self._step)
-        past_buffer[0], ids[0] = past, root
+        self._past[0], self._ids[0], self._slots[:] = past, root, np.arange(past, past + self.width + 1)
         on_host = not isinstance(tokens, Tensor)
         if on_host and layout.source is None:
-            ids[1 : len(layout)] = tokens
+            self._ids[1 : len(layout)] = tokens
         elif on_host:
-            ids[: len(layout)] = np.array([root, *tokens])[layout.source]
-        for each in self._step:
-            each.send()
+            self._ids[: len(layout)] = np.array([root, *tokens])[layout.source]
+        self._step.send()
         if isinstance(tokens, Tensor):
             tokens = tokens.to(self.ids.device)  # drafted on the device, where they stay
             if layout.source is None:
@@ -132,36 +187,17 @@ class Frame:
 
     def lay_out(self, layout: DraftLayout) -> None:
         """Enter a layout that the host knows."""
-        count = len(layout)
-        depths, parents, reach, above = (each.values for each in self._lying)
+        count, depths = len(layout), self._depths.values
+        parents, reach, above = (each.values for each in self._tree)
         seen = np.eye(self.width, dtype=bool)
         seen[:count, :count] = layout.seen()
         depths[:], parents[:], reach[:] = 0, 0, -1
         depths[:count], parents[:count], reach[:count] = layout.depths, layout.parents, layout.reach
         above[:] = seen & (depths > 0)
-        for bias, window in zip(self._biases, self.windows.values(), strict=True):
-            near = seen if window is None else seen & (depths[:, None] - depths[None, :] < window)
-            bias.values[:] = pack_bits(near) if self._attend else np.where(near, 0, bias.never)
-        for each in (*self._lying, *self._biases):
+        for kind, window in self.windows.items():
+            self.write_bias(kind, seen if window is None else seen & (depths[:, None] - depths[None, :] < window))
+        for each in (self._depths, *self._tree):
             each.send()
-
-
-class Buffer:
-    """A tensor on the host and on the device: ``values`` writes the host's, ``send`` copies it. On a CPU it is one."""
-
-    def __init__(self, shape: int | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        """Zeros of ``shape``. bfloat16, which numpy lacks, has its bits in ``values``; ``never`` is minus infinity."""
-        bits = dtype == torch.bfloat16
-        here = device.type == "cpu"
-        self.host = torch.zeros(shape, dtype=dtype, pin_memory=not here)
-        self.device = self.host if here else torch.zeros(shape, dtype=dtype, device=device)
-        self.values = (self.host.view(torch.int16) if bits else self.host).numpy()
-        self.never: float = INFINITE_BITS if bits else NEVER
-
-    def send(self) -> None:
-        """Enqueue the copy."""
-        if self.device is not self.host:
-            self.device.copy_(self.host, non_blocking=True)
 
 
 @dataclass(slots=True)
@@ -170,7 +206,7 @@ class FastRequest(ActiveRequest):
 
     length: int = 0  # [tokens] in the cache: the context without its last one, the root. Of the last forward:
     layout: Layout = field(init=False)
-    frame: Frame = field(init=False)
+    frame: TreeFrame = field(init=False)
     key: tuple[int, int, tuple[int, ...]] = field(init=False)  # width, key length and taps
     moved: int = field(init=False)  # rows that acceptance moves
     logits: Tensor = field(init=False)  # (width, V)
@@ -187,7 +223,7 @@ class FastRequest(ActiveRequest):
 _FAR = 1e6  # more than any depth: one wrong node above rules a row out
 
 
-def accept(logits: Tensor, frame: Frame, cache: StaticKV, moved: int) -> Tensor:
+def accept(logits: Tensor, frame: TreeFrame, cache: StaticKV, moved: int) -> Tensor:
     """Verify a draft and move its accepted path together; what the host reads of it, as one float32 tensor.
 
     logits: (n, V).

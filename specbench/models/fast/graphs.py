@@ -14,7 +14,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -71,6 +71,32 @@ class Buckets:
 
 GRAPHED = Buckets(WIDTHS, LENGTHS)
 EXACT = Buckets()
+FRAMES = 256  # sizes whose buffers are kept where every size is its own
+Frame = TypeVar("Frame")
+
+
+class Frames(Generic[Frame]):
+    """The buffers of forwards by size, the same ones at every call, and one memory of the logits of all recordings.
+
+    A memory for each recording would take gigabytes.
+    """
+
+    def __init__(self, make: Callable[..., Frame], buckets: Buckets, head: Tensor) -> None:
+        """make: width, memory of the logits, other sizes by name -> the buffers. head: (V, D) weights."""
+        self._make, self._recorded, self._head = make, bool(buckets.widths), head
+        self.known: dict[tuple[int, ...], Frame] = {}
+        self.logits = head.new_empty(0, len(head))
+
+    def find(self, width: int, *, most: int, **others: int) -> Frame:
+        """Return the buffers of a size. most: the largest width so far."""
+        size = width, *others.values()
+        if self._recorded and width > len(self.logits):  # earlier recordings keep their memory
+            self.logits = self._head.new_empty(max(width, most), len(self._head))
+        if size not in self.known:
+            if len(self.known) == FRAMES and not self._recorded:
+                self.known.clear()
+            self.known[size] = self._make(width, logits=self.logits[:width] if self._recorded else None, **others)
+        return self.known[size]
 
 
 def _fit(size: int, steps: tuple[int, ...]) -> int:

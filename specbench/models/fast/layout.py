@@ -20,7 +20,7 @@ from specbench.models.tree import RowBatch, compute_depths, is_chain
 from specbench.types import ROOT, Draft
 
 if TYPE_CHECKING:
-    from specbench.models.fast.frame import Frame
+    from specbench.models.fast.frame import TreeFrame
 
 Run = Callable[[Hashable, Callable[[], Any]], Any]  # ``Graphs.run``
 
@@ -72,11 +72,11 @@ class DraftLayout(_RowsOfNodes):
         packed = np.frombuffer(b"".join(each.to_bytes(width, "little") for each in bits), dtype=np.uint8)
         return np.unpackbits(packed.reshape(-1, width), axis=1, count=len(self), bitorder="little").view(bool)
 
-    def enter(self, frame: Frame, run: Run | None) -> None:
+    def enter(self, frame: TreeFrame, run: Run | None) -> None:
         """Write it into the frame's buffers."""
         frame.lay_out(self)
 
-    def depths_in(self, frame: Frame) -> Sequence[int] | Tensor:
+    def depths_in(self, frame: TreeFrame) -> Sequence[int] | Tensor:
         """(N+1,) depths of the root and of each node."""
         found: list[int] = (self.depths if self.nodes is None else self.depths[self.nodes]).tolist()
         return found
@@ -137,7 +137,7 @@ class DeviceLayout(_RowsOfNodes):
     def __len__(self) -> int:
         return len(self.above) + 1
 
-    def enter(self, frame: Frame, run: Run | None) -> None:
+    def enter(self, frame: TreeFrame, run: Run | None) -> None:
         """Write what ``lay_out_rows`` reads, and run it."""
         assert run is not None
         frame.parents.zero_()
@@ -146,13 +146,13 @@ class DeviceLayout(_RowsOfNodes):
         frame.reach[: len(self)] = 0
         run(("lay out", frame.width), partial(lay_out_rows, frame))
 
-    def depths_in(self, frame: Frame) -> Tensor:
+    def depths_in(self, frame: TreeFrame) -> Tensor:
         """See ``DraftLayout``."""
         return frame.depths[: len(self)]
 
 
-def lay_out_rows(frame: Frame) -> Tensor:
-    """Compute the other buffers of a frame from parents, and reach of -1 at padding, as ``Frame`` does on the host.
+def lay_out_rows(frame: TreeFrame) -> Tensor:
+    """Compute the other buffers of a frame from parents, and reach of -1 at padding, as ``TreeFrame`` does on the host.
 
     In operations of one shape, without a wait. Returns (width,) depths.
     """

@@ -23,7 +23,7 @@ from specbench.models.engine import SILENT, Laps
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.compact import ForwardInput
 from specbench.models.fast.engine import STANDARD, FastBatch, FastEngine
-from specbench.models.fast.frame import FastRequest, Frame
+from specbench.models.fast.frame import FastRequest, TreeFrame
 from specbench.models.tensor_parallel.team import Op, RankLog, Ranks, Summed, Team, TeamError, require_equal_steps
 from specbench.models.tree import build_additive_mask
 from specbench.types import ROOT, Draft, Needs
@@ -148,7 +148,7 @@ class RankEngine(FastEngine):
             self._log.enter(0, prompt)
         return found
 
-    def compute(self, frame: Frame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+    def compute(self, frame: TreeFrame, length: int, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """See ``FastEngine``; with the check, the last states are among the taps."""
         return super().compute(frame, length, (*taps, len(self.compact.layers)) if self._log else taps)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from specbench.models.batch import PackedRows
 from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.compact import CompactModel
-from specbench.models.fast.frame import Frame
+from specbench.models.fast.frame import TreeFrame
 from specbench.models.fast.operations import SmallOps, can_pack
 from specbench.models.tree import TreeRows
 from specbench.types import ROOT
@@ -144,14 +144,14 @@ class CompiledForward:
         bias, size = layer.qkv.bias, self._model.size
         return self._model.embedding.new_empty(0, size) if bias is None else bias.view(-1, size)
 
-    def __call__(self, frame: Frame, cache: StaticKV, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+    def __call__(self, frame: TreeFrame, cache: StaticKV, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """Logits (width, V) and layer -> (width, D) hidden states, see ``CompactModel``; writes keys and values."""
         past, ids, depths, biases = frame.read()
         positions = past + depths
         span = [[0, frame.width, 0, past, past]]
         return self._run(cache, ids, positions, positions, span, biases, frame.width, taps)
 
-    def accept(self, logits: Tensor, frame: Frame, cache: StaticKV, moved: int) -> Tensor:
+    def accept(self, logits: Tensor, frame: TreeFrame, cache: StaticKV, moved: int) -> Tensor:
         """See ``specbench.models.fast.frame.accept``."""
         out = np.empty(3 + (2 * moved or frame.width), dtype=np.float32)
         forced = NO_PICKS if frame.forced is None else frame.forced.numpy()

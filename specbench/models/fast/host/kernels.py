@@ -457,7 +457,7 @@ def lay_out_one(parents, windows, depths, seen, biases):
 def accept(logits, forced, ids, parents, reach, past, slots, moved, out):
     """See ``specbench.models.fast.frame.accept``. logits: (n, V) as stored. forced: (n,) picks, or none of them.
 
-    ids, parents, reach: (n,), see ``Frame``. slots: (L, 2K, S, size). out: what ``read_outcome`` reads, written here.
+    ids, parents, reach: (n,), see ``TreeFrame``. slots: (L, 2K, S, size). out: what ``read_outcome`` reads.
     """
     count, best = len(ids), 0
     picks, right, total = np.empty(count, np.int64), np.zeros(count, np.bool_), ZERO

@@ -18,7 +18,7 @@ from specbench.models.eager.engine import EagerEngine, EagerRequest
 from specbench.models.engine import Silent
 from specbench.models.fast import engine as fast_engine
 from specbench.models.fast.engine import FastEngine
-from specbench.models.fast.frame import Frame
+from specbench.models.fast.frame import TreeFrame
 from specbench.models.fast.graphs import GRAPHED, Buckets
 from specbench.models.runner import CompactRunner
 from specbench.models.tensor_parallel.engine import Follower, Leader
@@ -115,9 +115,8 @@ class Counted(FastEngine):
         played(self)
         for each in (self.graphs, self.acceptances):
             each.run = lambda key, call, recorded=each._recorded: recorded.setdefault(key, (None, None))
-
-    def make_frame(self, width):
-        return Frame(1, self.windows, self.dtype, self.device)
+        small = TreeFrame(1, self.windows, self.dtype, self.device)
+        self.frames.find = lambda width, most: small
 
 
 def test_without_lengths_of_keys_the_steps_are_the_same():
@@ -256,20 +255,19 @@ def test_a_case_without_memory_leaves_the_next_one_sound(kind, monkeypatch):
     assert ids(engine, scripts(truth)["wide"], short, 8) == truth[:8]
 
 
-def test_a_draft_models_cache_that_cannot_grow_is_empty_and_grows_later(monkeypatch):
+def test_a_draft_models_cache_that_cannot_grow_keeps_its_tokens_and_grows_later(monkeypatch):
     runner = CompactRunner(build("llama"), 512, compiled=False)
     cache = runner.new_cache()
     cache.grow(64)
     runner.run(cache, [5, 6], range(2), None, 1)
-    memory = FailingAllocations(most=cache.nbytes())
+    memory = FailingAllocations(most=cache.memory.nbytes())
     with monkeypatch.context() as patch:
         patch.setattr(torch, "zeros", memory)
         with pytest.raises(torch.OutOfMemoryError):
             cache.grow(500)
-    assert (cache.length, cache.capacity) == (0, 0)
+    assert (cache.length, cache.capacity) == (2, 256)
     cache.grow(500)
-    runner.run(cache, [5, 6], range(2), None, 1)
-    assert cache.length == 2
+    assert (cache.length, cache.capacity) == (2, 512)
 
 
 @pytest.mark.parametrize("rank", ["rank 0", "another"])

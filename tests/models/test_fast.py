@@ -32,7 +32,7 @@ from specbench.models.engine import Silent
 from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.compact import explain_unfit
 from specbench.models.fast.engine import FastEngine
-from specbench.models.fast.frame import Frame, accept, read_outcome
+from specbench.models.fast.frame import TreeFrame, accept, read_outcome
 from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets
 from specbench.models.fast.layout import lay_out
 from specbench.models.fast.operations import Linear, can_pack
@@ -122,22 +122,19 @@ def test_a_batch_wider_than_any_draft_makes_room_and_keeps_what_was_held():
     assert [*engine.settle(COUNT).emitted] == truth[25:26]
 
 
-def test_a_mask_that_shows_siblings_is_caught():
+def test_a_mask_that_shows_siblings_is_caught(monkeypatch):
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     engine = fast_engine(model)
-    lay = Frame.lay_out
+    lay = TreeFrame.lay_out
 
     def open_mask(frame, layout):
         lay(frame, layout)
-        for each in frame._biases:
-            each.host[: len(layout), : len(layout)] = 0
+        for each in frame.bias.values():
+            each[: len(layout), : len(layout)] = 0
 
-    Frame.lay_out = open_mask
-    try:
-        assert decode_script(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
-    finally:
-        Frame.lay_out = lay
+    monkeypatch.setattr(TreeFrame, "lay_out", open_mask)
+    assert decode_script(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
 
 
 def test_gaps_equal_the_eager_engines():
@@ -380,10 +377,10 @@ def test_buffers_never_move_and_nothing_is_reserved_in_the_loop():
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     engine = fast_engine(model, GRAPHED)
     decode_script(engine, scripts(truth)["wide"], [5, 6])
-    places = {width: frame.ids.data_ptr() for width, frame in engine.frames.items()}
+    places = {width: frame.ids.data_ptr() for width, frame in engine.frames.known.items()}
     held = engine.cache._all.data_ptr()
     decode_script(engine, scripts(truth)["wide"], [5, 6])
-    assert {width: frame.ids.data_ptr() for width, frame in engine.frames.items()} == places
+    assert {width: frame.ids.data_ptr() for width, frame in engine.frames.known.items()} == places
     assert engine.cache._all.data_ptr() == held
 
 
@@ -406,14 +403,13 @@ def test_acceptance_on_the_device_is_the_walkers(tree, padding, buckets):
     draft = Draft(tokens, parents, None, passenger)
     layout = lay_out(parents, draft, None)
     width = len(layout) + padding
-    frame = Frame(width, {"full_attention": None}, torch.float32, CPU)
+    frame = TreeFrame(width, {"full_attention": None}, torch.float32, CPU)
     frame.fill(1, tokens, 7, layout)
     logits = torch.zeros(width, 4)
     logits[torch.arange(len(picks)), torch.tensor(picks)] = 1
     cache = StaticKV(1, 1, 1, torch.float32, CPU)
     cache.reserve(64)
     cache._all.copy_(torch.arange(256.0)[: cache.capacity].view(1, 1, 1, -1, 1).expand_as(cache._all))
-    torch.add(frame.past, frame.steps, out=frame.slots)
     moved = 0 if layout.chain else buckets.moved(layout.depth, width)
     rows, emitted = read_outcome(accept(logits, frame, cache, moved).tolist(), moved, torch.float32)
     path = Walk.follow(tokens, parents, passenger, picks)

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from target.test_rows import ScriptedRows
-from target.test_rows import scripts as row_scripts
+from models.test_rows import ScriptedRows
+from models.test_rows import scripts as row_scripts
 
 from builders.engines import (
     COUNT,

@@ -20,7 +20,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from target.test_fast import any_draft
+from models.test_fast import any_draft
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from builders.engines import COUNT, decode_script, fast_engine, scripts

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.models.fast.attention import attend_flex
-from specbench.models.fast.frame import Frame
+from specbench.models.fast.frame import TreeFrame
 from specbench.models.fast.layout import DeviceLayout, Layouts
 from specbench.types import Draft
 
@@ -16,9 +16,9 @@ WIDTHS = (1, 8, 40, 72)
 FILLED = ("depths", "parents", "reach", "above")
 
 
-def filled(width, dtype, attend, parents) -> Frame:
+def filled(width, dtype, attend, parents) -> TreeFrame:
     """A frame that has had another draft before."""
-    frame = Frame(width, {"full": None, "near": 3}, dtype, torch.device("cpu"), attend)
+    frame = TreeFrame(width, {"full": None, "near": 3}, dtype, torch.device("cpu"), attend)
     layouts = Layouts()
     frame.fill(5, [6] * (width - 1), 9, layouts.find(range(-1, width - 2), Draft.chain([6] * (width - 1)), False))
     draft = Draft([7] * len(parents), parents)
