@@ -10,6 +10,7 @@ speculators library; the formulas of DSpark's heads are those of the speculators
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -296,6 +297,7 @@ class _Block(LevelsRun):
         return (yield RowsCall(head.output, self._states))
 
 
+@dataclass(eq=False)
 class DFlash(LevelsMethod):
     """DFlash, DSpark; conf/method/dflash.yaml describes the parameters."""
 
@@ -311,7 +313,7 @@ class DFlash(LevelsMethod):
                 f"{self._file.where}: config.json has {BLOCK}={block}; expected a whole number above 1, to {LONGEST}"
             )
         most = block if anchored(self._file) else block - 1
-        if self._whole:
+        if self.length is None and self.choices is None:
             self.shape = TreeShape.from_counts([[1]] * most, WIDEST)
         require_count("length or levels of choices", len(self.shape.levels), high=most)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from methods.parts.draft_lm import DraftCall, DraftLM, DraftRequest, choose_token, read_draft_card
 from methods.parts.draft_method import ChainMethod, TargetTraits
 from specbench.method import Drafter, Drafting, SharedDrafter
-from specbench.models.facade import ModelCard, Target
+from specbench.models.facade import ModelCard
 from specbench.types import EMPTY, Draft, InputError, Prefill
 
 TAIL = 4  # tokens of the context that are split again with a drafted text, since a token may reach over the border
@@ -150,11 +150,6 @@ class ForeignDraft(ChainMethod):
         self.draft_eos = -1 if eos is None else eos
         if not self.vocabularies.shared:
             raise InputError(f"draft={self.draft}: shares no token with model={model.name}; expected another one")
-
-    def bind(self, target: Target) -> None:
-        """Load the draft's weights."""
-        self.card_for(target)
-        super().bind(target)
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
         """As ``DraftModelMethod.adopt``; the shared tokens go to the draft's device."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -102,6 +103,7 @@ class HydraRun(HeadRun):
         return (yield RowsCall(self.head.outputs[self._head], self._paths))
 
 
+@dataclass(eq=False)
 class HydraTree(StackedHeads):
     """Hydra++; conf/method/hydra_heads.yaml describes the parameters."""
 

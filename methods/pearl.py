@@ -9,6 +9,7 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,10 +17,11 @@ from torch import Tensor
 
 from methods.parts.draft_lm import DraftRequest, choose_token
 from methods.parts.parallel_draft import DraftActor, Mark, ParallelDraft, ParallelDrafter, mark, seconds_between
-from methods.parts.port import Backend, Ticket
+from methods.parts.parameters import count
+from methods.parts.port import Ticket
 from specbench.method import Drafter
 from specbench.models.facade import Target
-from specbench.types import Draft, Prefill, Step, require_count, require_nodes
+from specbench.types import Draft, Prefill, Step, require_nodes
 
 
 class _Session:
@@ -150,24 +152,14 @@ class _Pearl(ParallelDrafter):
         }
 
 
+@dataclass(eq=False)
 class Pearl(ParallelDraft):
     """PEARL; conf/method/pearl.yaml describes the parameters."""
 
     kind = PearlActor
     draws = True
 
-    def __init__(
-        self,
-        draft: str | None,
-        gamma: int = 4,
-        port: Backend = "inline",
-        patience_s: float = 30.0,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, port, patience_s, dtype, device)
-        require_count("gamma", gamma)
-        self.gamma = gamma
+    gamma: int = count(4)
 
     def bind(self, target: Target) -> None:
         """Start the partner; see ``ParallelDraft.bind``."""

@@ -76,7 +76,7 @@ def recorded(lm: DraftLM, attention: str = SDPA) -> DraftLM:
 
 
 def lm_of(method) -> DraftLM:
-    return inline_actor(method.port).lm if hasattr(method, "port") else method.lm
+    return inline_actor(method.partner).lm if hasattr(method, "partner") else method.lm
 
 
 def figures(out):

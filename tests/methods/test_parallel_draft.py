@@ -88,9 +88,9 @@ def test_buffers_are_used_again_and_requests_do_not_touch_each_other(model, make
     assert outs[0] == outs[2]
     fresh = fitted(make(), noisy(model, 0.02))
     assert transcript(run(model, fresh, prompts[1], LIMIT)) == outs[1]
-    method.port.ask("close", 99)  # of the last requests, closing one is still on its way
-    assert not inline_actor(method.port).sessions
-    assert len(inline_actor(method.port).lm._free) == 1
+    method.partner.ask("close", 99)  # of the last requests, closing one is still on its way
+    assert not inline_actor(method.partner).sessions
+    assert len(inline_actor(method.partner).lm._free) == 1
 
 
 def one_round(drafter, context: list[int], truth: list[int]) -> tuple[Draft, int]:
@@ -133,7 +133,7 @@ def test_a_request_that_was_given_up_leaves_no_session(model, make):
     one_round(begin(method, PROMPT), PROMPT, plain_greedy(model, PROMPT, 9))  # nobody finishes it
     last = begin(method, PROMPT)
     last.propose(PROMPT, 64)
-    assert list(inline_actor(method.port).sessions) == [last.number]
+    assert list(inline_actor(method.partner).sessions) == [last.number]
 
 
 @pytest.mark.matrix
@@ -148,7 +148,7 @@ def test_transcript_is_the_same_behind_every_port_and_delay(model, name, samplin
         method = METHODS[name](port=backend, patience_s=20.0)
         method.kind = SLOW[type(method)]
         fitted(method, noisy(model, 0.02), sampling)
-        method.port = DelayedPort(method.port)
+        method.partner = DelayedPort(method.partner)
         for _ in range(2):
             assert transcript(run(model, method, PROMPT, LIMIT, sampling=sampling)) == wanted
         method.close()
@@ -161,13 +161,13 @@ def test_a_process_that_dies_costs_one_case(model, name):
     fitted(method, model)
     wanted = plain_greedy(model, PROMPT, LIMIT)
     assert run(model, method, PROMPT, LIMIT).ids == wanted
-    first = method.port._channel.worker.pid
+    first = method.partner._channel.worker.pid
     start = time.perf_counter()
     with pytest.raises(CaseError, match="ended with exit code 7"):
         run(model, method, [13, 2], LIMIT)
     assert time.perf_counter() - start < 10
     method.reset()  # what the session does between cases
-    assert method.port._channel.worker.pid != first
+    assert method.partner._channel.worker.pid != first
     assert run(model, method, PROMPT, LIMIT).ids == wanted
     method.close()
     method.close()  # twice does no harm
