@@ -154,13 +154,19 @@ def _coordinates(item: pytest.Function) -> list[tuple[tuple, tuple]]:
 
 
 @pytest.fixture(scope="module")
-def together(request, tmp_path_factory):
-    """Of the chosen tests of this file with a parameter ``name``, which is a method's."""
+def shared_runs(tmp_path_factory):
+    """The runs of several methods of this file."""
     from together import Together
 
-    here = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    names = dict.fromkeys(item.callspec.params["name"] for item in here if "name" in item.callspec.params)
-    return Together(list(names), tmp_path_factory.mktemp("together"))
+    return Together(tmp_path_factory.mktemp("together"))
+
+
+@pytest.fixture
+def together(request, shared_runs):
+    """The runs of the methods whose tests of this function were chosen, by the parameter ``name``."""
+    here = [item for item in request.session.items if getattr(item, "function", None) is request.function]
+    shared_runs.chosen = tuple(dict.fromkeys(item.callspec.params["name"] for item in here))
+    return shared_runs
 
 
 @pytest.fixture(scope="session")

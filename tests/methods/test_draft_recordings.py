@@ -164,7 +164,7 @@ def test_a_cache_that_moves_under_its_recordings_is_found(monkeypatch):
         request.step(4)
 
 
-@pytest.mark.parametrize("name", ["speculative_sampling", "specinfer"])
+@pytest.mark.parametrize("name", [pytest.param("speculative_sampling", marks=pytest.mark.exhaustive), "specinfer"])
 def test_our_kernel_drafts_what_sdpa_drafts(name):
     """In its interpreter: of each shape there is one recording, though the second request reads more keys."""
     pytest.importorskip("specbench.models.fast.kernels.tree_attention", reason="pip install '.[triton]'")
