@@ -19,7 +19,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 if not os.environ["CUDA_VISIBLE_DEVICES"]:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, and when a kernel is defined
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of the commands that tests start
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specbench-cache-")  # no test writes into the user's cache
+if "PYTEST_XDIST_WORKER" not in os.environ:  # no test writes into the user's cache; the processes share one
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specbench-cache-")
 
 import pytest
 
