@@ -285,14 +285,6 @@ class CardActor(DraftActor):
         seconds = session.expand(1) if self.options["wait"] else []
         return {"seconds": seconds, **session.chain()}
 
-    def correct(self, number: int, path: list[int], emitted: Sequence[int]) -> dict[str, Any]:
-        """See ``CardSession.correct``."""
-        return self.sessions[number].correct(path, emitted)
-
-    def expand(self, number: int, rounds: int) -> list[float]:
-        """See ``CardSession.expand``."""
-        return self.sessions[number].expand(rounds)
-
     def probe(self) -> float:
         """[s] of a forward over one layer."""
         tree = TreeRequest(self.lm, self.vocab)
@@ -331,7 +323,7 @@ class _Card(ParallelDrafter):
         return Draft.chain(answer["tokens"][:budget], source=0)
 
     def launch(self) -> None:
-        self._expansion = self.port.post("expand", self.number, self._ratio)
+        self._expansion = self.port.post("tell", self.number, "expand", self._ratio)
         self.times.note_launch()
 
     def join(self) -> None:
@@ -343,7 +335,7 @@ class _Card(ParallelDrafter):
         self.end_round(len(step.emitted), self._seconds)
         if not step.done:
             path = self._ids[: len(step.path)]
-            self._correction = self.port.post("correct", self.number, path, list(step.emitted))
+            self._correction = self.port.post("tell", self.number, "correct", path, list(step.emitted))
 
     def stats(self) -> dict[str, float]:
         asked = self._hits + self._misses

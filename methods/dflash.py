@@ -259,14 +259,14 @@ class _Block(LevelsRun):
     """A request's place: states (levels, D) of its last block, and the recurrent states of the level before."""
 
     def root(self) -> Forwards:
-        """See ``HeadRun.root``."""
+        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         logits = yield from super().root()
         if self.head.markov:
             self._recurrent = self.head.markov.begin(self._root, self._passed)
         return self._biased(self._root, logits, torch.zeros_like(self._root))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """See ``HeadRun.expand``."""
+        """Returns the logits (w, Vd) below these nodes."""
         return self._biased(ids, (yield from super().expand(ids, rows)), rows)
 
     def _biased(self, ids: Tensor, logits: Tensor, rows: Tensor) -> Tensor:
@@ -278,7 +278,7 @@ class _Block(LevelsRun):
         return logits + bias
 
     def chances(self, ids: Tensor | None) -> Tensor | None:
-        """See ``HeadRun.chances``."""
+        """The confidence head's (w,) chances of the next level."""
         if not self.head.confidence:
             return None
         level, before = (0, self._root) if ids is None else (self._level + 1, ids)

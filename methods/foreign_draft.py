@@ -66,18 +66,6 @@ def _marked(tokenizer: Any, sign: str) -> dict[str, int]:
     return {(sign + token[1:] if token.startswith(own) else token): place for token, place in vocabulary.items()}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _SharedCall(DraftCall):
-    """A call whose logits are the target's tokens', -inf where the draft has no such token."""
-
-    method: ForeignDraft
-
-    def cut(self, rows: Tensor) -> Tensor:
-        found = rows.new_full((len(rows), self.vocab), -torch.inf)
-        found[:, self.method.target_ids] = rows[:, self.method.draft_ids]
-        return found
-
-
 class _Request(DraftRequest):
     """A request whose context is the target's tokens. shared: so are the tokens drafted, and the logits."""
 
@@ -105,9 +93,13 @@ class _Request(DraftRequest):
         """Drafted tokens that stayed on the device; all of them are shared."""
         super().name(len(self._text), [self._method.vocabularies.shared[token] for token in tokens])
 
-    def _forward(self, *given: Any) -> DraftCall:
-        call = super()._forward(*given)
-        return _SharedCall(call.owner, call.vocab, call.given, self._method) if self._shared else call
+    def _cut(self, rows: Tensor) -> Tensor:
+        """The logits of the target's tokens, -inf if the draft has no such token."""
+        if not self._shared:
+            return super()._cut(rows)
+        found = rows.new_full((len(rows), self._vocab), -torch.inf)
+        found[:, self._method.target_ids] = rows[:, self._method.draft_ids]
+        return found
 
 
 class _Text(SharedDrafter):

@@ -36,7 +36,10 @@ class _Session:
         self._reads = actor.lm.device.type == "cpu"  # each token when it is drafted; a GPU would wait for each
 
     def extend(self, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
-        """Continue after the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS."""
+        """Continue after the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS.
+
+        Returns tokens (m,), the distributions (m, V) they were drawn from (None if chosen), and [s] of each forward.
+        """
         del self._tokens[keep:]
         self._settled = min(self._settled, keep)
         self._tokens += tail
@@ -81,10 +84,6 @@ class PearlActor(DraftActor):
         """A session after ``context``, with its own random numbers."""
         return _Session(self, context, seed)
 
-    def extend(self, number: int, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
-        """Tokens (m,), the distributions (m, V) they were drawn from (None if chosen), and each forward's seconds."""
-        return self.sessions[number].extend(keep, tail, count)
-
 
 class _Pearl(ParallelDrafter):
     def __init__(self, method: Pearl, seed: int) -> None:
@@ -110,7 +109,8 @@ class _Pearl(ParallelDrafter):
 
     def launch(self) -> None:
         unjudged = len(self._pending) - self._proposed  # only where the budget is below gamma
-        self._ticket = self.port.post("extend", self.number, self._keep, self._tail, max(0, self._gamma - unjudged))
+        count = max(0, self._gamma - unjudged)
+        self._ticket = self.port.post("tell", self.number, "extend", self._keep, self._tail, count)
         self.times.note_launch()
 
     def join(self) -> Draft | None:

@@ -176,7 +176,7 @@ class SelfSpeculation(ChainMethod):
         self.found = LayerSearch()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """See ``ChainMethod.begin``."""
+        """Start from an empty cache, with the search if it is on. seed: of the tokens drawn."""
         return SearchedChain(self, seed, len(prompt)) if self.search else super().begin(prompt, prefill, seed)
 
     def chain(self) -> DraftRequest:

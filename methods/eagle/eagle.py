@@ -267,7 +267,7 @@ class EagleRun(HeadRun):
         self._fed = self._depth = 0
 
     def root(self) -> Forwards:
-        """See ``HeadRun.root``."""
+        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         if self.queue:
             features, following = self.taken()
             inputs, residual = self.head.inputs(following, self.head.enter(features))
@@ -277,7 +277,7 @@ class EagleRun(HeadRun):
         return (yield RowsCall(self.head.output, self._root))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """See ``HeadRun.expand``."""
+        """Returns the logits (w, Vd) below these nodes."""
         count = len(ids)
         inputs, residual = self.head.inputs(ids, self._hidden.index_select(0, rows))
         self._seen = self._seen.index_select(0, rows)

@@ -59,7 +59,7 @@ class ModulesRun(HeadRun):
         self._waiting = self._drafted
 
     def root(self) -> Forwards:
-        """See ``HeadRun.root``."""
+        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         if self.queue:
             features, following = self.taken()
             for place, tokens in enumerate(self._tokens):  # the first token of module ``place`` is that far on
@@ -72,7 +72,7 @@ class ModulesRun(HeadRun):
         return (yield RowsCall(self.head.output, self._root))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """See ``HeadRun.expand``; of a chain."""
+        """Returns the logits (1, Vd) after one more token of the chain."""
         self._drafted, last = torch.cat([self._drafted, ids]), len(self._heads) - 1
         place = min(len(self._drafted), last)
         if place == len(self._drafted):

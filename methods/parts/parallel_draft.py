@@ -141,6 +141,10 @@ class DraftActor(ABC):
         """Returns the answer to ``open``."""
         return None
 
+    def tell(self, number: int, verb: str, *given: Any) -> Any:
+        """Passes a message to the session of a request."""
+        return getattr(self.sessions[number], verb)(*given)
+
     def close(self, number: int) -> None:
         """The request is over; its buffers are for the next one."""
         self.sessions.pop(number, None)
@@ -257,7 +261,7 @@ class ParallelDraft(DraftModelMethod):
             log.warning("%s; the next case tries again", error)
 
     def private(self) -> ParallelDraft:
-        """Itself: requests have numbers, and nothing is learned."""
+        """Returns this method: requests have numbers, and nothing is learned."""
         return self
 
     def close(self) -> None:

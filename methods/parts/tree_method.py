@@ -264,7 +264,7 @@ class DrawnChoice:
         self.probs: list[Tensor] = []
 
     def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
-        """See ``BestChoice``."""
+        """Draws the nodes that ``BestChoice`` would choose."""
         tokens, given, alive = draw_children(
             self._sampling(self._run.head.spread(logits)), rows, ranks, most, self._random
         )
@@ -273,7 +273,7 @@ class DrawnChoice:
         return tokens
 
     def law(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """See ``BestChoice``."""
+        """(n, V) the distributions that the last nodes were drawn from."""
         return self.probs[-1]
 
 
@@ -339,7 +339,7 @@ class LevelsRun(HeadRun):
         """(levels, Vd) logits of the first level, the second ...; reads the queue."""
 
     def root(self) -> Forwards:
-        """See ``HeadRun.root``."""
+        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         if self.queue:
             self._levels = yield from self.levels()
         self._level = 0
