@@ -26,10 +26,11 @@ from methods.parts.parallel_draft import (
     measure_forward_s,
     seconds_between,
 )
-from methods.parts.port import Backend, Ticket
+from methods.parts.parameters import count
+from methods.parts.port import Ticket
 from specbench.method import Drafter
 from specbench.models.facade import Target
-from specbench.types import MOST, ROOT, Draft, InputError, Prefill, Step, require_count
+from specbench.types import MOST, ROOT, Draft, InputError, Prefill, Step
 
 
 @dataclass(slots=True)
@@ -195,7 +196,7 @@ class CardSession:
         options = actor.options
         self._lm, self._context, self._options = actor.lm, context, options
         self.tree = TreeRequest(actor.lm, actor.vocab)
-        self.store = DraftCache(options["nodes"], min(options["children"], actor.vocab), actor.eos)
+        self.store = DraftCache(options["nodes_per_layer"], min(options["children"], actor.vocab), actor.eos)
         self._nodes: dict[int, int] = {}  # id in the store -> node in the draft model's tree
         self._trail: list[int] = []  # verified ids after the tree's root, where nothing is pruned
         self._due: tuple[list[int], int] | None = None  # (ids, their first place in the context) to be committed
@@ -222,10 +223,10 @@ class CardSession:
         return seconds_between(before, after)
 
     def expand(self, rounds: int) -> list[float]:
-        """Up to ``rounds`` forwards; fewer where nothing can follow or ``depth`` layers are there. [s] of each."""
+        """Up to ``rounds`` forwards; fewer if nothing can follow or there are ``max_depth`` layers. [s] of each."""
         self._tidy()
         seconds: list[float] = []
-        while len(seconds) < rounds and self.store.unread and len(self.store.layers) < self._options["depth"]:
+        while len(seconds) < rounds and self.store.unread and len(self.store.layers) < self._options["max_depth"]:
             seconds.append(self.grow())
         return seconds
 
@@ -243,7 +244,7 @@ class CardSession:
         else:  # the ablation: the root moves, and the cache stays unchanged until it is full
             self.store.move(node, len(path) + 1)
             self._trail += [*path, node]
-            if len(self.store.layers) >= self._options["depth"]:
+            if len(self.store.layers) >= self._options["max_depth"]:
                 self._restart(self._trail, len(self._context))
         seconds = self.expand(1) if node is None and self._options["wait"] else []
         return {"hit": node is not None, "refilled": refilled, "seconds": seconds, **self.chain()}
@@ -268,7 +269,7 @@ class CardSession:
 
     def chain(self) -> dict[str, Any]:
         """Returns ids and tokens of the heaviest chain and the number of layers, which the target may request."""
-        ids, tokens = self.store.query(self._options["depth"])
+        ids, tokens = self.store.query(self._options["max_depth"])
         return {"ids": ids, "tokens": tokens, "layers": self.store.ahead}
 
 
@@ -284,19 +285,11 @@ class CardActor(DraftActor):
         seconds = session.expand(1) if self.options["wait"] else []
         return {"seconds": seconds, **session.chain()}
 
-    def correct(self, number: int, path: list[int], emitted: Sequence[int]) -> dict[str, Any]:
-        """See ``CardSession.correct``."""
-        return self.sessions[number].correct(path, emitted)
-
-    def expand(self, number: int, rounds: int) -> list[float]:
-        """See ``CardSession.expand``."""
-        return self.sessions[number].expand(rounds)
-
     def probe(self) -> float:
         """[s] of a forward over one layer."""
         tree = TreeRequest(self.lm, self.vocab)
         tree.feed([0], 0)
-        nodes = self.options["nodes"]
+        nodes = self.options["nodes_per_layer"]
 
         def forward() -> None:
             tree.expand([0] * nodes, [ROOT] * nodes)
@@ -330,7 +323,7 @@ class _Card(ParallelDrafter):
         return Draft.chain(answer["tokens"][:budget], source=0)
 
     def launch(self) -> None:
-        self._expansion = self.port.post("expand", self.number, self._ratio)
+        self._expansion = self.port.post("tell", self.number, "expand", self._ratio)
         self.times.note_launch()
 
     def join(self) -> None:
@@ -342,7 +335,7 @@ class _Card(ParallelDrafter):
         self.end_round(len(step.emitted), self._seconds)
         if not step.done:
             path = self._ids[: len(step.path)]
-            self._correction = self.port.post("correct", self.number, path, list(step.emitted))
+            self._correction = self.port.post("tell", self.number, "correct", path, list(step.emitted))
 
     def stats(self) -> dict[str, float]:
         asked = self._hits + self._misses
@@ -357,37 +350,23 @@ class _Card(ParallelDrafter):
         }
 
 
+@dataclass(eq=False)
 class Card(ParallelDraft):
     """CARD; conf/method/card.yaml describes the parameters."""
 
     kind = CardActor
 
-    def __init__(
-        self,
-        draft: str | None,
-        nodes_per_layer: int = 50,
-        children: int | None = None,
-        ratio: int | None = 5,
-        max_depth: int = 50,
-        correct: bool = True,
-        wait: bool = False,
-        port: Backend = "inline",
-        patience_s: float = 30.0,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, port, patience_s, dtype, device)
-        given = {"nodes_per_layer": nodes_per_layer, "children": children, "ratio": ratio, "max_depth": max_depth}
-        for name, value in given.items():
-            if value is not None:
-                require_count(name, value, high=MOST)
-        self.nodes, self.children = nodes_per_layer, children or nodes_per_layer
-        self.ratio, self.depth, self.correct, self.wait = ratio, max_depth, correct, wait
+    nodes_per_layer: int = count(50, high=MOST)
+    children: int | None = count(None, high=MOST)
+    ratio: int | None = count(5, high=MOST)
+    max_depth: int = count(50, high=MOST)
+    correct: bool = True
+    wait: bool = False
 
     def options(self) -> dict[str, Any]:
-        """Of the actor."""
-        names = ("nodes", "children", "depth", "correct", "wait")
-        return {name: getattr(self, name) for name in names}
+        """The actor's options."""
+        names = ("nodes_per_layer", "max_depth", "correct", "wait")
+        return {name: getattr(self, name) for name in names} | {"children": self.children or self.nodes_per_layer}
 
     def bind(self, target: Target) -> None:
         """Start the partner; measure the ratio unless it is given."""
@@ -405,7 +384,7 @@ class Card(ParallelDraft):
         """The draft forwards that one forward of the target leaves time for, at least 1."""
         ids = torch.zeros(1, 1, dtype=torch.long, device=target.device)
         target_s = measure_forward_s(lambda: target.logits(ids), target.device)
-        return max(1, math.ceil(target_s / self.port.ask("probe")))
+        return max(1, math.ceil(target_s / self.partner.ask("probe")))
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The draft model reads the prompt during the first forward."""

@@ -10,6 +10,7 @@ speculators library; the formulas of DSpark's heads are those of the speculators
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -258,14 +259,14 @@ class _Block(LevelsRun):
     """A request's place: states (levels, D) of its last block, and the recurrent states of the level before."""
 
     def root(self) -> Forwards:
-        """See ``HeadRun.root``."""
+        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         logits = yield from super().root()
         if self.head.markov:
             self._recurrent = self.head.markov.begin(self._root, self._passed)
         return self._biased(self._root, logits, torch.zeros_like(self._root))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """See ``HeadRun.expand``."""
+        """Returns the logits (w, Vd) below these nodes."""
         return self._biased(ids, (yield from super().expand(ids, rows)), rows)
 
     def _biased(self, ids: Tensor, logits: Tensor, rows: Tensor) -> Tensor:
@@ -277,7 +278,7 @@ class _Block(LevelsRun):
         return logits + bias
 
     def chances(self, ids: Tensor | None) -> Tensor | None:
-        """See ``HeadRun.chances``."""
+        """The confidence head's (w,) chances of the next level."""
         if not self.head.confidence:
             return None
         level, before = (0, self._root) if ids is None else (self._level + 1, ids)
@@ -296,6 +297,7 @@ class _Block(LevelsRun):
         return (yield RowsCall(head.output, self._states))
 
 
+@dataclass(eq=False)
 class DFlash(LevelsMethod):
     """DFlash, DSpark; conf/method/dflash.yaml describes the parameters."""
 
@@ -311,7 +313,7 @@ class DFlash(LevelsMethod):
                 f"{self._file.where}: config.json has {BLOCK}={block}; expected a whole number above 1, to {LONGEST}"
             )
         most = block if anchored(self._file) else block - 1
-        if self._whole:
+        if self.length is None and self.choices is None:
             self.shape = TreeShape.from_counts([[1]] * most, WIDEST)
         require_count("length or levels of choices", len(self.shape.levels), high=most)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from methods.parts.draft_lm import DraftCall, DraftLM, DraftRequest, choose_token, read_draft_card
 from methods.parts.draft_method import ChainMethod, TargetTraits
 from specbench.method import Drafter, Drafting, SharedDrafter
-from specbench.models.facade import ModelCard, Target
+from specbench.models.facade import ModelCard
 from specbench.types import EMPTY, Draft, InputError, Prefill
 
 TAIL = 4  # tokens of the context that are split again with a drafted text, since a token may reach over the border
@@ -66,18 +66,6 @@ def _marked(tokenizer: Any, sign: str) -> dict[str, int]:
     return {(sign + token[1:] if token.startswith(own) else token): place for token, place in vocabulary.items()}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _SharedCall(DraftCall):
-    """A call whose logits are the target's tokens', -inf where the draft has no such token."""
-
-    method: ForeignDraft
-
-    def cut(self, rows: Tensor) -> Tensor:
-        found = rows.new_full((len(rows), self.vocab), -torch.inf)
-        found[:, self.method.target_ids] = rows[:, self.method.draft_ids]
-        return found
-
-
 class _Request(DraftRequest):
     """A request whose context is the target's tokens. shared: so are the tokens drafted, and the logits."""
 
@@ -105,9 +93,13 @@ class _Request(DraftRequest):
         """Drafted tokens that stayed on the device; all of them are shared."""
         super().name(len(self._text), [self._method.vocabularies.shared[token] for token in tokens])
 
-    def _forward(self, *given: Any) -> DraftCall:
-        call = super()._forward(*given)
-        return _SharedCall(call.owner, call.vocab, call.given, self._method) if self._shared else call
+    def _cut(self, rows: Tensor) -> Tensor:
+        """The logits of the target's tokens, -inf if the draft has no such token."""
+        if not self._shared:
+            return super()._cut(rows)
+        found = rows.new_full((len(rows), self._vocab), -torch.inf)
+        found[:, self._method.target_ids] = rows[:, self._method.draft_ids]
+        return found
 
 
 class _Text(SharedDrafter):
@@ -150,11 +142,6 @@ class ForeignDraft(ChainMethod):
         self.draft_eos = -1 if eos is None else eos
         if not self.vocabularies.shared:
             raise InputError(f"draft={self.draft}: shares no token with model={model.name}; expected another one")
-
-    def bind(self, target: Target) -> None:
-        """Load the draft's weights."""
-        self.card_for(target)
-        super().bind(target)
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
         """As ``DraftModelMethod.adopt``; the shared tokens go to the draft's device."""

@@ -7,26 +7,29 @@ library draws its drafts and applies the ratio test).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from transformers import GenerationConfig
 
 from methods.parts.draft_lm import read_draft_card
 from methods.parts.hf_peer import HFPeer
+from methods.parts.parameters import Parameters, count
 from specbench.method import Emit
 from specbench.models.facade import ModelCard, Target
 from specbench.models.load import load_model
-from specbench.types import require_count
 
 
-class HFAssisted(HFPeer):
+@dataclass(eq=False)
+class HFAssisted(Parameters, HFPeer):
     """The library's assisted generation; conf/method/hf_assisted.yaml describes the parameters."""
 
-    def __init__(
-        self, draft: str | None, length: int = 5, schedule: Literal["heuristic", "constant"] = "heuristic"
-    ) -> None:
-        require_count("length", length)
-        self.draft, self.length, self.schedule = draft, length, schedule
+    draft: str | None
+    length: int = count(5)
+    schedule: Literal["heuristic", "constant"] = "heuristic"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._card: ModelCard | None = None
 
     @property
@@ -41,8 +44,6 @@ class HFAssisted(HFPeer):
     def bind(self, target: Target) -> None:
         """Load the draft; no early stop by confidence, which is another policy."""
         super().bind(target)
-        if self._card is None:
-            self.check(target.card)
         assert self._card is not None
         self._draft = load_model(self._card)
         self._draft.generation_config = GenerationConfig()

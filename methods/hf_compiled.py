@@ -6,6 +6,7 @@ One cache serves every request, so that there is one shape and one compilation, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,19 +16,20 @@ from transformers import StaticCache
 from transformers.generation.configuration_utils import CompileConfig
 
 from methods.parts.hf_peer import HFPeer
+from methods.parts.parameters import Parameters, count
 from specbench.method import Emit
 from specbench.models.facade import Target
-from specbench.types import CaseError, InputError, require_count
+from specbench.types import CaseError, InputError
 
 WARM_TOKENS = 4  # the first results from the prompt, uncompiled; the others from the compiled forward
 
 
-class HFCompiled(HFPeer):
+@dataclass(eq=False)
+class HFCompiled(Parameters, HFPeer):
     """The library's compiled ``generate``; conf/method/hf_compiled.yaml describes the parameters."""
 
-    def __init__(self, length: int = 2048, compile: bool = True) -> None:
-        require_count("length", length, low=WARM_TOKENS + 1)
-        self.length, self.compile = length, compile
+    length: int = count(2048, low=WARM_TOKENS + 1)
+    compile: bool = True
 
     def bind(self, target: Target) -> None:
         """Make the cache and compile. Raises InputError where torch.compile does not work on this machine."""

@@ -6,18 +6,19 @@ the two rows differ in runtime and matching rule only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from methods.parts.hf_peer import HFPeer
+from methods.parts.parameters import Parameters, count
 from specbench.models.facade import Target
-from specbench.types import require_count
 
 
-class HFPromptLookup(HFPeer):
+@dataclass(eq=False)
+class HFPromptLookup(Parameters, HFPeer):
     """The library's prompt lookup; conf/method/hf_prompt_lookup.yaml describes the parameters."""
 
-    def __init__(self, num_draft: int = 10, max_ngram: int = 3) -> None:
-        require_count("num_draft", num_draft)
-        require_count("max_ngram", max_ngram)
-        self.num_draft, self.max_ngram = num_draft, max_ngram
+    num_draft: int = count(10)
+    max_ngram: int = count(3)
 
     def bind(self, target: Target) -> None:
         """Ask the library for its prompt lookup."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -85,7 +86,7 @@ class HydraRun(HeadRun):
     """One request's place: the tree grows head by head."""
 
     def root(self) -> Forwards:
-        """See ``HeadRun.root``."""
+        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         if self.queue:
             (features,), following = self.taken()
             self._token, self._prefix = following[-1:], (yield from self.head.prefix(features, self.memory))
@@ -93,7 +94,7 @@ class HydraRun(HeadRun):
         return (yield from self._below(self._prefix, self._token))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """See ``HeadRun.expand``."""
+        """Returns the logits (w, Vd) below these nodes."""
         self._head += 1
         return (yield from self._below(self._paths.index_select(0, rows), ids))
 
@@ -102,6 +103,7 @@ class HydraRun(HeadRun):
         return (yield RowsCall(self.head.outputs[self._head], self._paths))
 
 
+@dataclass(eq=False)
 class HydraTree(StackedHeads):
     """Hydra++; conf/method/hydra_heads.yaml describes the parameters."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -18,6 +19,7 @@ from torch.nn import functional
 from methods.parts.draft_layer import RowFunction, RowsCall
 from methods.parts.head_file import HeadFile, HeadFormat, TensorShape, require_shapes
 from methods.parts.head_method import StackedHeads
+from methods.parts.parameters import number
 from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.models.facade import Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, Typical
@@ -77,28 +79,21 @@ class _Heads(SharedDrafter):
         self._hidden = hidden[last : last + 1].to(self._hidden.device, copy=True)  # so that the other rows are freed
 
 
+@dataclass(eq=False)
 class Medusa(StackedHeads):
     """Medusa-1; conf/method/medusa.yaml describes the parameters."""
 
     format = FORMAT
     random_sizes = (1,)
 
-    def __init__(
-        self,
-        head: str | None,
-        heads: int | None = None,
-        tree: list[list[int]] | None = None,
-        safetensors: bool = True,
-        acceptance: Literal["exact", "typical"] = "exact",
-        typical_threshold: float = 0.09,
-        typical_alpha: float = 0.3,
-    ) -> None:
-        for name, value in (("typical_threshold", typical_threshold), ("typical_alpha", typical_alpha)):
-            if not 0 < value <= 1:
-                raise InputError(f"{name}={value}: expected more than 0 and at most 1")
-        if acceptance == "typical":
-            self.typical = Typical(typical_threshold, typical_alpha)
-        super().__init__(head, heads, tree, safetensors)
+    acceptance: Literal["exact", "typical"] = "exact"
+    typical_threshold: float = number(0.09, lambda value: 0 < value <= 1, "more than 0 and at most 1")
+    typical_alpha: float = number(0.3, lambda value: 0 < value <= 1, "more than 0 and at most 1")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.acceptance == "typical":
+            self.typical = Typical(self.typical_threshold, self.typical_alpha)
 
     @property
     def needs(self) -> Needs:

@@ -17,7 +17,7 @@ STEP_TOKENS = 2048
 
 
 class OpenvinoGenai(RuntimePeer):
-    """See ``RuntimePeer``."""
+    """OpenVINO GenAI, with the parameters of ``RuntimePeer``."""
 
     module, package, extra = "openvino_genai", "openvino-genai", "openvino_genai"
     dtypes = tuple(PRECISION)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from methods.parts.draft_method import DraftModelMethod
-from methods.parts.parameters import count
+from methods.parts.parameters import count, number
 from specbench.method import Drafter
 from specbench.models.facade import Target
 from specbench.models.transfer import upload
-from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Prefill, Step, require_nodes
+from specbench.types import EMPTY, MOST, ROOT, Draft, Prefill, Step, require_nodes
 
 
 class _Growth:
@@ -109,13 +109,8 @@ class OptTree(DraftModelMethod):
     """OPT-Tree; conf/method/opt_tree.yaml describes the parameters."""
 
     nodes: int = count(50, high=MOST)
-    threshold: float = 0.5
+    threshold: float = number(0.5, lambda value: 0 <= value < 1, "tokens from 0 to below 1, a layer's most")
     max_depth: int = count(10, high=MOST)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.threshold < 1:
-            raise InputError(f"threshold={self.threshold}: expected tokens from 0 to below 1, a layer's most")
 
     def bind(self, target: Target) -> None:
         """Refuse a tree larger than a draft; load the draft's weights."""

@@ -11,34 +11,32 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from methods.parts.parameters import count
 from methods.parts.runtime_peer import BUT_PHI, DRAFT, LOOKUP, NONE, RuntimePeer, saved_checkpoint
 from specbench.method import Emit
 from specbench.models.facade import ModelCard
-from specbench.types import require_count
 
 MOST = 16  # tokens of a draft and of an n-gram, the runtime's limits
 CONFIG = "genai_config.json"
 COUNTED = ("rounds", "draft_tokens_proposed", "draft_tokens_accepted", "target_forward_passes")
 
 
+@dataclass(eq=False)
 class OrtGenai(RuntimePeer):
-    """See ``RuntimePeer``; an n-gram of the runtime is the suffix that is looked up and the token after it."""
+    """ONNX Runtime GenAI; an n-gram of the runtime is the suffix that is looked up and the token after it."""
 
     module, package, extra = "onnxruntime_genai", "onnxruntime-genai", "ort_genai"
     speculations = (NONE, LOOKUP, DRAFT)
     families, scalings = BUT_PHI, ("default", "llama3")  # it ignores others
 
-    def __init__(
-        self, speculation: str = NONE, draft: str | None = None, num_draft: int = 8, max_ngram: int = 3
-    ) -> None:
-        super().__init__(speculation, draft, num_draft, max_ngram)
-        require_count("num_draft", num_draft, high=MOST)
-        require_count("max_ngram", max_ngram, high=MOST - 1)
+    num_draft: int = count(8, high=MOST)
+    max_ngram: int = count(3, high=MOST - 1)
 
     def write(self, card: ModelCard, model: Any, folder: Path) -> None:
         """By the runtime's model builder."""

@@ -9,6 +9,7 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,10 +17,11 @@ from torch import Tensor
 
 from methods.parts.draft_lm import DraftRequest, choose_token
 from methods.parts.parallel_draft import DraftActor, Mark, ParallelDraft, ParallelDrafter, mark, seconds_between
-from methods.parts.port import Backend, Ticket
+from methods.parts.parameters import count
+from methods.parts.port import Ticket
 from specbench.method import Drafter
 from specbench.models.facade import Target
-from specbench.types import Draft, Prefill, Step, require_count, require_nodes
+from specbench.types import Draft, Prefill, Step, require_nodes
 
 
 class _Session:
@@ -34,7 +36,10 @@ class _Session:
         self._reads = actor.lm.device.type == "cpu"  # each token when it is drafted; a GPU would wait for each
 
     def extend(self, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
-        """Continue after the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS."""
+        """Continue after the first ``keep`` tokens and ``tail``: ``count`` more, up to an EOS.
+
+        Returns tokens (m,), the distributions (m, V) they were drawn from (None if chosen), and [s] of each forward.
+        """
         del self._tokens[keep:]
         self._settled = min(self._settled, keep)
         self._tokens += tail
@@ -79,10 +84,6 @@ class PearlActor(DraftActor):
         """A session after ``context``, with its own random numbers."""
         return _Session(self, context, seed)
 
-    def extend(self, number: int, keep: int, tail: Sequence[int], count: int) -> dict[str, Any]:
-        """Tokens (m,), the distributions (m, V) they were drawn from (None if chosen), and each forward's seconds."""
-        return self.sessions[number].extend(keep, tail, count)
-
 
 class _Pearl(ParallelDrafter):
     def __init__(self, method: Pearl, seed: int) -> None:
@@ -108,7 +109,8 @@ class _Pearl(ParallelDrafter):
 
     def launch(self) -> None:
         unjudged = len(self._pending) - self._proposed  # only where the budget is below gamma
-        self._ticket = self.port.post("extend", self.number, self._keep, self._tail, max(0, self._gamma - unjudged))
+        count = max(0, self._gamma - unjudged)
+        self._ticket = self.port.post("tell", self.number, "extend", self._keep, self._tail, count)
         self.times.note_launch()
 
     def join(self) -> Draft | None:
@@ -150,24 +152,14 @@ class _Pearl(ParallelDrafter):
         }
 
 
+@dataclass(eq=False)
 class Pearl(ParallelDraft):
     """PEARL; conf/method/pearl.yaml describes the parameters."""
 
     kind = PearlActor
     draws = True
 
-    def __init__(
-        self,
-        draft: str | None,
-        gamma: int = 4,
-        port: Backend = "inline",
-        patience_s: float = 30.0,
-        dtype: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        super().__init__(draft, port, patience_s, dtype, device)
-        require_count("gamma", gamma)
-        self.gamma = gamma
+    gamma: int = count(4)
 
     def bind(self, target: Target) -> None:
         """Start the partner; see ``ParallelDraft.bind``."""

@@ -19,7 +19,7 @@ from torch import nn
 
 from methods.parts.draft_lm import CHAIN, DraftLM, DraftRequest
 from methods.parts.draft_method import ChainMethod, DraftChain, TargetTraits
-from methods.parts.parameters import count
+from methods.parts.parameters import count, number
 from specbench.method import Drafter, Drafting
 from specbench.models.facade import ModelCard, Target
 from specbench.models.transfer import upload
@@ -119,7 +119,7 @@ class SelfSpeculation(ChainMethod):
     device: str | None = field(default=None, init=False)
     length: int = count(25)
     schedule: Literal["fixed", "heuristic", "confidence"] = "confidence"
-    threshold: float = 0.8
+    threshold: float = number(0.8, lambda value: 0 < value <= 1, "a probability above 0 and up to 1")
     skip: list[int] | None = None
     exit: int | None = None
     search: int = count(0, 0, 1000)
@@ -160,7 +160,6 @@ class SelfSpeculation(ChainMethod):
     def bind(self, target: Target) -> None:
         """Draft with the target's own layers."""
         target.dtype  # noqa: B018 (raises for a replay, which has no weights)
-        self.check(target.card)
         layers: Any = getattr(getattr(target.model, "model", None), "layers", None)
         if layers is None or not hasattr(layers[0], "self_attn"):
             raise InputError(f"skip: model={target.card.name} is not built as Llama is; expected layers with self_attn")
@@ -177,7 +176,7 @@ class SelfSpeculation(ChainMethod):
         self.found = LayerSearch()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """See ``ChainMethod.begin``."""
+        """Start from an empty cache, with the search if it is on. seed: of the tokens drawn."""
         return SearchedChain(self, seed, len(prompt)) if self.search else super().begin(prompt, prefill, seed)
 
     def chain(self) -> DraftRequest:

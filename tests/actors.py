@@ -47,24 +47,20 @@ def _dawdle(actor: object, verb: str) -> None:
     time.sleep(random.Random(f"{verb}{id(actor)}{time.perf_counter()}").uniform(0, 0.01))
 
 
-class DawdlingCard(CardActor):
-    """CARD's, with a random delay before each answer."""
+class _Dawdles:
+    """With a random delay before each answer."""
 
-    def correct(self, *arguments):
-        _dawdle(self, "correct")
-        return super().correct(*arguments)
-
-    def expand(self, *arguments):
-        _dawdle(self, "expand")
-        return super().expand(*arguments)
+    def tell(self, number, verb, *given):
+        _dawdle(self, verb)
+        return super().tell(number, verb, *given)
 
 
-class DawdlingPearl(PearlActor):
-    """PEARL's, with a random delay before each answer."""
+class DawdlingCard(_Dawdles, CardActor):
+    """CARD's."""
 
-    def extend(self, *arguments):
-        _dawdle(self, "extend")
-        return super().extend(*arguments)
+
+class DawdlingPearl(_Dawdles, PearlActor):
+    """PEARL's."""
 
 
 class _DiesOnce:
@@ -74,23 +70,18 @@ class _DiesOnce:
         self.doomed = context[0] == 13
         return super().open(number, alive, context, seed)
 
+    def tell(self, number, verb, *given):
+        if self.doomed and verb in ("expand", "extend"):
+            os._exit(7)
+        return super().tell(number, verb, *given)
+
 
 class MortalCard(_DiesOnce, CardActor):
     """CARD's."""
 
-    def expand(self, *arguments):
-        if self.doomed:
-            os._exit(7)
-        return super().expand(*arguments)
-
 
 class MortalPearl(_DiesOnce, PearlActor):
     """PEARL's."""
-
-    def extend(self, *arguments):
-        if self.doomed:
-            os._exit(7)
-        return super().extend(*arguments)
 
 
 class DelayedPort:

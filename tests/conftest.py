@@ -19,7 +19,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 if not os.environ["CUDA_VISIBLE_DEVICES"]:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, and when a kernel is defined
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of the commands that tests start
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specbench-cache-")  # no test writes into the user's cache
+if "PYTEST_XDIST_WORKER" not in os.environ:  # no test writes into the user's cache; the processes share one
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specbench-cache-")
 
 import pytest
 
@@ -154,13 +155,19 @@ def _coordinates(item: pytest.Function) -> list[tuple[tuple, tuple]]:
 
 
 @pytest.fixture(scope="module")
-def together(request, tmp_path_factory):
-    """Of the chosen tests of this file with a parameter ``name``, which is a method's."""
+def shared_runs(tmp_path_factory):
+    """The runs of several methods of this file."""
     from together import Together
 
-    here = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    names = dict.fromkeys(item.callspec.params["name"] for item in here if "name" in item.callspec.params)
-    return Together(list(names), tmp_path_factory.mktemp("together"))
+    return Together(tmp_path_factory.mktemp("together"))
+
+
+@pytest.fixture
+def together(request, shared_runs):
+    """The runs of the methods whose tests of this function were chosen, by the parameter ``name``."""
+    here = [item for item in request.session.items if getattr(item, "function", None) is request.function]
+    shared_runs.chosen = tuple(dict.fromkeys(item.callspec.params["name"] for item in here))
+    return shared_runs
 
 
 @pytest.fixture(scope="session")

@@ -10,14 +10,38 @@ from transformers import AutoConfig
 
 from builders.models import VOCAB
 from joint_law import MarkovEngine, emitted, exact, p_value
+from methods.card import Card
+from methods.opt_tree import OptTree
+from methods.ouroboros import Ouroboros
+from methods.pard import Pard
 from methods.parts.draft_lm import DraftLM
 from methods.parts.draft_method import TargetTraits
+from methods.pearl import Pearl
+from methods.sequoia import Sequoia
+from methods.specinfer import SpecInfer
+from methods.speculative_sampling import SpeculativeSampling
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
 from specbench.types import Prefill
 
 CONTEXT = 512
+# Every method with a draft model, small; PARD's draft would have to be trained for it.
+MAKE = {
+    "speculative_sampling": lambda **options: SpeculativeSampling("unused", length=4, **options),
+    "pard": lambda **options: Pard("unused", length=4, mask_token=3, **options),
+    "specinfer": lambda **options: SpecInfer("unused", [2, 1, 2], **options),
+    "sequoia": lambda **options: Sequoia("unused", [0.6, 0.2], nodes=10, depth=3, **options),
+    "opt_tree": lambda **options: OptTree("unused", nodes=10, threshold=0.1, max_depth=3, **options),
+    "ouroboros": lambda **options: Ouroboros("unused", gamma=3, window=3, level=4, endings=2, **options),
+}
+PARALLEL = {
+    "pearl": lambda **options: Pearl("unused", gamma=3, **options),
+    "card": lambda **options: Card("unused", nodes_per_layer=6, ratio=3, **options),
+    "card-waits": lambda **options: Card("unused", nodes_per_layer=6, ratio=3, wait=True, **options),
+    "card-queries": lambda **options: Card("unused", nodes_per_layer=6, ratio=3, correct=False, max_depth=8, **options),
+    "card-shallow": lambda **options: Card("unused", nodes_per_layer=4, children=2, ratio=5, max_depth=3, **options),
+}
 
 
 def noisy(model, epsilon: float, seed: int = 1):
@@ -40,6 +64,12 @@ def run(model, method, prompt=(5, 6, 7), limit=61, sampling=None, seed=0, eos=fr
     """The transcript of one request."""
     engine = EagerEngine(model, CONTEXT, eos, max_nodes)
     return decode(engine, method, Request(list(prompt), limit, sampling, seed), Clock(torch.device("cpu")))
+
+
+def transcript(out):
+    """What does not depend on the machine."""
+    stats = {key: value for key, value in out.stats.items() if not key.endswith(("_s", "_ms"))}
+    return out.ids, out.accept, out.proposed, out.fed, stats
 
 
 def begin(method, context, seed: int = 0):

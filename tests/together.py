@@ -21,11 +21,11 @@ Records = dict[tuple[str, str], CaseRecord]
 
 
 class Together:
-    """The methods whose tests were chosen of a file, in groups, and the runs of groups."""
+    """Runs of groups of methods, each done once. chosen: the methods whose tests of a function were chosen."""
 
-    def __init__(self, names: list[str], folder: Path) -> None:
-        self._groups = [tuple(names[start : start + SIZE]) for start in range(0, len(names), SIZE)]
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.chosen: tuple[str, ...] = ()
         self._done: dict[tuple, tuple[Path, Records]] = {}
 
     def run(
@@ -41,7 +41,8 @@ class Together:
         """
         if missing := explain_missing(name):
             pytest.skip(f"the package {missing} is not installed")
-        group = next(group for group in self._groups if name in group)
+        first = self.chosen.index(name) // SIZE * SIZE
+        group = self.chosen[first : first + SIZE]
         group = tuple(each for each in group if not explain_missing(each) and (fits is None or fits(each)))
         key = (group, overrides, within)
         if key not in self._done:

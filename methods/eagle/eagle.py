@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -38,7 +39,8 @@ from methods.parts.head_file import (
     mask_token,
     require_known,
 )
-from methods.parts.head_method import EAGLE_TREE, WIDEST, TargetEnds
+from methods.parts.head_method import EAGLE_TREE, TargetEnds
+from methods.parts.parameters import count
 from methods.parts.tree_method import (
     EMBEDDING,
     HeadRun,
@@ -51,8 +53,8 @@ from methods.parts.tree_method import (
 )
 from methods.parts.tree_shape import TreeShape
 from specbench.input import parse_json, read_file
-from specbench.models.facade import ModelCard, Target
-from specbench.types import InputError, require_count
+from specbench.models.facade import ModelCard
+from specbench.types import InputError
 
 
 class FirstHead(TreeHead):
@@ -265,7 +267,7 @@ class EagleRun(HeadRun):
         self._fed = self._depth = 0
 
     def root(self) -> Forwards:
-        """See ``HeadRun.root``."""
+        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         if self.queue:
             features, following = self.taken()
             inputs, residual = self.head.inputs(following, self.head.enter(features))
@@ -275,7 +277,7 @@ class EagleRun(HeadRun):
         return (yield RowsCall(self.head.output, self._root))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """See ``HeadRun.expand``."""
+        """Returns the logits (w, Vd) below these nodes."""
         count = len(ids)
         inputs, residual = self.head.inputs(ids, self._hidden.index_select(0, rows))
         self._seen = self._seen.index_select(0, rows)
@@ -288,35 +290,39 @@ class EagleRun(HeadRun):
         return (yield RowsCall(self.head.output, self._hidden))
 
 
+def static_memory(layers: DraftLayers, shape: TreeShape) -> LayerMemory:
+    """A request's keys and values, with slots for the nodes of a fixed tree that have children."""
+    inner = [len(level.inner) for level in shape.levels]
+    return LayerMemory(layers, sum(inner), max(inner))
+
+
+@dataclass(eq=False)
 class Eagle(TreeMethod):
     """EAGLE-1, a fixed tree, and EAGLE-2, a dynamic one; conf/method/eagle.yaml describes the parameters."""
 
-    kind: type[TreeHead] = FirstHead
+    kind: ClassVar[type[TreeHead]] = FirstHead
 
-    def __init__(
-        self,
-        head: str | None,
-        tree: Literal["dynamic", "static"] = "dynamic",
-        top_k: int = 10,
-        depth: int = 5,
-        total_tokens: int = 60,
-        choices: list[list[int]] | None = None,
-        sampling: Literal["top", "drawn"] = "top",
-        safetensors: bool = True,
-        vocabulary: str | None = None,
-    ) -> None:
-        require_count("top_k", top_k)
-        require_count("depth", depth, low=0)
-        require_count("total_tokens", total_tokens, low=2)
-        if sampling == "drawn" and tree == "dynamic":
-            raise InputError("sampling=drawn: a dynamic tree takes the best tokens; expected top, or tree=static")
-        shape = TreeShape.from_counts(EAGLE_TREE if choices is None else choices, WIDEST, "choices")
-        super().__init__(head, shape, sampling == "drawn", safetensors)
-        if tree == "dynamic":
-            self.grown, self.widest = (top_k, depth, total_tokens - 1), top_k
-        if vocabulary is not None and not issubclass(self.kind, FirstHead):
-            raise InputError(f"vocabulary={vocabulary}: this head has an output matrix of its own; expected null")
-        self._frequent, self._ids = vocabulary, list[int]()
+    tree: Literal["dynamic", "static"] = "dynamic"
+    top_k: int = count(10)
+    depth: int = count(5, low=0)
+    total_tokens: int = count(60, low=2)
+    sampling: Literal["top", "drawn"] = "top"
+    vocabulary: str | None = None  # type: ignore[assignment]  # a file's path; of a bound method the ids, as in Method
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tree == "dynamic":
+            if self.draws:
+                raise InputError("sampling=drawn: a dynamic tree takes the best tokens; expected top, or tree=static")
+            self.grown, self.widest = (self.top_k, self.depth, self.total_tokens - 1), self.top_k
+        self._frequent, self.vocabulary = self.vocabulary, None
+        self._ids: list[int] = []
+        if self._frequent is not None and not issubclass(self.kind, FirstHead):
+            raise InputError(f"vocabulary={self._frequent}: this head has an output matrix of its own; expected null")
+
+    def usual_counts(self) -> Sequence[Sequence[int]]:
+        """Returns the counts of the published tree."""
+        return EAGLE_TREE
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -329,12 +335,13 @@ class Eagle(TreeMethod):
         if self._frequent:
             self._ids = read_frequent(self._frequent, model.config.get_text_config().vocab_size, self.widest)
 
-    def bind(self, target: Target) -> None:
-        """As ``TreeMethod``, over these ids."""
-        super().bind(target)
-        if self._ids and isinstance(self.bound, FirstHead):
-            self.bound.confine(self._ids)
-            self.vocabulary = self.bound.vocabulary
+    def load_head(self, file: HeadFile, ends: TargetEnds) -> TreeHead:
+        """Loads the head, confined to these ids. Raises InputError."""
+        head = super().load_head(file, ends)
+        if self._ids:
+            assert isinstance(head, FirstHead)
+            head.confine(self._ids)
+        return head
 
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
         """A request's place in the head."""
@@ -345,8 +352,7 @@ class Eagle(TreeMethod):
         if self.grown:
             top_k, depth, _ = self.grown
             return LayerMemory(self.bound.layers, depth * top_k, top_k)
-        inner = [len(level.inner) for level in self.shape.levels]
-        return LayerMemory(self.bound.layers, sum(inner), max(inner))
+        return static_memory(self.bound.layers, self.shape)
 
 
 class Eagle3(Eagle):

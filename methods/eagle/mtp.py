@@ -11,19 +11,20 @@ projected, and in whether the state that continues is normed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig
 
-from methods.eagle.eagle import Eagle
+from methods.eagle.eagle import EagleRun, static_memory
 from methods.parts.draft_layer import DraftLayers, Forwards, LayerMemory, RowsCall, layer_shapes
 from methods.parts.head_file import HeadFile, HeadFormat, TensorShape, biased, head_norms, require_known, require_shapes
 from methods.parts.head_method import TargetEnds
-from methods.parts.tree_method import EMBEDDING, HeadRun, TreeHead, require_width
+from methods.parts.parameters import count
+from methods.parts.tree_method import EMBEDDING, HeadRun, TreeHead, TreeMethod, require_width
 from specbench.models.facade import ModelCard, Target
 from specbench.types import InputError, require_count
 
@@ -58,7 +59,7 @@ class ModulesRun(HeadRun):
         self._waiting = self._drafted
 
     def root(self) -> Forwards:
-        """See ``HeadRun.root``."""
+        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         if self.queue:
             features, following = self.taken()
             for place, tokens in enumerate(self._tokens):  # the first token of module ``place`` is that far on
@@ -71,7 +72,7 @@ class ModulesRun(HeadRun):
         return (yield RowsCall(self.head.output, self._root))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """See ``HeadRun.expand``; of a chain."""
+        """Returns the logits (1, Vd) after one more token of the chain."""
         self._drafted, last = torch.cat([self._drafted, ids]), len(self._heads) - 1
         place = min(len(self._drafted), last)
         if place == len(self._drafted):
@@ -235,37 +236,37 @@ def _biased(file: HeadFile) -> bool:
     return biased(file) or file.layer.get("model_type") in ("qwen2", "mimo")
 
 
-class Mtp(Eagle):
+@dataclass(eq=False)
+class Mtp(TreeMethod):
     """Native multi-token prediction; conf/method/mtp.yaml describes the parameters."""
 
     kind = MtpHead
 
-    def __init__(
-        self,
-        head: str | None = None,
-        length: int = 3,
-        choices: list[list[int]] | None = None,
-        sampling: Literal["top", "drawn"] = "drawn",
-        modules: int | None = None,
-    ) -> None:
-        require_count("length", length)
-        if modules is not None:
-            require_count("modules", modules)
-        super().__init__(head, "static", choices=choices or [[1]] * length, sampling=sampling)
-        self._wanted = modules
+    head: str | None = None
+    length: int = count(3)
+    modules: int | None = count(None)
+    safetensors: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        self.choices = self.choices or None
+        super().__post_init__()
         self._files: list[HeadFile] = []  # of the modules that draft
         self._heads: list[TreeHead] = []
 
+    def usual_counts(self) -> Sequence[Sequence[int]]:
+        """Returns the counts of a chain of ``length`` tokens."""
+        return [[1]] * self.length
+
     def check(self, model: ModelCard) -> None:
-        """See ``Eagle.check``; a target's own modules are looked for where its weights are."""
+        """Checks the heads as ``TreeMethod`` does; a target's own modules are in its checkpoint."""
         self.head = self.head or model.path
         super().check(model)
         assert self._file is not None
-        count = count_modules(self._file)
-        if self._wanted is not None:
-            require_count("modules", self._wanted, high=count)
+        there = count_modules(self._file)
+        if self.modules is not None:
+            require_count("modules", self.modules, high=there)
         layers = model.config.get_text_config().num_hidden_layers
-        self._files = [MtpHead.narrow(self._file, layers, place) for place in range(self._wanted or count)]
+        self._files = [MtpHead.narrow(self._file, layers, place) for place in range(self.modules or there)]
         if len(self._files) > 1 and len(self.shape) > len(self.shape.levels):
             raise InputError(
                 f"choices: {len(self._files)} modules draft a chain; expected one node a level, or modules=1"
@@ -276,14 +277,15 @@ class Mtp(Eagle):
                 require_shapes(self.kind.rename(names), self._expected, self.kind.ignored, file)
 
     def bind(self, target: Target) -> None:
-        """As ``Eagle``, with the later modules."""
+        """Loads the module, and the later ones."""
         super().bind(target)
         self._heads = [self.bound, *(self.load_head(file, self.bound.ends) for file in self._files[1:])]
 
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
         """A request's place in the modules."""
-        return ModulesRun(self._heads, memory) if isinstance(memory, ModulesMemory) else super().new_run(head, memory)
+        return ModulesRun(self._heads, memory) if isinstance(memory, ModulesMemory) else EagleRun(head, memory)
 
     def new_memory(self) -> LayerMemory:
         """A request's keys and values."""
-        return ModulesMemory(self._heads) if len(self._heads) > 1 else super().new_memory()
+        several = len(self._heads) > 1
+        return ModulesMemory(self._heads) if several else static_memory(self.bound.layers, self.shape)

@@ -67,20 +67,19 @@ def choose_token(row: Tensor, distribution: Sampler | None, random: torch.Genera
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftCall:
-    """A call of a draft model for one request (``specbench.method.DraftForward``). given: see ``Runner.run``."""
+    """A call of a draft model for one request (``specbench.method.DraftForward``).
+
+    cut: (wanted, v) the model's logits -> (wanted, V). given: the arguments of ``Runner.run``.
+    """
 
     owner: DraftLM
-    vocab: int
+    cut: Callable[[Tensor], Tensor]
     given: Run
 
     @torch.inference_mode()
     def run(self) -> Tensor:
         """(wanted, V) logits."""
         return self.cut(self.owner.runner.run(*self.given))
-
-    def cut(self, rows: Tensor) -> Tensor:
-        """(wanted, v) the model's logits -> (wanted, V)."""
-        return rows[:, : self.vocab]
 
 
 class DraftLM:
@@ -183,7 +182,10 @@ class DraftRequest:
         self, ids: Sequence[int] | Tensor, places: Sequence[int], tree: TreeRows | None, wanted: int
     ) -> DraftCall:
         """One call of the model; see ``Runner.run``."""
-        return DraftCall(self._lm, self._vocab, (self.cache, ids, places, tree, wanted))
+        return DraftCall(self._lm, self._cut, (self.cache, ids, places, tree, wanted))
+
+    def _cut(self, rows: Tensor) -> Tensor:
+        return rows[:, : self._vocab]
 
 
 START = 64  # nodes that the bookkeeping has room for at first; it doubles

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from methods.parts.draft_lm import DraftLM, DraftRequest, Sampler, TreeRequest, choose_token, read_draft_card
-from methods.parts.parameters import Parameters, count
+from methods.parts.parameters import Parameters, count, number
 from specbench.method import Drafter, Drafting, DraftLevel, Method, SharedDrafter
 from specbench.models.facade import ModelCard, Target
-from specbench.types import EMPTY, Draft, InputError, Prefill, Step
+from specbench.types import EMPTY, Draft, Prefill, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,8 @@ class DraftModelMethod(Parameters, Method):
 
     def bind(self, target: Target) -> None:
         """Load the draft's weights."""
-        self.adopt(DraftLM.load(self.card_for(target), target.attention), TargetTraits.of(target))
-
-    def card_for(self, target: Target) -> ModelCard:
-        """The draft's card, read now unless ``check`` has read it. Raises InputError."""
-        if self._card is None:
-            self.check(target.card)
         assert self._card is not None
-        return self._card
+        self.adopt(DraftLM.load(self._card, target.attention), TargetTraits.of(target))
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
         """Draft with ``lm`` for a target; the distributions go to its device."""
@@ -98,13 +92,9 @@ class DrawingMethod(DraftModelMethod):
     """
 
     _: KW_ONLY
-    draft_temperature: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = self.draft_temperature
-        if given is not None and not 1e-3 <= given <= 1e3:
-            raise InputError(f"draft_temperature={given}: expected 0.001 to 1000, or null for the request's")
+    draft_temperature: float | None = number(
+        None, lambda value: 1e-3 <= value <= 1e3, "0.001 to 1000, or null for the request's"
+    )
 
     def drawn_from(self, logits: Tensor) -> Tensor:
         """(m, v) logits of the draft -> (m, v) float32, the distribution that its nodes are drawn from."""
@@ -183,13 +173,11 @@ class ChainMethod(DrawingMethod):
 
     length: int = count(5)
     schedule: Literal["fixed", "heuristic", "confidence"] = "heuristic"
-    threshold: float = 0.4
+    threshold: float = number(0.4, lambda value: 0 < value <= 1, "a probability above 0 and up to 1")
     choice: Literal["drawn", "argmax"] = "drawn"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.threshold <= 1:
-            raise InputError(f"threshold={self.threshold}: expected a probability above 0 and up to 1")
         self.draws = self.choice == "drawn"
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

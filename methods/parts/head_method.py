@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,11 +23,12 @@ from methods.parts.head_file import (
     require_numbers,
     shapes_of,
 )
+from methods.parts.parameters import Parameters, count
 from methods.parts.tree_shape import TreeShape
 from specbench.method import Method
 from specbench.models.facade import ModelCard, Target
 from specbench.models.transfer import upload
-from specbench.types import InputError, require_count
+from specbench.types import InputError
 
 MEDUSA_TREE = (  # github.com/FasterDecoding/Medusa, medusa_choices.py, mc_sim_7b_63, also Hydra's: 63 nodes, 4 levels
     (10,),
@@ -49,8 +51,8 @@ class TargetEnds:
 
     def __init__(self, target: Target) -> None:
         """device: where features arrive last and the output head stands; a trained head belongs there too."""
-        self._target = target
-        self.vocab, self.width, self.dtype = target.vocab_size, target.hidden_size, target.dtype
+        self._target, self.dtype = target, target.dtype
+        self.vocab, self.width = target.vocab_size, target.hidden_size
         self.device: torch.device = target.model.get_output_embeddings().weight.device
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -99,17 +101,22 @@ class TargetEnds:
         return placed
 
 
-class HeadMethod(Method):
+@dataclass(eq=False)
+class HeadMethod(Parameters, Method):
     """A method with trained heads.
 
     head: folder, hub id, ``bundled:NAME`` or ``random``. safetensors: false reads torch files too. ``check`` of a
     subclass finds the file and names the layers.
     """
 
-    sources: tuple[str, ...] = ("head",)
+    sources = ("head",)
 
-    def __init__(self, head: str | None, safetensors: bool) -> None:
-        self.head, self._safetensors = head, safetensors
+    head: str | None
+    _: KW_ONLY
+    safetensors: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._layers: tuple[int, ...] = ()
         self._file: HeadFile | None = None
         self._device = torch.device("cpu")
@@ -126,14 +133,6 @@ class HeadMethod(Method):
             return ()
         return ("head=random: its drafts are meaningless, only their cost is a head's",)
 
-    def file_for(self, target: Target) -> HeadFile:
-        """The head's file, looked for now unless ``check`` has found it. Raises InputError."""
-        target.dtype  # noqa: B018 (raises for a replay, which has no weights)
-        if self._file is None:
-            self.check(target.card)
-        assert self._file is not None
-        return self._file
-
     def remember(
         self, run: Any, hidden: Mapping[int, Tensor], rows: list[int] | None, following: Sequence[int]
     ) -> None:
@@ -145,6 +144,7 @@ class HeadMethod(Method):
         run.remember(taken, upload(following, self._device))
 
 
+@dataclass(eq=False)
 class StackedHeads(HeadMethod):
     """Several heads, one a level of a fixed tree. heads: how many of them draft, None = all.
 
@@ -152,21 +152,15 @@ class StackedHeads(HeadMethod):
     Sizes are those of a checkpoint: how many heads, then what else its shapes follow from.
     """
 
-    format: HeadFormat
-    random_sizes: tuple[Any, ...]  # of random weights, without the number of heads
+    format: ClassVar[HeadFormat]
+    random_sizes: ClassVar[tuple[Any, ...]]  # of random weights, without the number of heads
 
-    def __init__(
-        self,
-        head: str | None,
-        heads: int | None = None,
-        tree: list[list[int]] | None = None,
-        safetensors: bool = True,
-    ) -> None:
-        super().__init__(head, safetensors)
-        if heads is not None:
-            require_count("heads", heads)
-        self._wanted = heads
-        self._tree = TreeShape.from_counts(MEDUSA_TREE if tree is None else tree, WIDEST)
+    heads: int | None = count(None)
+    tree: list[list[int]] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._shape = TreeShape.from_counts(MEDUSA_TREE if self.tree is None else self.tree, WIDEST)
 
     @abstractmethod
     def shapes(self, *sizes: Any) -> dict[str, TensorShape]:
@@ -182,7 +176,7 @@ class StackedHeads(HeadMethod):
     def check(self, model: ModelCard) -> None:
         """The heads must be there, be of the published kind, and fit the target's shape."""
         self.config = model.config.get_text_config()
-        file = find_head(self.head, self.format, self._safetensors, model.name)
+        file = find_head(self.head, self.format, self.safetensors, model.name)
         self._layers = (int(self.config.num_hidden_layers),)
         self.check_kind(file)
         names = file.shapes()
@@ -192,22 +186,22 @@ class StackedHeads(HeadMethod):
 
     def _checked_sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[Any, ...]:
         sizes = self.sizes(shapes, file)
-        if self._wanted is not None and self._wanted > sizes[0]:
-            raise InputError(f"heads={self._wanted}: {file.where} has {sizes[0]}; expected at most that")
+        if self.heads is not None and self.heads > sizes[0]:
+            raise InputError(f"heads={self.heads}: {file.where} has {sizes[0]}; expected at most that")
         return sizes
 
     def load(self, target: Target) -> tuple[dict[str, Tensor], tuple[Any, ...], TreeShape, TargetEnds]:
         """The weights of the heads that draft; their sizes; the part of the tree that they fill; where they are."""
-        file = self.file_for(target)
-        ends = TargetEnds(target)
+        ends, file = TargetEnds(target), self._file
+        assert file is not None
         if file.random:
-            sizes = (self._wanted or len(self._tree.levels), *self.random_sizes)
+            sizes = (self.heads or len(self._shape.levels), *self.random_sizes)
             state = random_weights(self.shapes(*sizes))
         else:
             state = file.load()
             sizes = self._checked_sizes(shapes_of(state), file)
-        used = min(self._wanted or sizes[0], len(self._tree.levels))
+        used = min(self.heads or sizes[0], len(self._shape.levels))
         sizes = (used, *sizes[1:])
-        tree = self._tree.cut(sum(len(level.ranks) for level in self._tree.levels[:used]))
+        tree = self._shape.cut(sum(len(level.ranks) for level in self._shape.levels[:used]))
         placed = ends.place({name: state[name] for name in self.shapes(*sizes)}, file.where)
         return placed, sizes, tree, ends

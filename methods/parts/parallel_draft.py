@@ -18,8 +18,8 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 import transformers
@@ -28,6 +28,7 @@ from torch.nn.functional import pad
 
 from methods.parts.draft_lm import DraftLM
 from methods.parts.draft_method import DraftModelMethod, TargetTraits
+from methods.parts.parameters import number
 from methods.parts.port import Backend, Port
 from specbench.method import Drafter
 from specbench.models.facade import ModelCard, Target
@@ -140,6 +141,10 @@ class DraftActor(ABC):
         """Returns the answer to ``open``."""
         return None
 
+    def tell(self, number: int, verb: str, *given: Any) -> Any:
+        """Passes a message to the session of a request."""
+        return getattr(self.sessions[number], verb)(*given)
+
     def close(self, number: int) -> None:
         """The request is over; its buffers are for the next one."""
         self.sessions.pop(number, None)
@@ -163,9 +168,9 @@ class ParallelDrafter(Drafter):
     """One request's end of the port."""
 
     def __init__(self, method: ParallelDraft, seed: int) -> None:
-        method.port.open()  # a partner that was lost is replaced
+        method.partner.open()  # a partner that was lost is replaced
         method.begun += 1
-        self.number, self.port, self.times = method.begun, method.port, RoundTimes(method.target_device)
+        self.number, self.port, self.times = method.begun, method.partner, RoundTimes(method.target_device)
         method.alive[self.number] = self
         self._method, self._seed = method, seed
         self._opened = False
@@ -198,23 +203,23 @@ class ParallelDrafter(Drafter):
         return {**found, **per_round, **self.times.stats()}
 
 
+@dataclass(eq=False)
 class ParallelDraft(DraftModelMethod):
     """A method whose draft model works while the target verifies.
 
     port: inline | thread | process. patience_s: [s] without an answer after which the partner counts as lost.
     """
 
-    kind: type[DraftActor]
-    port: Port
+    kind: ClassVar[type[DraftActor]]
     one_device = True  # draft model and target share a device, so nothing is gained by working concurrently
 
-    def __init__(
-        self, draft: str | None, port: Backend, patience_s: float, dtype: str | None, device: str | None
-    ) -> None:
-        super().__init__(draft, dtype=dtype, device=device)
-        if not 1e-3 <= patience_s <= 86_400:
-            raise InputError(f"patience_s={patience_s}: expected seconds, from 0.001 to 86400")
-        self.backend, self.patience_s = port, patience_s
+    _: KW_ONLY
+    port: Backend = "inline"
+    patience_s: float = number(30.0, lambda value: 1e-3 <= value <= 86_400, "seconds, from 0.001 to 86400")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.partner: Port
         self.begun = 0  # requests, which are numbered
         self.alive: weakref.WeakValueDictionary[int, ParallelDrafter] = weakref.WeakValueDictionary()
 
@@ -229,47 +234,37 @@ class ParallelDraft(DraftModelMethod):
 
     def bind(self, target: Target) -> None:
         """Start the partner, which loads the draft's weights."""
-        card = replace(self.card_for(target), tokenizer=None)  # the partner gets ids only
-        self.connect(load_actor, (self.kind, card, target.attention), TargetTraits.of(target))
-        self.one_device = _same(torch.device(card.device), target.device)
+        assert self._card is not None
+        card = replace(self._card, tokenizer=None)  # the partner gets ids only
+        self._start(torch.device(card.device), TargetTraits.of(target), load_actor, self.kind, card, target.attention)
         if self.one_device:
             log.warning(ONE_DEVICE, type(self).__name__, target.device)
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
-        """As ``bind``, with a draft model that is loaded already."""
-        self.connect(self.kind, (lm,), traits)
-        self.one_device = _same(lm.device, traits.device)
+        """Start the partner with a draft model that is loaded already."""
+        self._start(lm.device, traits, self.kind, lm)
 
-    def connect(self, build: Callable[..., DraftActor], first: tuple[Any, ...], traits: TargetTraits) -> None:
-        """Open the port to an actor; ``first``: what ``build`` takes before the target's traits."""
-        self.target_device, self.sampling, self.vocab, self.eos = (
-            traits.device,
-            traits.sampling,
-            traits.vocab,
-            traits.eos,
-        )
-        arguments = (*first, traits, self.options())
+    def _start(self, device: torch.device, traits: TargetTraits, build: Callable[..., DraftActor], *first: Any) -> None:
+        """Opens the port to an actor on ``device``. first: the arguments of ``build`` before the target's traits."""
+        self.target_device = traits.device
+        self.one_device = device.type == traits.device.type and (device.index or 0) == (traits.device.index or 0)
         try:
-            self.port = Port(self.backend, build, arguments, self.patience_s)
+            self.partner = Port(self.port, build, (*first, traits, self.options()), self.patience_s)
         except CaseError as error:
-            raise InputError(f"port={self.backend}: {error}") from error
+            raise InputError(f"port={self.port}: {error}") from error
 
     def reset(self) -> None:
         """Nothing is learned; but a partner that was lost is replaced here, where no clock runs."""
         try:
-            self.port.open()
+            self.partner.open()
         except (CaseError, InputError) as error:
             log.warning("%s; the next case tries again", error)
 
     def private(self) -> ParallelDraft:
-        """Itself: requests have numbers, and nothing is learned."""
+        """Returns this method: requests have numbers, and nothing is learned."""
         return self
 
     def close(self) -> None:
         """End the partner."""
-        if getattr(self, "port", None) is not None:
-            self.port.close()
-
-
-def _same(one: torch.device, other: torch.device) -> bool:
-    return one.type == other.type and (one.index or 0) == (other.index or 0)
+        if hasattr(self, "partner"):  # else ``bind`` has failed
+            self.partner.close()

@@ -66,7 +66,7 @@ class InlineChannel:
     alive = True
 
     def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
-        """See ``ThreadChannel``; nothing is waited for."""
+        """build: makes the actor of ``arguments``. patience_s: not used, since nothing is waited for."""
         self._answers = run_actor(build, arguments)
         self._messages: deque[Any] = deque([None])  # the first one starts the generator
 

@@ -19,20 +19,22 @@ import shutil
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from filelock import FileLock
 from safetensors.torch import save_file
 
 from methods.parts.draft_lm import read_draft_card
+from methods.parts.parameters import Parameters, count
 from specbench.method import Emit, Peer
 from specbench.models.facade import ModelCard, Target
 from specbench.models.family import find_windows
 from specbench.models.fast.compact import FAMILIES, explain_unsupported
 from specbench.models.load import load_model
-from specbench.types import InputError, require_count
+from specbench.types import InputError
 
 _UNRELATED = ("_name_or_path", "transformers_version")  # of a configuration
 Write = Callable[[ModelCard, Any, Path], None]
@@ -87,7 +89,8 @@ NONE, LOOKUP, DRAFT = "none", "lookup", "draft"
 BUT_PHI = tuple(name for name in FAMILIES if name != "phi3")  # its configuration is read as an older library wrote it
 
 
-class RuntimePeer(Peer):
+@dataclass(eq=False)
+class RuntimePeer(Parameters, Peer):
     """Greedy decoding of a converted model of the Llama family, on a CPU, with torch's number of threads.
 
     module, package: of the runtime. extra: of specbench, which installs it. dtypes: that it computes in.
@@ -96,23 +99,23 @@ class RuntimePeer(Peer):
     load: the runtime's model from the folders of target and draft model; ``self.eos`` and ``self.threads`` are set.
     """
 
-    module: str
-    package: str
-    extra: str
-    dtypes: tuple[str, ...] = ("float32",)
-    speculations: tuple[str, ...] = (NONE,)
-    families: tuple[str, ...] = FAMILIES
-    scalings: tuple[str, ...] = ()
+    module: ClassVar[str]
+    package: ClassVar[str]
+    extra: ClassVar[str]
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
+    speculations: ClassVar[tuple[str, ...]] = (NONE,)
+    families: ClassVar[tuple[str, ...]] = FAMILIES
+    scalings: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(
-        self, speculation: str = NONE, draft: str | None = None, num_draft: int = 8, max_ngram: int = 3
-    ) -> None:
-        require_count("num_draft", num_draft)
-        require_count("max_ngram", max_ngram)
-        if speculation not in self.speculations:
-            raise InputError(f"speculation={speculation}: expected one of {', '.join(self.speculations)}")
-        self.speculation, self.draft = speculation, draft
-        self.num_draft, self.max_ngram = num_draft, max_ngram
+    speculation: str = NONE
+    draft: str | None = None
+    num_draft: int = count(8)
+    max_ngram: int = count(3)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.speculation not in self.speculations:
+            raise InputError(f"speculation={self.speculation}: expected one of {', '.join(self.speculations)}")
         self._card: ModelCard | None = None
         self._stats: dict[str, float] = {}
         self._model: Any = None
@@ -156,8 +159,6 @@ class RuntimePeer(Peer):
         """Convert where that is not done yet, and load. Raises InputError at a temperature above 0."""
         if target.sampling is not None:
             raise InputError("_target_: draws by a rule of its own; expected decode.temperature=0")
-        if self.speculation == DRAFT and self._card is None:
-            self.check(target.card)
         self.eos, self.threads, self.dtype = sorted(target.eos), torch.get_num_threads(), target.card.dtype
         runtime = f"{self.package}-{importlib.metadata.version(self.package)}"
         folder = convert(target.card, target.model, runtime, self.write)

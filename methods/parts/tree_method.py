@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -32,10 +33,11 @@ from methods.parts.head_file import (
     shapes_of,
 )
 from methods.parts.head_method import WIDEST, HeadMethod, TargetEnds
+from methods.parts.parameters import count
 from methods.parts.tree_shape import ShapePlan, TreeShape, draw_children
 from specbench.method import Drafter, Drafting, DraftLevel, GoesOn, SharedDrafter
 from specbench.models.facade import ModelCard, Target
-from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_count
+from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
 
 EMBEDDING = r"embed_tokens\.weight"  # the target's is used: it is the same, and some exported heads hold noise there
 
@@ -262,7 +264,7 @@ class DrawnChoice:
         self.probs: list[Tensor] = []
 
     def __call__(self, logits: Tensor, rows: Tensor, ranks: Tensor, most: int) -> Tensor:
-        """See ``BestChoice``."""
+        """Draws the nodes that ``BestChoice`` would choose."""
         tokens, given, alive = draw_children(
             self._sampling(self._run.head.spread(logits)), rows, ranks, most, self._random
         )
@@ -271,7 +273,7 @@ class DrawnChoice:
         return tokens
 
     def law(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """See ``BestChoice``."""
+        """(n, V) the distributions that the last nodes were drawn from."""
         return self.probs[-1]
 
 
@@ -337,7 +339,7 @@ class LevelsRun(HeadRun):
         """(levels, Vd) logits of the first level, the second ...; reads the queue."""
 
     def root(self) -> Forwards:
-        """See ``HeadRun.root``."""
+        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         if self.queue:
             self._levels = yield from self.levels()
         self._level = 0
@@ -367,7 +369,9 @@ class TreeDrafter(SharedDrafter):
             return (yield from grow(run, top_k, depth, min(budget, nodes), self.goes_on))
         plan = method.plan.cut(budget)
         parents = plan.shape.parents
-        drawn = DrawnChoice(run, method.sampling, self._random) if method.draws and method.sampling else None
+        drawn = (
+            DrawnChoice(run, method.target_sampling, self._random) if method.draws and method.target_sampling else None
+        )
         tokens, chances = yield from fill(run, plan, drawn or BestChoice(run), self.goes_on)
         score = None if chances is None or chances.device.type != "cpu" else chances.tolist()
         probs = None if drawn is None else torch.cat(drawn.probs)
@@ -384,17 +388,29 @@ class TreeDrafter(SharedDrafter):
         self._method.free.append(self._run.memory)
 
 
+@dataclass(eq=False)
 class TreeMethod(HeadMethod):
-    """A head of one kind, and a fixed tree; or one that it grows itself: ``grown``, the last arguments of ``grow``."""
+    """A head of one kind, and a fixed tree; or one that it grows itself: ``grown``, the last arguments of ``grow``.
 
-    kind: type[TreeHead]
-    grown: tuple[int, int, int] | None = None
+    choices: child counts level by level, None = ``usual_counts``. sampling: at temperature > 0 the nodes are drawn,
+    siblings without replacement, or the best tokens are taken.
+    """
 
-    def __init__(self, head: str | None, shape: TreeShape, drawn: bool, safetensors: bool) -> None:
-        """drawn: at temperature > 0 nodes are drawn, siblings without replacement; else the best tokens are taken."""
-        super().__init__(head, safetensors)
-        self.shape, self.draws = shape, drawn
-        self.widest = max(shape.ranks) + 1  # children of a node
+    kind: ClassVar[type[TreeHead]]
+
+    choices: list[list[int]] | None = None
+    sampling: Literal["top", "drawn"] = "drawn"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counts = self.usual_counts() if self.choices is None else self.choices
+        self.shape, self.draws = TreeShape.from_counts(counts, WIDEST, "choices"), self.sampling == "drawn"
+        self.grown: tuple[int, int, int] | None = None
+        self.widest = max(self.shape.ranks) + 1  # children of a node
+
+    @abstractmethod
+    def usual_counts(self) -> Sequence[Sequence[int]]:
+        """Returns the child counts of the tree, level by level, without ``choices``."""
 
     @abstractmethod
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
@@ -412,7 +428,7 @@ class TreeMethod(HeadMethod):
     def check(self, model: ModelCard) -> None:
         """The head must be there, be one of this kind, and fit the target's width and vocabulary."""
         shape = model.config.get_text_config()
-        file = find_head(self.head, self.kind.format, self._safetensors, model.name)
+        file = find_head(self.head, self.kind.format, self.safetensors, model.name)
         file = self.kind.narrow(file, shape.num_hidden_layers)
         self._config = layer_config(file, shape)
         self._layers = self.kind.layers_read(file, shape.num_hidden_layers)
@@ -430,9 +446,10 @@ class TreeMethod(HeadMethod):
 
     def bind(self, target: Target) -> None:
         """Load the head onto the device of the target's output head."""
-        file, ends = self.file_for(target), TargetEnds(target)
-        self.sampling, self._device = target.sampling, ends.device
-        self.bound = self.load_head(file, ends)
+        ends = TargetEnds(target)
+        assert self._file is not None
+        self.target_sampling, self._device = target.sampling, ends.device
+        self.bound = self.load_head(self._file, ends)
         self.plan, self.vocabulary = ShapePlan(self.shape, self._device), self.bound.vocabulary
         self.free: list[LayerMemory] = []  # of finished requests: allocated once, their content forgotten
 
@@ -460,25 +477,17 @@ class TreeMethod(HeadMethod):
         return TreeDrafter(self, run, seed)
 
 
+@dataclass(eq=False)
 class LevelsMethod(TreeMethod):
     """A head that drafts all levels in one forward; conf/method/p_eagle.yaml describes the parameters."""
 
-    runs: type[LevelsRun]
-    usual = 7
+    runs: ClassVar[type[LevelsRun]]
 
-    def __init__(
-        self,
-        head: str | None,
-        length: int | None = None,
-        choices: list[list[int]] | None = None,
-        sampling: Literal["top", "drawn"] = "drawn",
-        safetensors: bool = True,
-    ) -> None:
-        if length is not None:
-            require_count("length", length)
-        self._whole = length is None and choices is None
-        chain = [[1]] * (length or self.usual) if choices is None else choices
-        super().__init__(head, TreeShape.from_counts(chain, WIDEST, "choices"), sampling == "drawn", safetensors)
+    length: int | None = count(None)
+
+    def usual_counts(self) -> Sequence[Sequence[int]]:
+        """Returns the counts of a chain of ``length`` tokens."""
+        return [[1]] * (self.length or 7)
 
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
         """A request's place in the head."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from methods.parts.parameters import Parameters, number
 from methods.server.acceptance import (
     COUNTERS,
     SYNTHETIC,
@@ -117,22 +118,19 @@ def _ignore(ids: Sequence[int], proposed: int = 0) -> bool:
     return False
 
 
-class ServerPeer(Remote):
+@dataclass(eq=False)
+class ServerPeer(Parameters, Remote):
     """One engine as it was started, with its own speculation; conf/method/server.yaml describes the parameters."""
 
-    def __init__(
-        self,
-        url: str,
-        dialect: str = "auto",
-        model: str | None = None,
-        timeout_s: float = 60.0,
-        longest_s: float = 900.0,
-    ) -> None:
-        for name, value in (("timeout_s", timeout_s), ("longest_s", longest_s)):
-            if value <= 0:
-                raise InputError(f"{name}={value}: expected more than 0")
-        self._wanted, self._model = dialect, model
-        self._connection = Connection(url, timeout_s, longest_s)
+    url: str
+    dialect: str = "auto"
+    model: str | None = None
+    timeout_s: float = number(60.0, lambda value: value > 0, "more than 0")
+    longest_s: float = number(900.0, lambda value: value > 0, "more than 0")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._connection = Connection(self.url, self.timeout_s, self.longest_s)
         self._seen: Counter[str] = Counter()
 
     @property
@@ -149,11 +147,11 @@ class ServerPeer(Remote):
             models = (listed.get("data") or []) if isinstance(listed, dict) else []
             models = [each for each in models if isinstance(each, dict)]
             names = [str(each.get("id")) for each in models]
-            if self._model is not None and names and self._model not in names:
-                raise InputError(f"model={self._model}: the server has {', '.join(names)}; expected one of them")
-            self._name = self._model or (names[0] if names else model.name)
+            if self.model is not None and names and self.model not in names:
+                raise InputError(f"model={self.model}: the server has {', '.join(names)}; expected one of them")
+            self._name = self.model or (names[0] if names else model.name)
             first: dict[str, Any] = next((each for each in models if str(each.get("id")) == self._name), {})
-            self._dialect = choose(self._wanted, connection, first)
+            self._dialect = choose(self.dialect, connection, first)
             infos = [connection.read(path) or "" for path in self._dialect.info]
         except CaseError as error:
             raise InputError(f"url: {error}") from error
@@ -198,7 +196,7 @@ class ServerPeer(Remote):
         require_tokenizer(self._connection, tokenize, self._tokenizer)
 
     def require_same_model(self, baseline: Remote) -> None:
-        """See ``Remote``; by first tokens. A distribution that is not the baseline's is a warning."""
+        """Compares first tokens with the baseline's; another distribution is a warning. Raises InputError."""
         assert isinstance(baseline, ServerPeer)
         both = (self, baseline)
         first = [lambda text, each=each: each.run(each._begin(text, PROBE, {})) for each in both]  # greedy
@@ -241,7 +239,7 @@ class ServerPeer(Remote):
         self._before = parse_counters(self._page()) if self._counts and alone else {}
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """See ``Remote``."""
+        """Runs ``work`` on the connection's event loop."""
         return self._connection.run(work)
 
     async def answer(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> Callable[[], Settled]:

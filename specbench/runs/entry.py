@@ -102,7 +102,8 @@ def _with_members(name: str, value: Any) -> Any:
 def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> None:
     """Names and types against the constructor's signature."""
     signature = inspect.signature(kind)
-    hints = get_type_hints(vars(kind).get("__init__", object))
+    own = vars(kind)  # the fields of a dataclass are resolved where they are declared
+    hints = get_type_hints(kind if "__dataclass_fields__" in own else own.get("__init__", object))
     for key, value in parameters.items():
         if key not in signature.parameters:
             raise InputError(f"method.{name}.{key}: no such parameter; {near(key, list(signature.parameters))}")

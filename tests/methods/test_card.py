@@ -193,9 +193,14 @@ class Checked(CardActor):
 
     compared = 0
 
-    def expand(self, number, rounds):
-        seconds = super().expand(number, rounds)
+    def tell(self, number, verb, *given):
+        answer = super().tell(number, verb, *given)
         session = self.sessions[number]
+        if verb == "expand":
+            self.compare(session)
+        return answer
+
+    def compare(self, session):
         store, lines = session.store, paths_of(session.store)
         base = len(session._context) - store._head
         for depth, layer in enumerate(store.layers, 1):
@@ -204,7 +209,6 @@ class Checked(CardActor):
             chances = logits[:, -depth - 1 : -1].gather(-1, ids[:, -depth:, None])[..., 0].sum(-1)
             assert torch.allclose(chances, torch.from_numpy(layer.weights), atol=1e-8)
             Checked.compared += len(layer)
-        return seconds
 
 
 @pytest.mark.matrix
@@ -230,6 +234,7 @@ def figures(model, draft, **options):
     return sum(sum(out.accept) for out in outs) / sum(len(out.accept) for out in outs), hits / (hits + misses)
 
 
+@pytest.mark.exhaustive
 def test_more_nodes_correcting_and_waiting_pay(model):
     found = [figures(model, noisy(model, 0.02), nodes_per_layer=nodes, ratio=4) for nodes in (1, 5, 40)]
     assert found[0][0] < found[1][0] < found[2][0]
@@ -289,7 +294,7 @@ def test_ratio_is_measured_where_it_is_not_given(model, monkeypatch):
     assert method.measure_ratio(Slow()) >= 2
     for target_s, ratio in ((7.0, 7), (6.1, 7), (0.5, 1)):  # to a draft forward of 1 s
         monkeypatch.setattr("methods.card.measure_forward_s", lambda forward, device, found=target_s: found)
-        monkeypatch.setattr(method.port, "ask", lambda verb: 1.0)
+        monkeypatch.setattr(method.partner, "ask", lambda verb: 1.0)
         assert method.measure_ratio(Slow()) == ratio
     with pytest.raises(InputError, match="ratio=null"):
         Card("unused", ratio=None).bind(Target(None, None, 64, None))

@@ -8,9 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.models import VOCAB, build, plain_greedy
-from draft_models import begin, fitted, keeps_the_distribution, markov_tables, noisy, plain_logits, run
-from methods.opt_tree import OptTree
-from methods.ouroboros import Ouroboros
+from draft_models import (
+    MAKE,
+    PARALLEL,
+    begin,
+    fitted,
+    keeps_the_distribution,
+    markov_tables,
+    noisy,
+    plain_logits,
+    run,
+)
 from methods.pard import Pard
 from methods.parts.draft_lm import DraftLM, DraftRequest, TreeRequest
 from methods.parts.draft_method import DrawingMethod
@@ -24,18 +32,13 @@ from specbench.models.fast.cache import CachedPlace
 from specbench.models.fast.host.forward import CompiledForward
 from specbench.models.runner import RowFrame
 
-MAKE = {
-    "speculative_sampling": lambda **options: SpeculativeSampling("unused", length=4, **options),
-    "pard": lambda **options: Pard("unused", length=4, mask_token=3, **options),
-    "specinfer": lambda **options: SpecInfer("unused", [2, 1, 2], **options),
-    "sequoia": lambda **options: Sequoia("unused", [0.6, 0.2], nodes=10, depth=3, **options),
-    "opt_tree": lambda **options: OptTree("unused", nodes=10, threshold=0.1, max_depth=3, **options),
-    "ouroboros": lambda **options: Ouroboros("unused", gamma=3, window=3, level=4, endings=2, **options),
+SCHEDULED = {
+    schedule: lambda schedule=schedule: SpeculativeSampling("unused", length=4, schedule=schedule)
+    for schedule in ("fixed", "confidence")
 }
-
-
-# Tokens a step, at least, where the target is its own draft; PARD's draft would have to be trained for it.
-FULL = {"speculative_sampling": 5, "pard": 1, "specinfer": 4, "sequoia": 4, "opt_tree": 2.5, "ouroboros": 4}
+EVERY = {**MAKE, **SCHEDULED, **PARALLEL}
+# Tokens a step, at least, where the target is its own draft.
+FULL = {"speculative_sampling": 5, "fixed": 5, "specinfer": 4, "sequoia": 4, "opt_tree": 2.5, "ouroboros": 4}
 
 
 @pytest.fixture(params=MAKE)
@@ -49,15 +52,16 @@ def make(name):
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
 @pytest.mark.parametrize("epsilon", [0.0, 0.03, 1.0])
-def test_output_is_the_targets_whatever_the_draft(name, make, family, epsilon):
+def test_output_is_the_targets_whatever_the_draft(name, family, epsilon):
     model = build(family, torch.float64)
-    method = fitted(make(), noisy(model, epsilon))
+    method = fitted(EVERY[name](), noisy(model, epsilon))
     for _ in range(2):  # the second request reuses the first one's buffers, and what it learned
         out = run(model, method, limit=40)
         assert out.ids == plain_greedy(model, [5, 6, 7], 40)
-    assert epsilon or sum(out.accept[:-1]) / len(out.accept[:-1]) >= FULL[name]
+    assert epsilon or sum(out.accept[:-1]) / len(out.accept[:-1]) >= FULL.get(name, 1)
 
 
 @pytest.mark.parametrize("budget", [0, 1, 3, 8])
@@ -71,7 +75,12 @@ def test_a_budget_is_kept(name, make, budget, sampling):
     assert cut == min(whole, budget) or name == "ouroboros"  # whose endings are not cut
 
 
-@pytest.mark.parametrize("wrong", [False, True], ids=["", "another distribution stated, the wrong variant"])
+NUCLEUS = Sampling(0.7, top_k=3, top_p=0.8)
+
+
+@pytest.mark.parametrize(
+    "wrong", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["", "another distribution is stated"]
+)
 @pytest.mark.parametrize(
     ("method", "sampling"),
     [
@@ -79,14 +88,15 @@ def test_a_budget_is_kept(name, make, budget, sampling):
         (lambda: SpeculativeSampling("unused", length=3, schedule="fixed"), Sampling(0.7, top_k=4, top_p=0.9)),
         (lambda: SpeculativeSampling("unused", 3, "fixed", draft_temperature=0.4), Sampling(1.0)),
         (lambda: Pard("unused", length=3, mask_token=4), Sampling(1.0)),
-        (lambda: SelfSpeculation(length=3, schedule="fixed"), Sampling(1.0)),
+        pytest.param(lambda: SelfSpeculation(length=3, schedule="fixed"), Sampling(1.0), marks=pytest.mark.exhaustive),
         (lambda: SpecInfer("unused", [2, 2, 1]), Sampling(1.0)),
-        (lambda: SpecInfer("unused", [2, 2, 1]), Sampling(0.7, top_k=3, top_p=0.8)),
-        (lambda: Sequoia("unused", [0.6, 0.2, 0.1], nodes=9, depth=3), Sampling(1.0)),
-        (lambda: Sequoia("unused", [0.6, 0.2, 0.1], nodes=9, depth=3), Sampling(0.7, top_k=3, top_p=0.8)),
+        pytest.param(lambda: SpecInfer("unused", [2, 2, 1]), NUCLEUS, marks=pytest.mark.exhaustive),
+        pytest.param(lambda: sequoia(), Sampling(1.0), marks=pytest.mark.exhaustive),
+        (lambda: sequoia(), NUCLEUS),
     ],
 )
 def test_sampled_strings_keep_the_targets_distribution(method, sampling, wrong, monkeypatch):
+    """In every run, wrong variants are those of a foreign draft (a chain), of fixed trees and of PEARL."""
     target, draft = markov_tables()
     if wrong:
         monkeypatch.setattr(DrawingMethod, "pad_probs", lambda self, probs: probs.flip(-1))
@@ -94,15 +104,22 @@ def test_sampled_strings_keep_the_targets_distribution(method, sampling, wrong, 
     assert found < 1e-6 if wrong else found > 1e-3
 
 
-@pytest.mark.parametrize("prompt", [[5], [5, 6], list(range(3, 90))])
-def test_prompts_of_any_length_limits_within_a_path_and_eos(model, make, prompt):
+def sequoia() -> Sequoia:
+    return Sequoia("unused", [0.6, 0.2, 0.1], nodes=9, depth=3)
+
+
+@pytest.mark.parametrize("name", [*MAKE, *PARALLEL])
+@pytest.mark.parametrize("prompt", [[5], [5, 6], list(range(3, 90))], ids=["one", "two", "many"])
+def test_prompts_of_any_length_limits_within_a_path_and_eos(model, name, prompt):
+    make = EVERY[name]
     method, truth = fitted(make(), noisy(model, 0.01)), plain_greedy(model, prompt, 24)
-    for limit in (1, 2, 3, 24):
+    for limit in (1, 2, 3, 4, 24):
         assert run(model, method, prompt, limit).ids == truth[:limit]
-    for place in (2, 9):
+    for place in (0, 2, 9):
         eos = frozenset([truth[place]])
         out = run(model, fitted(make(), noisy(model, 0.01), eos=eos), prompt, 24, eos=eos)
         assert out.ids == truth[: truth.index(truth[place]) + 1]
+        assert out.finish == "eos"
 
 
 def test_two_requests_alive_at_once_do_not_share_a_cache(model, make):

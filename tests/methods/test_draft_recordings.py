@@ -11,16 +11,8 @@ import torch
 
 from actors import inline_actor
 from builders.models import VOCAB, build
-from draft_models import begin, fitted, noisy, run
-from methods.card import Card
-from methods.opt_tree import OptTree
-from methods.ouroboros import Ouroboros
-from methods.pard import Pard
+from draft_models import MAKE, PARALLEL, begin, fitted, noisy, run, transcript
 from methods.parts.draft_lm import CHAIN, DraftLM, DraftRequest, TreeRequest
-from methods.pearl import Pearl
-from methods.sequoia import Sequoia
-from methods.specinfer import SpecInfer
-from methods.speculative_sampling import SpeculativeSampling
 from playback import Playback
 from specbench.decode.sampling import Sampling
 from specbench.models import runner as runners
@@ -31,16 +23,7 @@ from specbench.models.tree import TreeRows
 
 FEW = Buckets((1, 2, 4, 8, 16, 32, 64), (64, 128, 256, 512))
 LIMIT = 30
-MAKE = {
-    "speculative_sampling": lambda: SpeculativeSampling("unused", length=4),
-    "pard": lambda: Pard("unused", length=4, mask_token=3),
-    "specinfer": lambda: SpecInfer("unused", [3, 2, 2]),
-    "sequoia": lambda: Sequoia("unused", [0.6, 0.2], nodes=12, depth=4),
-    "opt_tree": lambda: OptTree("unused", nodes=12, threshold=0.1, max_depth=4),
-    "ouroboros": lambda: Ouroboros("unused", gamma=4, window=4, level=4, endings=2),
-    "card": lambda: Card("unused", nodes_per_layer=6, ratio=3),
-    "pearl": lambda: Pearl("unused", gamma=3),
-}
+NAMES = [*MAKE, "card", "pearl"]
 
 
 class Recorded(CompactRunner):
@@ -64,27 +47,23 @@ def recorded(lm: DraftLM, attention: str = SDPA) -> DraftLM:
 
 
 def lm_of(method) -> DraftLM:
-    return inline_actor(method.port).lm if hasattr(method, "port") else method.lm
+    return inline_actor(method.partner).lm if hasattr(method, "partner") else method.lm
 
 
-def figures(out):
-    stats = {name: value for name, value in out.stats.items() if not name.endswith(("_s", "_ms"))}
-    return out.ids, out.accept, out.proposed, out.fed, stats
-
-
+@pytest.mark.matrix
 @pytest.mark.parametrize("sampling", [None, Sampling(1.0)], ids=["T0", "T1"])
-@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("name", NAMES)
 def test_recordings_draft_what_plain_forwards_draft(model, name, sampling):
     """Two requests one after the other, the second longer than the first one's keys; then two at once."""
     draft = noisy(model, 0.02)
-    plain, method = fitted(MAKE[name](), draft, sampling), fitted(MAKE[name](), draft, sampling)
+    plain, method = (fitted({**MAKE, **PARALLEL}[name](), draft, sampling) for _ in range(2))
     runner = recorded(lm_of(method)).runner
     for prompt in ([5, 6, 7], [place * 7 % VOCAB for place in range(50)]):
         ours, truth = (run(model, each, prompt, LIMIT, sampling) for each in (method, plain))
-        assert figures(ours) == figures(truth)
+        assert transcript(ours) == transcript(truth)
     assert len(runner.caches) == 1
     recordings = len(runner.caches[0].graphs)
-    again = [figures(run(model, each, [5, 6, 7], LIMIT, sampling)) for each in (method, plain)]
+    again = [transcript(run(model, each, [5, 6, 7], LIMIT, sampling)) for each in (method, plain)]
     assert again[0] == again[1]
     assert len(runner.caches[0].graphs) == recordings > 0
     drafts = []
@@ -152,7 +131,7 @@ def test_a_cache_that_moves_under_its_recordings_is_found(monkeypatch):
         request.step(4)
 
 
-@pytest.mark.parametrize("name", ["speculative_sampling", "specinfer"])
+@pytest.mark.parametrize("name", [pytest.param("speculative_sampling", marks=pytest.mark.exhaustive), "specinfer"])
 def test_our_kernel_drafts_what_sdpa_drafts(name):
     """In its interpreter: of each shape there is one recording, though the second request reads more keys."""
     pytest.importorskip("specbench.models.fast.kernels.tree_attention", reason="pip install '.[triton]'")
@@ -163,7 +142,7 @@ def test_our_kernel_drafts_what_sdpa_drafts(name):
         method = fitted(MAKE[name](), draft)
         cache_of = recorded(lm_of(method), way).runner
         prompts = [5, 6, 7], [place * 7 % VOCAB for place in range(70)]
-        found.append([figures(run(model, method, prompt, 12)) for prompt in prompts])
+        found.append([transcript(run(model, method, prompt, 12)) for prompt in prompts])
         [cache] = cache_of.caches
         shapes = {(width, room, last) for width, room, _, last in cache.graphs._recorded}
         assert (len(cache.graphs) == len(shapes)) is (way == TRITON)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import methods.eagle.eagle as eagle_module
 from builders.drafts import root_paths
-from builders.models import VOCAB, build, plain_greedy
+from builders.models import VOCAB, plain_greedy
 from draft_models import markov_tables
 from head_models import Eagle1, begun, bound, card_of, features_of, paths_of, run, states, target_of, watched
 from head_models import Eagle3 as Eagle3Module
@@ -40,11 +40,6 @@ def deep():
     return AutoModelForCausalLM.from_config(config, dtype=torch.float64, attn_implementation="sdpa").eval()
 
 
-@pytest.fixture(scope="module")
-def small():
-    return build("llama", torch.float64)
-
-
 def naive_dynamic(model, head, features, ids, top_k, depth, nodes):
     """path -> the head's own probability of its last token: levels of the best nodes, then a heap of all candidates."""
 
@@ -65,24 +60,19 @@ def naive_dynamic(model, head, features, ids, top_k, depth, nodes):
     return {path: torch.tensor(log).double().exp().item() for _, _, path, log in best}
 
 
-def kinds(model, folder):
-    """(method, module) of each head format."""
-    ids = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90].sort().values
-    names = {"top_k": 3, "depth": 2, "total_tokens": 12}
-    first = Eagle1(bias=False)
-    third = Eagle3Module(drafted=90, ids=ids)
-    normed = Eagle3Module(seed=1, norm_before_residual=True)
-    drift = Eagle3Module(seed=2, fc_norm=True, norm_output=True)
-    joint = Eagle3Module(seed=3, norm_before_fc=True, norm_before_residual=True, embed_requires_grad=True)
-    qwen3 = Eagle3Module(seed=4, model_type="qwen3")
-    biased = Eagle1(attention_bias=False, num_key_value_heads=4)
-    for name, kind, module in (("first", Eagle, first), ("mha", Eagle, biased), ("third", Eagle3, third),
-                               ("normed", Eagle3, normed), ("drift", Eagle3, drift),
-                               ("joint", Eagle3, joint), ("qwen3", Eagle3, qwen3)):  # fmt: skip
-        yield name, bound(kind(module.save(folder / name), **names), model), module
-    (folder / "freq_60.json").write_text(str(ids[:60].flip(0).tolist()))
-    method = Eagle(first.save(folder / "frequent"), **names, vocabulary=str(folder / "freq_60.json"))
-    yield "frequent", bound(method, model), Frequent(ids[:60], first)
+IDS = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:90].sort().values
+KINDS = {
+    "first": (Eagle, lambda: Eagle1(bias=False)),
+    "mha": (Eagle, lambda: Eagle1(attention_bias=False, num_key_value_heads=4)),
+    "third": (Eagle3, lambda: Eagle3Module(drafted=90, ids=IDS)),
+    "normed": (Eagle3, lambda: Eagle3Module(seed=1, norm_before_residual=True)),
+    "drift": (Eagle3, lambda: Eagle3Module(seed=2, fc_norm=True, norm_output=True)),
+    "joint": (
+        Eagle3, lambda: Eagle3Module(seed=3, norm_before_fc=True, norm_before_residual=True, embed_requires_grad=True)
+    ),
+    "qwen3": (Eagle3, lambda: Eagle3Module(seed=4, model_type="qwen3")),
+    "frequent": (Eagle, lambda: Frequent(IDS[:60], Eagle1(bias=False))),
+}  # fmt: skip
 
 
 class Frequent:
@@ -101,10 +91,13 @@ class Frequent:
         return int(self.ids[token])
 
 
-@pytest.mark.parametrize("name", ["first", "mha", "third", "normed", "drift", "joint", "qwen3", "frequent"])
+@pytest.mark.parametrize("name", KINDS)
 def test_drafts_equal_a_head_run_over_its_whole_input(deep, tmp_path, name):
     """Names, layer, stable keys and values, positions, alignment and tree at once, for every step of a request."""
-    _, method, module = next(kind for kind in kinds(deep, tmp_path) if kind[0] == name)
+    kind, make = KINDS[name]
+    (tmp_path / "freq.json").write_text(str(IDS[:60].flip(0).tolist()))
+    more, module = {"vocabulary": str(tmp_path / "freq.json")} if name == "frequent" else {}, make()
+    method = bound(kind(module.save(tmp_path), top_k=3, depth=2, total_tokens=12, **more), deep)
     made = watched(method)
     out = run(deep, method, PROMPT, 12)
     assert out.ids == plain_greedy(deep, PROMPT, 12)
@@ -182,19 +175,11 @@ def test_an_oracle_is_accepted_to_full_depth(deep, monkeypatch, kind, options, d
     assert len(out.accept) > 4
 
 
-def test_sampled_ids_are_vanillas_and_a_drawn_tree_states_its_distributions(small):
-    from methods.vanilla import Vanilla
-
-    sampling = Sampling(0.9, top_p=0.95)
-    wanted = run(small, Vanilla(), PROMPT, 40, sampling, seed=4).ids
-    for options in ({}, {"tree": "static"}):
-        assert (
-            run(small, bound(Eagle("random", **options), small, sampling), PROMPT, 40, sampling, seed=4).ids == wanted
-        )
+def test_a_drawn_tree_states_its_distributions(model):
     sampling = Sampling(0.9, top_p=0.8)
-    method = bound(Eagle("random", tree="static", sampling="drawn"), small, sampling)
+    method = bound(Eagle("random", tree="static", sampling="drawn"), model, sampling)
     assert method.draws
-    first, again, other = (begun(method, small, [*PROMPT, 9], seed).propose([*PROMPT, 9], 64) for seed in (1, 1, 2))
+    first, again, other = (begun(method, model, [*PROMPT, 9], seed).propose([*PROMPT, 9], 64) for seed in (1, 1, 2))
     assert first.tokens.tolist() == again.tokens.tolist() != other.tokens.tolist()
     assert first.probs.shape == (25, VOCAB)
     assert torch.allclose(first.probs.sum(-1), torch.ones(25))
@@ -204,7 +189,7 @@ def test_sampled_ids_are_vanillas_and_a_drawn_tree_states_its_distributions(smal
         for earlier in siblings.setdefault(parent, []):
             assert first.probs[node, first.tokens[earlier]] == 0
         siblings[parent].append(node)
-    assert len(run(small, method, PROMPT, 40, sampling, seed=4).ids) == 40
+    assert len(run(model, method, PROMPT, 40, sampling, seed=4).ids) == 40
 
 
 class Fixed:
@@ -232,27 +217,6 @@ class Fixed:
     @staticmethod
     def spread(logits):
         return logits
-
-
-def test_drawn_siblings_follow_their_distributions():
-    """Frequencies of 30,000 first and second children against the distribution, with and without the first."""
-    logits = torch.tensor([2.0, 1.0, 0.0, 0.5])
-    sampling, run_ = Sampling(1.0), Fixed(logits)
-    choose = DrawnChoice(run_, sampling, torch.Generator().manual_seed(0))
-    count = 30_000
-    rows = torch.arange(count).repeat_interleave(2)
-    drawn = choose(logits.expand(count, -1), rows, torch.tensor([0, 1]).repeat(count), 2).view(count, 2)
-    exact = logits.softmax(-1)
-    assert torch.allclose(drawn[:, 0].bincount(minlength=4) / count, exact, atol=0.01)
-    second = sum(
-        exact[first] * exact.index_fill(0, torch.tensor(first), 0.0) / (1 - exact[first]) for first in range(4)
-    )
-    assert torch.allclose(drawn[:, 1].bincount(minlength=4) / count, second, atol=0.01)
-    given_ = choose.probs[0].view(count, 2, 4)
-    left = exact.expand(count, -1).scatter(1, drawn[:, :1], 0.0)
-    assert torch.allclose(given_[:, 0], exact.expand(count, -1), atol=1e-6)
-    assert torch.allclose(given_[:, 1], left / left.sum(-1, keepdim=True), atol=1e-6)
-    assert not torch.allclose(given_[:, 1], given_[:, 0], atol=1e-2)  # wrong by tests/decode/test_drawn.py
 
 
 def test_certain_distributions():
@@ -318,23 +282,23 @@ def test_fixed_tree_is_filled_by_rank(deep, tmp_path):
     assert len(drafter.propose(ids, 0)) == 0
 
 
-def test_budget_and_memory_of_requests_that_are_alive_together(small):
-    method = bound(Eagle("random"), small)
-    drafter = begun(method, small, [*PROMPT, 9])
+def test_budget_and_memory_of_requests_that_are_alive_together(model):
+    method = bound(Eagle("random"), model)
+    drafter = begun(method, model, [*PROMPT, 9])
     for budget in (0, 1, 5, 30, 200):
         assert len(drafter.propose([*PROMPT, 9], budget)) == min(budget, 59)
-    method = bound(Eagle("random"), small)
+    method = bound(Eagle("random"), model)
     ids, other = [*PROMPT, 9], [3, 2, 1]
-    alone = begun(method, small, ids).propose(ids, 64).tokens.tolist()
-    first, second = begun(method, small, ids), begun(method, small, other)
+    alone = begun(method, model, ids).propose(ids, 64).tokens.tolist()
+    first, second = begun(method, model, ids), begun(method, model, other)
     second.propose(other, 64)
     assert first.propose(ids, 64).tokens.tolist() == alone
-    method = bound(Eagle("random", top_k=3, depth=2, total_tokens=10), small)
+    method = bound(Eagle("random", top_k=3, depth=2, total_tokens=10), model)
     ids = torch.arange(3, 3 + 150).tolist() * 2
-    whole = begun(method, small, ids).propose(ids, 64)
+    whole = begun(method, model, ids).propose(ids, 64)
     run_ = EagleRun(method.bound, LayerMemory(method.bound.layers, 6, 3))
-    hidden = states(small, ids[:-1])[-1]
-    for start in range(0, len(ids) - 1, 7):  # many small pieces, with a draft between them
+    hidden = states(model, ids[:-1])[-1]
+    for start in range(0, len(ids) - 1, 7):  # many model pieces, with a draft between them
         rows = slice(start, start + 7)
         run_.remember([hidden[rows]], torch.tensor(ids[1:][rows]))
         piece = complete(grow(run_, 3, 2, 9))
@@ -378,12 +342,12 @@ def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
         (None, "no such file"),
     ],
 )
-def test_a_wrong_list_of_frequent_ids_is_named(small, tmp_path, content, message):
+def test_a_wrong_list_of_frequent_ids_is_named(model, tmp_path, content, message):
     path = tmp_path / "freq.json"
     if content is not None:
         path.write_text(content)
     with pytest.raises(InputError, match=rf"(?s)vocabulary=.*freq.json: .*{message}"):
-        Eagle("random", top_k=3, vocabulary=str(path)).check(card_of(small))
+        Eagle("random", top_k=3, vocabulary=str(path)).check(card_of(model))
     with pytest.raises(InputError, match="vocabulary=x: this head has an output matrix of its own"):
         Eagle3("random", vocabulary="x")
     torch.save([5, 3, 9], tmp_path / "freq_3.pt")  # as the authors' files are
@@ -393,13 +357,13 @@ def test_a_wrong_list_of_frequent_ids_is_named(small, tmp_path, content, message
         read_frequent(str(tmp_path / "bad.pt"), 10, 3)
 
 
-def test_replay_has_no_weights(small):
+def test_replay_has_no_weights(model):
     method = Eagle("random")
-    method.check(card_of(small))
+    method.check(card_of(model))
     from dataclasses import replace
 
     with pytest.raises(InputError, match="weights"):
-        method.bind(replace(target_of(small), model=None))
+        method.bind(replace(target_of(model), model=None))
 
 
 class Markov(Fixed):

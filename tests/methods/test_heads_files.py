@@ -123,25 +123,6 @@ def test_names_of_the_speculators_library(model, tmp_path, names):
     assert drafted(method, model) == drafted(plain, model)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"norm_everything": True}, "sets norm_everything, unknown here"),
-        ({"eagle_config": {"use_mtp_layernorm": True}}, "sets use_mtp_layernorm, unknown here"),
-        ({"norm_before_fc": True, "fc_norm": True}, "sets norm_before_fc and fc_norm; expected one of them"),
-        ({"speculators_model_type": "peagle"}, "speculators_model_type=peagle; expected eagle3"),
-        ({"layer_types": ["sliding_attention"], "num_hidden_layers": 1}, "sliding window"),
-        ({"layer_types": ["full_attention"] * 2}, "config.json describes no Llama layer"),
-        ({"fc_norm": True}, "lacks fc_norm.0.weight, fc_norm.1.weight, fc_norm.2.weight"),
-        ({"eagle_config": {"norm_before_fc": True}}, "lacks input_norm.weight"),
-        ({"embed_requires_grad": True}, "lacks embed_tokens.weight"),
-    ],
-)
-def test_flags_that_change_the_forward_are_known_or_refused(model, tmp_path, config, message):
-    folder = Eagle3Module().save(tmp_path, eagle_aux_hidden_state_layer_ids=[0, 1, 2], **config)
-    assert message in refused(Eagle3(folder), model)
-
-
 def test_flags_of_other_programs_are_taken(model, tmp_path):
     """NVIDIA's flags say what every head does; NeMo puts ``model.`` in front of names; what is off is not asked for."""
     module, layers = Eagle3Module(fc_norm=True, norm_output=True), {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}

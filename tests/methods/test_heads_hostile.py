@@ -36,7 +36,7 @@ LAYER = {"rope_parameters": None, "rope_scaling": None, "head_dim": None, "hidde
 
 def saved(kind, folder, **config):
     module = KINDS[kind][1]()
-    return module.save(folder, **KINDS[kind][2], **config)
+    return module.save(folder, **{**KINDS[kind][2], **config})
 
 
 @torch.inference_mode()
@@ -92,14 +92,15 @@ def test_a_setting_that_changes_the_forward_is_refused_whatever_its_type(model, 
     assert message in refused(kind, saved(kind, tmp_path / "top", **config), model)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
+NAMED = {
+    "eagle3": [
         ({"norm_output": 1}, "norm_output=1; expected True or False"),
         ({"eagle_config": {"residual_scale": 2}}, "sets residual_scale, unknown here"),
+        ({"eagle_config": {"use_mtp_layernorm": True}}, "sets use_mtp_layernorm, unknown here"),
         ({"eagle_config": [1]}, "has eagle_config=[1]; expected a mapping"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state=False; expected True"),
         ({"eagle_config": {"parallel_draft_step": 4}}, "parallel_draft_step=4; expected 0 or 1"),
+        ({"eagle_config": {"norm_before_fc": True}}, "lacks input_norm.weight"),
         ({"eagle_aux_hidden_state_layer_ids": [0, 1, 2.0]}, "expected a list of layers"),
         ({"draft_vocab_size": VOCAB + 1}, f"draft_vocab_size={VOCAB + 1}; expected a whole number from 1 to"),
         ({"draft_vocab_size": "90"}, "draft_vocab_size='90'; expected a whole number"),
@@ -107,11 +108,29 @@ def test_a_setting_that_changes_the_forward_is_refused_whatever_its_type(model, 
         ({"num_key_value_heads": 3}, "num_key_value_heads=3; expected a multiple"),
         ({"hidden_act": "sofa"}, "hidden_act=sofa; expected one that transformers has"),
         ({"rope_theta": -1.0}, "rotary positions"),
+        ({"norm_before_fc": True, "fc_norm": True}, "sets norm_before_fc and fc_norm; expected one of them"),
+        ({"fc_norm": True}, "lacks fc_norm.0.weight, fc_norm.1.weight, fc_norm.2.weight"),
+        ({"embed_requires_grad": True}, "lacks embed_tokens.weight"),
+        ({"speculators_model_type": "peagle"}, "speculators_model_type=peagle; expected eagle3"),
+        ({"layer_types": ["sliding_attention"], "num_hidden_layers": 1}, "sliding window"),
+        ({"layer_types": ["full_attention"] * 2}, "config.json describes no Llama layer"),
     ],
+    "p_eagle": [
+        ({"mask_token_id": None}, "config.json has mask_token_id=None; expected a token below 199"),
+        ({"mask_token_id": 199}, "config.json has mask_token_id=199; expected a token below 199"),
+        ({"drop": ("mask_hidden",)}, "lacks mask_hidden"),
+        ({"drop": ("embed_tokens.weight",)}, "lacks embed_tokens.weight"),
+        ({"num_hidden_layers": 2}, "lacks layers.1.input_layernorm.weight"),
+        ({"speculators_model_type": "dspark"}, "speculators_model_type=dspark; expected peagle"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "message"), [(kind, *each) for kind, found in NAMED.items() for each in found]
 )
-def test_settings_of_another_type_or_size_are_named(model, tmp_path, config, message):
-    module = Eagle3Module(drafted=90, ids=SUBSET)
-    assert message in refused("eagle3", module.save(tmp_path, **{**AUX, **config}), model)
+def test_settings_of_another_type_or_size_are_named(model, tmp_path, kind, config, message):
+    assert message in refused(kind, saved(kind, tmp_path, **config), model)
 
 
 def test_settings_of_published_configurations_that_do_not_concern_the_forward_are_accepted(model, tmp_path):

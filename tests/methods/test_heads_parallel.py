@@ -120,25 +120,6 @@ def test_a_policy_and_a_drawn_chain_get_the_levels_distributions(model, tmp_path
     assert (draft.probs.gather(1, draft.tokens[:, None]) > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("config", "drop", "message"),
-    [
-        ({"mask_token_id": None}, (), "config.json has mask_token_id=None; expected a token below 199"),
-        ({"mask_token_id": 199}, (), "config.json has mask_token_id=199; expected a token below 199"),
-        ({}, ("mask_hidden",), "lacks mask_hidden"),
-        ({}, ("embed_tokens.weight",), "lacks embed_tokens.weight"),
-        ({"num_hidden_layers": 2}, (), "lacks layers.1.input_layernorm.weight"),
-        ({"speculators_model_type": "dspark"}, (), "speculators_model_type=dspark; expected peagle"),
-        ({"noise_schedule": True}, (), "sets noise_schedule, unknown here"),
-    ],
-)
-def test_what_is_missing_or_unknown_is_named(model, tmp_path, config, drop, message):
-    folder = PEagleModule().save(tmp_path, drop=drop, **LAYERS, **config)
-    with pytest.raises(InputError) as caught:
-        PEagle(folder).check(card_of(model))
-    assert message in str(caught.value)
-
-
 def test_the_two_kinds_of_heads_refuse_each_other(model, tmp_path):
     module = PEagleModule()
     with pytest.raises(InputError, match=r"speculators_model_type=peagle; expected eagle3"):

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from actors import DawdlingCard, DawdlingPearl, DelayedPort, MortalCard, MortalPearl, inline_actor
-from builders.models import EVERY_FAMILY, build, plain_greedy
+from builders.models import FAMILIES, build, plain_greedy
 from builders.runs import job_for
-from draft_models import begin, fitted, noisy, run
-from methods.card import Card, CardActor
-from methods.parts.parallel_draft import RoundTimes
-from methods.pearl import Pearl, PearlActor
+from draft_models import PARALLEL, begin, fitted, noisy, run, transcript
+from methods.card import Card
+from methods.parts.parallel_draft import DraftActor, RoundTimes
+from methods.pearl import Pearl
 from methods.vanilla import Vanilla
 from specbench.decode.sampling import Sampling
 from specbench.records.record import VANILLA
@@ -24,53 +24,22 @@ from specbench.runs.execution import execute
 from specbench.types import CaseError, Draft, Step
 
 PROMPT, LIMIT = [5, 6, 7], 41
-TIMES = ("_s", "_ms")  # endings of stats that are no part of the transcript
-METHODS = {
-    "pearl": lambda **more: Pearl("unused", gamma=3, **more),
-    "card": lambda **more: Card("unused", nodes_per_layer=6, ratio=3, **more),
-    "card-waits": lambda **more: Card("unused", nodes_per_layer=6, ratio=3, wait=True, **more),
-    "card-queries": lambda **more: Card("unused", nodes_per_layer=6, ratio=3, correct=False, max_depth=8, **more),
-    "card-shallow": lambda **more: Card("unused", nodes_per_layer=4, children=2, ratio=5, max_depth=3, **more),
-}
 SLOW = {Card: DawdlingCard, Pearl: DawdlingPearl}
 MORTAL = {Card: MortalCard, Pearl: MortalPearl}
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=PARALLEL)
 def make(request):
-    return METHODS[request.param]
+    return PARALLEL[request.param]
 
 
-def transcript(out):
-    stats = {key: value for key, value in out.stats.items() if not key.endswith(TIMES)}
-    return out.ids, out.accept, out.proposed, out.fed, stats
-
-
-@pytest.mark.parametrize("family", EVERY_FAMILY)
-def test_greedy_output_is_the_targets(make, family):
-    """Of the target as its own draft, a good and a bad one; of the families other than llama, the good one."""
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "llama"])
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", PARALLEL)
+def test_greedy_output_is_the_targets(name, family):
     model = build(family, torch.float64)
-    drafts = (([5], 0.0), (PROMPT, 0.02), (list(range(3, 30)), 0.1))
-    for prompt, epsilon in drafts if family == "llama" else drafts[1:2]:
-        method = fitted(make(), noisy(model, epsilon))
-        assert run(model, method, prompt, LIMIT).ids == plain_greedy(model, prompt, LIMIT)
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 0.02])
-def test_an_eos_inside_the_draft_ends_the_answer(model, make, epsilon):
-    truth = plain_greedy(model, PROMPT, LIMIT)
-    draft = noisy(model, epsilon)
-    for place in (0, 1, 4, 17):
-        eos = frozenset([truth[place]])
-        end = truth.index(truth[place]) + 1
-        out = run(model, fitted(make(), draft, eos=eos), PROMPT, LIMIT, eos=eos)
-        assert out.ids == truth[:end]
-        assert out.finish == "eos"
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
-def test_the_limit_may_fall_inside_a_draft(model, make, limit):
-    assert run(model, fitted(make(), model), PROMPT, limit).ids == plain_greedy(model, PROMPT, limit)
+    method = fitted(PARALLEL[name](), noisy(model, 0.02))
+    assert run(model, method, PROMPT, LIMIT).ids == plain_greedy(model, PROMPT, LIMIT)
 
 
 def test_drafts_keep_to_the_budget(model, make):
@@ -88,9 +57,9 @@ def test_buffers_are_used_again_and_requests_do_not_touch_each_other(model, make
     assert outs[0] == outs[2]
     fresh = fitted(make(), noisy(model, 0.02))
     assert transcript(run(model, fresh, prompts[1], LIMIT)) == outs[1]
-    method.port.ask("close", 99)  # of the last requests, closing one is still on its way
-    assert not inline_actor(method.port).sessions
-    assert len(inline_actor(method.port).lm._free) == 1
+    method.partner.ask("close", 99)  # of the last requests, closing one is still on its way
+    assert not inline_actor(method.partner).sessions
+    assert len(inline_actor(method.partner).lm._free) == 1
 
 
 def one_round(drafter, context: list[int], truth: list[int]) -> tuple[Draft, int]:
@@ -133,7 +102,7 @@ def test_a_request_that_was_given_up_leaves_no_session(model, make):
     one_round(begin(method, PROMPT), PROMPT, plain_greedy(model, PROMPT, 9))  # nobody finishes it
     last = begin(method, PROMPT)
     last.propose(PROMPT, 64)
-    assert list(inline_actor(method.port).sessions) == [last.number]
+    assert list(inline_actor(method.partner).sessions) == [last.number]
 
 
 @pytest.mark.matrix
@@ -141,14 +110,14 @@ def test_a_request_that_was_given_up_leaves_no_session(model, make):
 @pytest.mark.parametrize("sampling", [None, Sampling(0.9)], ids=["greedy", "sampled"])
 def test_transcript_is_the_same_behind_every_port_and_delay(model, name, sampling):
     wanted = transcript(
-        run(model, fitted(METHODS[name](), noisy(model, 0.02), sampling), PROMPT, LIMIT, sampling=sampling)
+        run(model, fitted(PARALLEL[name](), noisy(model, 0.02), sampling), PROMPT, LIMIT, sampling=sampling)
     )
     backends = ["thread", "process"] if name != "card-waits" and sampling is not None else ["thread"]
     for backend in backends:
-        method = METHODS[name](port=backend, patience_s=20.0)
+        method = PARALLEL[name](port=backend, patience_s=20.0)
         method.kind = SLOW[type(method)]
         fitted(method, noisy(model, 0.02), sampling)
-        method.port = DelayedPort(method.port)
+        method.partner = DelayedPort(method.partner)
         for _ in range(2):
             assert transcript(run(model, method, PROMPT, LIMIT, sampling=sampling)) == wanted
         method.close()
@@ -156,39 +125,35 @@ def test_transcript_is_the_same_behind_every_port_and_delay(model, name, samplin
 
 @pytest.mark.parametrize("name", ["pearl", "card"])
 def test_a_process_that_dies_costs_one_case(model, name):
-    method = METHODS[name](port="process", patience_s=20.0)
+    method = PARALLEL[name](port="process", patience_s=20.0)
     method.kind = MORTAL[type(method)]
     fitted(method, model)
     wanted = plain_greedy(model, PROMPT, LIMIT)
     assert run(model, method, PROMPT, LIMIT).ids == wanted
-    first = method.port._channel.worker.pid
+    first = method.partner._channel.worker.pid
     start = time.perf_counter()
     with pytest.raises(CaseError, match="ended with exit code 7"):
         run(model, method, [13, 2], LIMIT)
     assert time.perf_counter() - start < 10
     method.reset()  # what the session does between cases
-    assert method.port._channel.worker.pid != first
+    assert method.partner._channel.worker.pid != first
     assert run(model, method, PROMPT, LIMIT).ids == wanted
     method.close()
     method.close()  # twice does no harm
     assert not [child for child in psutil.Process().children() if child.pid == first]
 
 
-def hangs_once(actor, verb):
-    """``verb`` of an actor class, hanging in the third request."""
-    plain = getattr(actor, verb)
+@pytest.mark.parametrize(("name", "hanging"), [("pearl", "extend"), ("card", "correct")])
+def test_a_stuck_partner_is_an_error_row_and_the_run_goes_on(name, hanging, tmp_path, monkeypatch, caplog):
+    """It hangs in the third request."""
+    plain = DraftActor.tell
 
-    def hang(self, number, *arguments):
-        if number == 3:
+    def tell(self, number, verb, *given):
+        if number == 3 and verb == hanging:
             time.sleep(60)
-        return plain(self, number, *arguments)
+        return plain(self, number, verb, *given)
 
-    return hang
-
-
-@pytest.mark.parametrize(("name", "actor", "verb"), [("pearl", PearlActor, "extend"), ("card", CardActor, "correct")])
-def test_a_stuck_partner_is_an_error_row_and_the_run_goes_on(name, actor, verb, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(actor, verb, hangs_once(actor, verb))
+    monkeypatch.setattr(DraftActor, "tell", tell)
     job = job_for(
         f"method=[{name}]", f"method.{name}.port=thread", f"method.{name}.patience_s=2.0", "suite.limit=1",
         "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0",
@@ -220,12 +185,10 @@ def test_modelled_time_is_the_longer_side_of_each_round():
     assert stats["target_forward_ms"] == 1000.0
 
 
-def test_sampled_card_emits_vanillas_ids_for_the_same_seed(model):
+@pytest.mark.parametrize("name", [name for name in PARALLEL if name != "pearl"])
+def test_sampled_card_emits_vanillas_ids_for_the_same_seed(model, name):
     sampling = Sampling(1.0)
-    for seed in range(5):
-        vanilla = run(model, Vanilla(), PROMPT, LIMIT, sampling=sampling, seed=seed)
-        for name in METHODS:
-            if name != "pearl":
-                assert run(
-                    model, fitted(METHODS[name](), noisy(model, 0.02), sampling), PROMPT, LIMIT, sampling, seed
-                ).ids == (vanilla.ids)
+    method = fitted(PARALLEL[name](), noisy(model, 0.02), sampling)
+    for seed in range(2):
+        vanilla = run(model, Vanilla(), PROMPT, LIMIT, sampling, seed)
+        assert run(model, method, PROMPT, LIMIT, sampling, seed).ids == vanilla.ids
