@@ -333,21 +333,6 @@ class SuffixArray:
         """Bytes of both arrays."""
         return self.tokens.nbytes + self.order.nbytes
 
-    def find(self, pattern: Sequence[int]) -> tuple[int, int]:
-        """[start, end) rows of the suffixes that begin with ``pattern``."""
-        wanted = np.array(pattern, np.int64)
-        start = bound(self.tokens, self.order, wanted, 0, 0)
-        return start, bound(self.tokens, self.order, wanted, 1, start)
-
-    def longest(self, tail: Sequence[int], shortest: int = 1) -> tuple[int, int, int]:
-        """(length, start row, end row) of the longest suffix of ``tail`` that occurs; (0, 0, 0) below ``shortest``."""
-        return longest(self.tokens, self.order, np.array(tail, np.int64), shortest)
-
-    def continuations(self, pattern: Sequence[int], length: int) -> list[list[int]]:
-        """At most ``length`` tokens after each occurrence of ``pattern``, in sorted order."""
-        rows = self.order[slice(*self.find(pattern))]
-        return [self.tokens[place + len(pattern) :][:length].tolist() for place in rows]
-
     def tree(
         self,
         tail: Sequence[int],
@@ -361,7 +346,7 @@ class SuffixArray:
         """The ``room`` most frequent beginnings of what followed the longest suffix of ``tail`` that occurs.
 
         Order: count, then depth, then sorted order. depth: of the tree [tokens]. most: hits looked at; draw: which, a
-        random number below 2**31, or None for the first ones in sorted order. borders: see ``suffix_look``.
+        random number below 2**31, or None for the first ones in sorted order. borders: see ``look``.
         """
         first = draw is None
         tokens, parents, counts, *rest = grow_tree(
@@ -391,6 +376,6 @@ def _dense(tokens: np.ndarray) -> np.ndarray:
 
 
 def cut_paths(tree: Tree, choices: int) -> list[int]:
-    """Nodes of a tree that stay within ``choices`` under the rule of REST's code (see ``suffix_cut_paths``)."""
+    """Nodes of a tree that stay within ``choices`` under the rule of REST's code (``_within_choices``)."""
     kept = _within_choices(np.array(tree.tokens, np.int64), np.array(tree.parents, np.int64), choices)
     return np.flatnonzero(kept).tolist()
