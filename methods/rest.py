@@ -19,8 +19,9 @@ import numpy as np
 
 from methods.parts.built_file import BuiltFile
 from methods.parts.corpus import Corpus
+from methods.parts.counted_tree import CountedTree
 from methods.parts.parameters import Parameters, count
-from methods.parts.suffix_array import CROSSING, MatchCounts, SuffixArray, Tree, cut_paths
+from methods.parts.suffix_array import CROSSING, MatchCounts, SuffixArray, cut_paths
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
 from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, require_count
@@ -89,7 +90,7 @@ class _Retriever(Drafter):
         self._counts.add(tree)
         if not tree.matched:
             return EMPTY
-        return Draft(tree.tokens, tree.parents, source=[0] * len(tree.tokens), score=tree.scores)
+        return tree.to_draft(0)
 
     def stats(self) -> dict[str, float]:
         """See ``MatchCounts``."""
@@ -134,13 +135,13 @@ class Rest(Parameters, Method):
     def bind(self, target: Target) -> None:
         """Compile the queries before the clock runs."""
         self.retrieve(range(self.longest), target.max_nodes, 0)
-        cut_paths(Tree([0], [ROOT], [1]), 1)
+        cut_paths(CountedTree([0], [ROOT], [1]), 1)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Nothing to prepare: the datastore never changes."""
         return _Retriever(self, seed)
 
-    def retrieve(self, context: Sequence[int], budget: int, draw: int) -> Tree:
+    def retrieve(self, context: Sequence[int], budget: int, draw: int) -> CountedTree:
         """The draft tree for ``context``. draw: which of too many matches are looked at, below 2**31."""
         assert self.store is not None  # ``check`` reads it
         room = min(budget, self.nodes)

@@ -45,7 +45,6 @@ EXAMPLE = [(4,), (5,), (4, 1), (4, 2), (5, 6), (4, 1, 2), (4, 2, 3)]
 
 def test_continuations_counts_and_stats():
     method = method_on(depth=3)
-    assert method.store.array.continuations([2, 3], 3) == [[4, 1, 2], [4, 2, 3], [5, 6]]
     tree = method.retrieve([2, 3], 256, 0)
     assert tree.counts == [2, 1, 1, 1, 1, 1, 1]
     proposal = draft(method, [9, 2, 3])
@@ -77,25 +76,6 @@ def test_cut_of_the_code_is_smaller_and_counts_a_repeated_token_once():
     ]
     distinct = [1, 2, 5, 6, 7, 8]
     assert paths_of(draft(method_on([distinct], depth=4, nodes=4, cut="reference"), [1, 2])) == [(5,), (5, 6)]
-
-
-def test_the_longest_suffix_is_taken_and_continuations_may_stop_at_the_border():
-    assert paths_of(draft(method_on(depth=1), [1, 2, 3])) == [(4,)]
-    assert paths_of(draft(method_on(depth=1), [2, 3])) == [(4,), (5,)]
-    assert paths_of(draft(method_on(depth=1, longest=2), [1, 2, 3])) == [(4,), (5,)]
-    assert len(draft(method_on(depth=1), [7, 3])) == 0
-    assert paths_of(draft(method_on(depth=1, shortest=1), [7, 3])) == [(4,), (5,)]
-    assert len(draft(method_on(), [3])) == 0
-    assert paths_of(draft(method_on(depth=3, cross_documents=False), [2, 3])) == [(4,), (5,), (5, 6)]
-    assert paths_of(draft(method_on(depth=3, cross_documents=True), [3, 4])) == [
-        (1,),
-        (2,),
-        (1, 2),
-        (2, 3),
-        (1, 2, 3),
-        (2, 3, 5),
-    ]
-    assert len(draft(method_on(depth=3, cross_documents=False), [3, 4])) == 0
 
 
 def test_a_subset_is_fair_and_the_seeds():

@@ -50,20 +50,14 @@ def load(tmp_path, name, *rows, **options):
 @pytest.mark.parametrize(
     ("name", "form", "turn"),
     [
-        ("humaneval", None, "def f():"),
         ("humaneval", "bare", "def f():"),
         ("humaneval", "exact", "\ndef f():\n"),
-        ("mbpp", None, "Write f."),
         ("mbpp", "bare", "Write f."),
         ("mbpp", "script", FRAMED),
-        ("gsm8k", None, "How many?"),
         ("gsm8k", "bare", "How many?"),
         ("gsm8k", "qa", "Q: How many?\nA:"),
-        ("mgsm_110", None, "Question: Quantos?\n\nAnswer:"),
         ("mgsm_110", "question", "Question: Quantos?\n\nAnswer:"),
         ("mgsm_110", "bare", "Quantos?"),
-        ("token_recycling", None, "Write f.\n"),
-        ("questions", None, "Who?"),
     ],
 )
 def test_a_question_is_put_in_the_form_that_is_named(tmp_path, name, form, turn):
