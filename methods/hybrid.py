@@ -121,7 +121,7 @@ def _judge(
     """Count the nodes whose parent was emitted, and those of them that were right.
 
     Returns each draft's right path, one after the other, and where each begins. Of right siblings the first one's
-    children are judged.
+    children are checked.
     """  # fmt: skip
     members = len(starts) - 1
     path, begins = np.empty(members * len(emitted), np.int64), np.zeros(members + 1, np.int64)
@@ -164,7 +164,7 @@ class AcceptanceRates:
 
     @property
     def rates(self) -> np.ndarray:
-        """(classes,) as they stand."""
+        """(classes,) estimates so far."""
         return (self._prior + self.right) / (self._strength + self.seen)
 
 
@@ -172,7 +172,7 @@ class MergedTree:
     """The union of ``drafts``, one a member. tokens, parents, chances, members: (N,) of its nodes."""
 
     def __init__(self, drafts: Sequence[Draft], rates: AcceptanceRates) -> None:
-        """Raises CaseError for a draft that no tree can hold."""
+        """Raises CaseError for a draft with passengers, which cannot be merged."""
         self._rates = rates
         if any(draft.passenger is not None for draft in drafts):
             raise CaseError("a member of a hybrid drafts passengers; expected a method whose nodes can all be accepted")
@@ -320,7 +320,7 @@ class Hybrid(Parameters, Method):
             member.reset()
 
     def private(self) -> Method | None:
-        """See ``Method.private``, of every member."""
+        """Return a hybrid of the members' private copies; None if a member has none."""
         own, members = super().private(), {name: member.private() for name, member in self.members.items()}
         if not isinstance(own, Hybrid) or None in members.values():
             return None
@@ -328,7 +328,7 @@ class Hybrid(Parameters, Method):
         return own
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Every member begins, under a seed of its own."""
+        """Every member begins, each under its own seed."""
         members = enumerate(self.members.values())
         return _Union(self, [member.begin(prompt, prefill, seed + number) for number, member in members])
 

@@ -18,7 +18,7 @@ from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, Prefill, Step
 
 SLOTS = 4  # m-grams that are counted after an n-gram
-RATIO = 2  # so many times as often as the others together must the most frequent one have followed
+RATIO = 2  # how many times as often as the others together the most frequent one must have followed
 
 
 @dataclass(slots=True)

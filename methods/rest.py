@@ -93,7 +93,7 @@ class _Retriever(Drafter):
         return tree.to_draft(0)
 
     def stats(self) -> dict[str, float]:
-        """See ``MatchCounts``."""
+        """The figures of the request's queries."""
         return self._counts.stats()
 
 

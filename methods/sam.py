@@ -237,7 +237,7 @@ ROOM = 4096  # [tokens] of answer before the dynamic automaton must move
 
 
 class _Matcher(Drafter):
-    """Both automata hold the context without its root, which is what the root then extends a match of."""
+    """Both automata have read the context without its root: a match is looked up for the text that ends in the root."""
 
     def __init__(self, method: SAM, prompt: Sequence[int]) -> None:
         self._method = method

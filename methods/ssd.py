@@ -109,7 +109,7 @@ class Spacelike(Parameters, Method):
         self.finished = self.indexed = self._building = 0
 
     def private(self) -> Method | None:
-        """See ``Method.private``; one thread builds one array."""
+        """Return a copy with its own tokens; None with a background build, which one thread makes for one array."""
         return None if self.rebuild == "background" else super().private()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

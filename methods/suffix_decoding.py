@@ -58,7 +58,7 @@ Ties = Literal["recent", "reference"]
 class SuffixTree:
     """The number of occurrences of every string of some texts.
 
-    depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``.
+    depth: longest string counted. tokens: the initial capacity [tokens]. ties: the order of children with equal counts.
     """
 
     def __init__(self, depth: int, tokens: int = 1024, ties: Ties = "recent") -> None:
@@ -74,7 +74,7 @@ class SuffixTree:
         self._arrays.meta[QUEUED] = self._ties == "reference"
 
     def extend(self, text: Text, tokens: Sequence[int]) -> None:
-        """Append to a text, a new one if the tree does not hold it."""
+        """Append to a text, a new one if it is not in the tree."""
         self.texts.setdefault(text)
         if not self._stretches or self._stretches[-1][0] is not text:
             self._stretches.append((text, len(text.tokens)))

@@ -149,11 +149,6 @@ def test_frozen_build_counts_by_hand(tmp_path):
     loaded = FrozenTable.load(tmp_path / "t.safetensors", 10, "key")
     assert loaded.get((2,)) == [(3,)]
     assert loaded.nbytes() == table.nbytes() == 2 * 2 + 3 * 4 + 2 * 2
-    with pytest.raises(InputError, match="built for 10 tokens"):
-        FrozenTable.load(tmp_path / "t.safetensors", 11, "key")
-    (tmp_path / "bad").write_text("no")
-    with pytest.raises(InputError, match="not a frozen table"):
-        FrozenTable.load(tmp_path / "bad", 10, "key")
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=20), max_size=4), st.integers(1, 2), st.integers(1, 2))
