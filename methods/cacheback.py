@@ -16,26 +16,59 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from methods.parts.branches import Branches
-from methods.parts.corpus import FORMATS, Corpus, read_built
+from methods.parts.built_file import BuiltFile
+from methods.parts.corpus import Corpus
 from methods.parts.ngrams import ContextWindows, Gram, LruTable
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
-from specbench.models.load import locate_file
 from specbench.types import ROOT, Draft, InputError, Prefill, Step
 
 
-class FrozenTable:
+class FrozenTable(BuiltFile):
     """Packed: leaders (n, LL) sorted, offsets (n+1,), followers (m, FL) with each leader's most frequent first."""
 
+    kind, format, command = "frozen table", "cacheback", "frozen_table"
+    names = ("leaders", "offsets", "followers")
+
     def __init__(self, leaders: np.ndarray, offsets: np.ndarray, followers: np.ndarray) -> None:
-        self.leaders, self.offsets, self.followers = leaders, offsets, followers
+        self.leaders, self.followers = leaders, followers
+        self.stored = {"leaders": leaders, "offsets": offsets, "followers": followers}
         bounds = offsets.tolist()
         keys = map(tuple, leaders.tolist())
         self._bounds = dict(zip(keys, pairwise(bounds), strict=True))
+
+    @classmethod
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        """Adds the options for lengths, capacities and the share that is sampled."""
+        parser.add_argument("--leader", type=int, default=1, help="leader length LL [tokens]")
+        parser.add_argument("--follower", type=int, default=3, help="follower length FL [tokens]")
+        parser.add_argument("--leaders", type=int, default=2**20, help="leader capacity LC")
+        parser.add_argument("--followers", type=int, default=128, help="follower capacity FC")
+        parser.add_argument(
+            "--rate", type=float, default=1.0, help="share of windows sampled (the paper's 1 %% is 0.01)"
+        )
+        parser.add_argument("--seed", type=int, default=0)
+
+    @classmethod
+    def from_corpus(cls, corpus: Corpus, given: argparse.Namespace) -> tuple[FrozenTable, str]:
+        """Counts the corpus's n-grams. Raises InputError for impossible options, and for an empty table."""
+        lengths = (given.leader, given.follower, given.leaders, given.followers)
+        if min(lengths) < 1 or not 0 < given.rate <= 1:
+            raise InputError(
+                f"got lengths and capacities {lengths} and rate {given.rate}; expected 1 or more, and 0 to 1"
+            )
+        table = build_frozen_table(corpus.documents, *lengths, given.rate, given.seed)
+        if not len(table.followers):
+            raise InputError(f"no n-gram in {given.corpus} (fields {given.field}); is a --field misspelt?")
+        return table, f"{len(table.leaders)} leaders, {len(table.followers)} followers, "
+
+    @classmethod
+    def from_file(cls, path: Path, arrays: dict[str, np.ndarray], labels: dict[str, str], vocab: int) -> FrozenTable:
+        """Indexes the leaders."""
+        return cls(**arrays)
 
     def get(self, leader: Gram, most: int | None = None) -> list[Gram]:
         """Followers, most frequent first, at most ``most``; None = all."""
@@ -43,22 +76,6 @@ class FrozenTable:
         if most is not None:
             end = min(end, start + most)
         return list(map(tuple, self.followers[start:end].tolist())) if start < end else []
-
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return self.leaders.nbytes + self.offsets.nbytes + self.followers.nbytes
-
-    def save(self, path: Path, vocab: int) -> None:
-        """Write one safetensors file. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
-        arrays = {"leaders": self.leaders, "offsets": self.offsets, "followers": self.followers}
-        save_file(arrays, path, {"format": FORMATS["frozen table"], "vocab": str(vocab)})
-
-    @classmethod
-    def load(cls, path: Path, vocab: int, key: str) -> FrozenTable:
-        """Read a file of ``save``. Raises InputError naming ``key`` if it is another file, or of another vocabulary."""
-        names = ("leaders", "offsets", "followers")
-        _, arrays = read_built(path, vocab, key, "frozen table", names)
-        return cls(*(arrays[name] for name in names))
 
 
 def count_windows(
@@ -158,13 +175,23 @@ class ChainedTree(Branches):
         for node, tail in frontier:
             for source, followers in query(tail, left):
                 for follower in followers:
-                    under, fresh = self.follow(node, follower) if self.merge else (node, follower)
+                    under, fresh = self._follow(node, follower) if self.merge else (node, follower)
                     if len(fresh) > left:
                         return attached, True, left
                     if fresh:
+                        end = self.add(under, fresh, source, left)
+                        attached.append((end, (tail + follower)[-self._lead :]))
                         left -= len(fresh)
-                        attached.append((self.attach(under, fresh, source), (tail + follower)[-self._lead :]))
         return attached, False, left
+
+    def _follow(self, node: int, follower: Gram) -> tuple[int, Gram]:
+        """Returns the last node below ``node`` that spells the follower, and the tokens that no node spells yet."""
+        for place, token in enumerate(follower):
+            child = self._children.get((node, token))
+            if child is None:
+                return node, follower[place:]
+            node = child
+        return node, ()
 
 
 class _Cache(Drafter):
@@ -220,12 +247,11 @@ class Cacheback(Parameters, Method):
         super().__post_init__()
         self.dynamic = LruTable(self.leader_capacity, self.follower_capacity)
         self.table: FrozenTable | None = None
-        self._read: str | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The frozen table's file."""
-        return (self._read,) if self._read else ()
+        return (self.table.path,) if self.table else ()
 
     def check(self, model: ModelCard) -> None:
         """Read the frozen table: it must be of the target's tokenizer and of the same lengths."""
@@ -237,19 +263,19 @@ class Cacheback(Parameters, Method):
                 " specbench build frozen_table, or do without by tables=dynamic"
             )
         lengths = {"%LL": self.leader_length, "%FL": self.follower_length}
-        path = locate_file(self.frozen)
+        path = self.frozen
         for name, length in lengths.items():
             path = path.replace(name, str(length))
-        table = FrozenTable.load(Path(path), len(model.tokenizer), "frozen")
+        table = FrozenTable.load(path, len(model.tokenizer), "frozen")
         built = (table.leaders.shape[1], table.followers.shape[1])
         if built != tuple(lengths.values()):
             raise InputError(
-                f"frozen={path}: built with leader and follower lengths {built};"
+                f"frozen={table.path}: built with leader and follower lengths {built};"
                 f" expected {tuple(lengths.values())}: build it anew with --leader and --follower, for a sweep one file"
                 " a pair ('t_%LL_%FL.safetensors' names them), or do without by"
                 " tables=dynamic"
             )
-        self.table, self._read = table, path
+        self.table = table
 
     def bind(self, target: Target) -> None:
         """Refuse lengths under which no draft could ever be drawn."""
@@ -285,24 +311,3 @@ class Cacheback(Parameters, Method):
     def state_bytes(self) -> int:
         """Bytes of both tables."""
         return self.dynamic.nbytes() + (self.table.nbytes() if self.table else 0)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Lengths, capacities and the share that is sampled."""
-    parser.add_argument("--leader", type=int, default=1, help="leader length LL [tokens]")
-    parser.add_argument("--follower", type=int, default=3, help="follower length FL [tokens]")
-    parser.add_argument("--leaders", type=int, default=2**20, help="leader capacity LC")
-    parser.add_argument("--followers", type=int, default=128, help="follower capacity FC")
-    parser.add_argument("--rate", type=float, default=1.0, help="share of windows sampled (the paper's 1 %% is 0.01)")
-    parser.add_argument("--seed", type=int, default=0)
-
-
-def build(corpus: Corpus, given: argparse.Namespace) -> tuple[FrozenTable, str]:
-    """The table, and a text with its sizes. Raises InputError for senseless options, and for an empty table."""
-    lengths = (given.leader, given.follower, given.leaders, given.followers)
-    if min(lengths) < 1 or not 0 < given.rate <= 1:
-        raise InputError(f"got lengths and capacities {lengths} and rate {given.rate}; expected 1 or more, and 0 to 1")
-    table = build_frozen_table(corpus.documents, *lengths, given.rate, given.seed)
-    if not len(table.followers):
-        raise InputError(f"no n-gram in {given.corpus} (fields {given.field}); is a --field misspelt?")
-    return table, f"{len(table.leaders)} leaders, {len(table.followers)} followers, "

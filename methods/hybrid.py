@@ -40,46 +40,38 @@ def class_of(member: int, size: int, depth: int, rank: int, score: float) -> int
     return ((kind * DEPTHS + min(depth, DEPTHS - 1)) * RANKS + min(rank, RANKS - 1)) * (LEVELS + 1) + level
 
 
-@njit()
-def _classify(parents: np.ndarray, scores: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(depths, classes) of the nodes of all drafts. parents: within each draft; starts: where each draft begins."""
-    count = len(parents)
-    depths, classes = np.empty(count, np.int64), np.empty(count, np.int64)
-    children = np.zeros(count, np.int64)
-    for member in range(len(starts) - 1):
-        first, at_root = starts[member], 0
-        for node in range(first, starts[member + 1]):
-            if parents[node] == ROOT:
-                depths[node], rank = 0, at_root
-                at_root += 1
-            else:
-                above = first + parents[node]
-                depths[node], rank = depths[above] + 1, children[above]
-                children[above] += 1
-            classes[node] = class_of(member, starts[member + 1] - first, depths[node], rank, scores[node])
-    return depths, classes
-
-
 # Nests deeper: one compiled loop.
 @njit()
 def _merge(
-    tokens: np.ndarray, parents: np.ndarray, classes: np.ndarray, starts: np.ndarray, rates: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(tokens, parents, chances, members) of the union: equal paths are one node, its chances joined."""
+    tokens: np.ndarray, parents: np.ndarray, scores: np.ndarray, starts: np.ndarray, rates: np.ndarray
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """Merges drafts into a tree: equal paths are one node, its chances joined.
+
+    parents: within each draft; starts: where each draft begins. Returns (depths, classes) of the drafts' nodes, and
+    (tokens, parents, chances, members) of the tree's.
+    """
     count = len(tokens)
+    depths, classes, place = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    children = np.zeros(count, np.int64)
     token, parent = np.empty(count, np.int64), np.empty(count, np.int64)
     chance, member_of = np.empty(count), np.empty(count, np.int64)
-    place = np.empty(count, np.int64)
     child, sibling = np.full(count + 1, ROOT), np.full(count, ROOT)  # of node i: child[i + 1]
     size = 0
     for member in range(len(starts) - 1):
-        first = starts[member]
+        first, at_root = starts[member], 0
         for number in range(first, starts[member + 1]):
-            above = ROOT if parents[number] == ROOT else place[first + parents[number]]
+            if parents[number] == ROOT:
+                above, depths[number], rank = ROOT, 0, at_root
+                at_root += 1
+            else:
+                owner = first + parents[number]
+                above, depths[number], rank = place[owner], depths[owner] + 1, children[owner]
+                children[owner] += 1
+            classes[number] = class_of(member, starts[member + 1] - first, depths[number], rank, scores[number])
+            rate = rates[classes[number]]
             node, last = child[above + 1], ROOT
             while node != ROOT and token[node] != tokens[number]:
                 last, node = node, sibling[node]
-            rate = rates[classes[number]]
             if node == ROOT:
                 node, size = size, size + 1
                 token[node], parent[node], chance[node], member_of[node] = tokens[number], above, rate, member
@@ -90,7 +82,7 @@ def _merge(
             else:
                 chance[node] = 1 - (1 - chance[node]) * (1 - rate)
             place[number] = node
-    return token[:size], parent[:size], chance[:size], member_of[:size]
+    return (depths, classes), (token[:size], parent[:size], chance[:size], member_of[:size])
 
 
 @njit()
@@ -129,7 +121,7 @@ def _judge(
     """Count the nodes whose parent was emitted, and those of them that were right.
 
     Returns each draft's right path, one after the other, and where each begins. Of right siblings the first one's
-    children are judged.
+    children are checked.
     """  # fmt: skip
     members = len(starts) - 1
     path, begins = np.empty(members * len(emitted), np.int64), np.zeros(members + 1, np.int64)
@@ -172,7 +164,7 @@ class AcceptanceRates:
 
     @property
     def rates(self) -> np.ndarray:
-        """(classes,) as they stand."""
+        """(classes,) estimates so far."""
         return (self._prior + self.right) / (self._strength + self.seen)
 
 
@@ -180,7 +172,7 @@ class MergedTree:
     """The union of ``drafts``, one a member. tokens, parents, chances, members: (N,) of its nodes."""
 
     def __init__(self, drafts: Sequence[Draft], rates: AcceptanceRates) -> None:
-        """Raises CaseError for a draft that no tree can hold."""
+        """Raises CaseError for a draft with passengers, which cannot be merged."""
         self._rates = rates
         if any(draft.passenger is not None for draft in drafts):
             raise CaseError("a member of a hybrid drafts passengers; expected a method whose nodes can all be accepted")
@@ -191,10 +183,9 @@ class MergedTree:
         for start, draft in zip(self._starts, drafts, strict=False):
             if draft.score is not None:
                 scores[start : start + len(draft)] = draft.score
-        self._depths, self._classes = _classify(self._parents, scores, self._starts)
-        self.tokens, self.parents, self.chances, self.members = _merge(
-            self._tokens, self._parents, self._classes, self._starts, rates.rates
-        )
+        drafted, merged = _merge(self._tokens, self._parents, scores, self._starts, rates.rates)
+        self._depths, self._classes = drafted
+        self.tokens, self.parents, self.chances, self.members = merged
 
     def best(self, budget: int, threshold: float) -> Draft:
         """The ``budget`` likeliest paths' nodes, those below ``threshold`` left out."""
@@ -329,7 +320,7 @@ class Hybrid(Parameters, Method):
             member.reset()
 
     def private(self) -> Method | None:
-        """See ``Method.private``, of every member."""
+        """Return a hybrid of the members' private copies; None if a member has none."""
         own, members = super().private(), {name: member.private() for name, member in self.members.items()}
         if not isinstance(own, Hybrid) or None in members.values():
             return None
@@ -337,7 +328,7 @@ class Hybrid(Parameters, Method):
         return own
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Every member begins, under a seed of its own."""
+        """Every member begins, each under its own seed."""
         members = enumerate(self.members.values())
         return _Union(self, [member.begin(prompt, prefill, seed + number) for number, member in members])
 

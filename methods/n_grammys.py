@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -213,7 +212,8 @@ class _Batch(Drafter):
             return EMPTY
         if method.verify == "trie":
             tree = Branches(merge=True)
-            tree.add_rows(ROOT, rows, range(len(rows)), sys.maxsize)
+            for number, row in enumerate(rows):
+                tree.add(ROOT, row, number, method.width)
             self._owners = tree.source  # of each node, the first row that contains it
             source = [CONTEXT if row < own else method.filler for row in self._owners]
             return Draft(tree.tokens, tree.parents, source=source)

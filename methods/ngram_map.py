@@ -7,6 +7,7 @@ Of each n-gram one place is kept, and how many tokens of its last draft were acc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -17,20 +18,20 @@ from specbench.method import Drafter, Method
 from specbench.types import EMPTY, Draft, Prefill, Step
 
 SLOTS = 4  # m-grams that are counted after an n-gram
-RATIO = 2  # so many times as often as the others together must the most frequent one have followed
+RATIO = 2  # how many times as often as the others together the most frequent one must have followed
 
 
 @dataclass(slots=True)
 class _Key:
     """What is known of an n-gram. hits: drafts requested after it. accepted: of the last draft, for each slot.
 
-    counted: the place up to which ``followers``, (m-gram, count), are counted.
+    counted: the place up to which ``followers``, the m-grams, are counted.
     """
 
     accepted: list[int]
     hits: int = 0
     counted: int = 0
-    followers: list[tuple[Gram, int]] = field(default_factory=list)
+    followers: Counter[Gram] = field(default_factory=Counter)
 
 
 class _Lookup(Drafter):
@@ -89,15 +90,10 @@ class _Lookup(Drafter):
             if context[start] != gram[0] or tuple(context[start : start + n]) != gram:
                 continue
             follower = tuple(context[start + n : start + n + m])
-            slot = next(
-                (slot for slot, (known, _) in enumerate(key.followers) if known == follower), len(key.followers)
-            )
-            if slot == len(key.followers) < SLOTS:
-                key.followers.append((follower, 0))
-            if slot < SLOTS:
-                key.followers[slot] = follower, key.followers[slot][1] + 1
+            if follower in key.followers or len(key.followers) < SLOTS:
+                key.followers[follower] += 1
         key.counted = place
-        counts = [count for _, count in key.followers]
+        counts = list(key.followers.values())
         best, others = max(counts), sum(counts) - max(counts)
         return None if others and best < RATIO * others else counts.index(best)
 

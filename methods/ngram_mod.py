@@ -17,7 +17,7 @@ from specbench.types import EMPTY, Draft, Prefill, Step, require_count
 
 BEHIND = 32  # [tokens] that a context may grow by before the table takes them in
 FULL = 1 << 20  # n-grams, a quarter of the server's slots: the table is emptied when a request finds more
-LOW, STREAK = 0.25, 5  # the table is emptied after so many drafts in a row with a smaller share accepted
+LOW, STREAK = 0.25, 5  # the table is emptied after this many drafts in a row with a smaller share accepted
 
 
 class _Lookup(Drafter):

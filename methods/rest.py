@@ -16,28 +16,31 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from safetensors.numpy import save_file
 
-from methods.parts.corpus import FORMATS, Corpus, read_built
+from methods.parts.built_file import BuiltFile
+from methods.parts.corpus import Corpus
+from methods.parts.counted_tree import CountedTree
 from methods.parts.parameters import Parameters, count
-from methods.parts.suffix_array import CROSSING, MatchCounts, SuffixArray, Tree, cut_paths
+from methods.parts.suffix_array import CROSSING, MatchCounts, SuffixArray, cut_paths
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
-from specbench.models.load import locate_file
 from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, require_count
 
 TYPES = {"U16": np.uint16, "U32": np.uint32, "I32": np.int32, "I64": np.int64}
 ALLOWED = {"tokens": ("U16", "U32"), "order": ("I32", "I64"), "borders": ("I64",)}
 
 
-class Datastore:
+class Datastore(BuiltFile):
     """A corpus to retrieve from.
 
     array: the corpus and its suffix array. borders: (texts + 1,) int64, where texts begin, and the end.
     """
 
+    kind = format = command = "datastore"
+
     def __init__(self, array: SuffixArray, borders: np.ndarray) -> None:
         self.array, self.borders = array, borders
+        self.stored = {"tokens": array.tokens, "order": array.order, "borders": borders}
 
     @classmethod
     def build(cls, documents: Iterable[np.ndarray], vocab: int) -> Datastore:
@@ -47,47 +50,33 @@ class Datastore:
         borders = np.cumsum([0, *(len(ids) for ids in texts)], dtype=np.int64)
         return cls(SuffixArray.build(np.concatenate([np.zeros(0, kind), *texts])), borders)
 
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return self.array.nbytes() + self.borders.nbytes
-
-    def save(self, path: Path, vocab: int) -> None:
-        """Write one safetensors file. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
-        arrays = {"tokens": self.array.tokens, "order": self.array.order, "borders": self.borders}
-        save_file(arrays, path, {"format": FORMATS["datastore"], "vocab": str(vocab)})
+    @classmethod
+    def from_corpus(cls, corpus: Corpus, given: argparse.Namespace) -> tuple[Datastore, str]:
+        """Returns no text, because the corpus describes the datastore."""
+        return cls.build(corpus.documents, len(corpus.tokenizer)), ""
 
     @classmethod
-    def load(cls, path: Path, vocab: int, key: str) -> Datastore:
-        """Map a file of ``save``. Raises InputError naming ``key`` if it is another file, or of another vocabulary."""
-        read_built(path, vocab, key, "datastore")
-        with path.open("rb") as file:  # not read: pages come from disk when they are touched, and some ahead
+    def from_file(cls, path: Path, arrays: dict[str, np.ndarray], labels: dict[str, str], vocab: int) -> Datastore:
+        """Maps the arrays: the system reads a page from disk when it is first used, and some pages ahead."""
+        with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_WILLNEED"):
             mapped.madvise(mmap.MADV_WILLNEED)
         length = int.from_bytes(mapped[:8], "little")
         header = json.loads(mapped[8 : 8 + length])
-        arrays = {}
+        found = {}
         for name, allowed in ALLOWED.items():
             entry = header.get(name, {"dtype": "nothing", "data_offsets": [0, 0]})
             if entry["dtype"] not in allowed:
-                raise InputError(f"{key}={path}: {name} is {entry['dtype']}; expected {' or '.join(allowed)}")
+                raise InputError(f"{name} is {entry['dtype']}; expected {' or '.join(allowed)}")
             kind = np.dtype(TYPES[entry["dtype"]])
             start, end = entry["data_offsets"]
-            arrays[name] = np.frombuffer(mapped, kind, (end - start) // kind.itemsize, 8 + length + start)
-        borders, count = arrays["borders"], len(arrays["tokens"])
-        whole = len(arrays["order"]) == count and len(borders) and (borders[0], borders[-1]) == (0, count)
+            found[name] = np.frombuffer(mapped, kind, (end - start) // kind.itemsize, 8 + length + start)
+        borders, count = found["borders"], len(found["tokens"])
+        whole = len(found["order"]) == count and len(borders) and (borders[0], borders[-1]) == (0, count)
         if not whole or (np.diff(borders) <= 0).any():
-            raise InputError(f"{key}={path}: tokens, order and borders do not fit each other; build it anew")
-        return cls(SuffixArray(arrays["tokens"], arrays["order"]), arrays["borders"])
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: ``specbench build datastore`` has the corpus's options only."""
-
-
-def build(corpus: Corpus, given: argparse.Namespace) -> tuple[Datastore, str]:
-    """The datastore that ``specbench build datastore`` writes, and no text: the corpus describes it."""
-    return Datastore.build(corpus.documents, len(corpus.tokenizer)), ""
+            raise InputError("tokens, order and borders do not fit each other; build it anew")
+        return cls(SuffixArray(found["tokens"], found["order"]), borders)
 
 
 class _Retriever(Drafter):
@@ -101,10 +90,10 @@ class _Retriever(Drafter):
         self._counts.add(tree)
         if not tree.matched:
             return EMPTY
-        return Draft(tree.tokens, tree.parents, source=[0] * len(tree.tokens), score=tree.scores)
+        return tree.to_draft(0)
 
     def stats(self) -> dict[str, float]:
-        """See ``MatchCounts``."""
+        """The figures of the request's queries."""
         return self._counts.stats()
 
 
@@ -128,12 +117,11 @@ class Rest(Parameters, Method):
         super().__post_init__()
         require_count("longest", self.longest, low=self.shortest)
         self.store: Datastore | None = None
-        self._read: str | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The datastore's file."""
-        return (self._read,) if self._read else ()
+        return (self.store.path,) if self.store else ()
 
     def check(self, model: ModelCard) -> None:
         """Map the datastore: it must be of the target's tokenizer."""
@@ -142,20 +130,18 @@ class Rest(Parameters, Method):
                 f"datastore: not set and model={model.name} names none; build one from any corpus with"
                 " specbench build datastore and set model.datastore=FILE"
             )
-        path = locate_file(self.datastore)
-        self.store = Datastore.load(Path(path), len(model.tokenizer), "datastore")
-        self._read = path
+        self.store = Datastore.load(self.datastore, len(model.tokenizer), "datastore")
 
     def bind(self, target: Target) -> None:
         """Compile the queries before the clock runs."""
         self.retrieve(range(self.longest), target.max_nodes, 0)
-        cut_paths(Tree([0], [ROOT], [1]), 1)
+        cut_paths(CountedTree([0], [ROOT], [1]), 1)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Nothing to prepare: the datastore never changes."""
         return _Retriever(self, seed)
 
-    def retrieve(self, context: Sequence[int], budget: int, draw: int) -> Tree:
+    def retrieve(self, context: Sequence[int], budget: int, draw: int) -> CountedTree:
         """The draft tree for ``context``. draw: which of too many matches are looked at, below 2**31."""
         assert self.store is not None  # ``check`` reads it
         room = min(budget, self.nodes)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from safetensors.numpy import save_file
 
-from methods.parts.corpus import FORMATS, Corpus, read_built
+from methods.parts.built_file import BuiltFile
+from methods.parts.corpus import Corpus
 from methods.parts.parameters import Parameters, count
 from methods.parts.recycling import RecyclingMatrix
 from methods.parts.suffix_automaton import EDGES, STATES, SuffixAutomaton
@@ -25,7 +25,6 @@ from methods.parts.tree_shape import TreeShape
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
 from specbench.models.facade import ModelCard, Target
-from specbench.models.load import locate_file
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_nodes
 
 LINK, LENGTH, FIRST, COUNT = range(4)  # columns of a packed state
@@ -42,14 +41,49 @@ class Packed(NamedTuple):
     targets: np.ndarray
 
 
-class StaticAutomaton:
+class StaticAutomaton(BuiltFile):
     """The automaton of a corpus, packed and read-only.
 
     arrays: the packed automaton. ranked: how many edges of a state are in order of frequency.
     """
 
+    kind, format, command = "suffix automaton", "suffix_automaton", "automaton"
+    names = Packed._fields
+
     def __init__(self, arrays: Packed, ranked: int) -> None:
         self.arrays, self.ranked = arrays, ranked
+        self.stored, self.labels = arrays._asdict(), {"ranked": str(ranked)}
+
+    @classmethod
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        """Adds the options for the automaton's content and for the number of ranked children."""
+        parser.add_argument("--ranked", type=int, default=8, help="most children of a node in a draft tree")
+        parser.add_argument("--no-eos", action="store_true", help="put nothing between documents")
+        parser.add_argument("--no-ids", action="store_true", help="do not add every token of the vocabulary")
+
+    @classmethod
+    def from_corpus(cls, corpus: Corpus, given: argparse.Namespace) -> tuple[StaticAutomaton, str]:
+        """Raises InputError for options that the tokenizer does not allow."""
+        if given.ranked < 1:
+            raise InputError(f"--ranked {given.ranked}; expected 1 or more")
+        eos = None if given.no_eos else corpus.tokenizer.eos_token_id
+        if eos is None and not given.no_eos:
+            raise InputError(f"--tokenizer {given.tokenizer}: has no EOS token; give --no-eos")
+        automaton = build_automaton(corpus.documents, eos, 0 if given.no_ids else len(corpus.tokenizer), given.ranked)
+        text, states, _, edges, _ = automaton.arrays
+        return automaton, f"{len(text)} tokens, {len(states)} states, {len(edges)} edges, "
+
+    @classmethod
+    def from_file(
+        cls, path: Path, arrays: dict[str, np.ndarray], labels: dict[str, str], vocab: int
+    ) -> StaticAutomaton:
+        """Checks the arrays, so that no number in them can send a match out of bounds."""
+        packed = Packed(**arrays)
+        if not labels.get("ranked", "").isdecimal() or not _is_sound(packed):
+            raise InputError("not a suffix automaton, or damaged; build one anew")
+        if any(array.size and not 0 <= array.min() <= array.max() < vocab for array in (packed.text, packed.tokens)):
+            raise InputError(f"holds tokens beyond its vocabulary of {vocab}; build it anew")
+        return cls(packed, int(labels["ranked"]))
 
     def walk(self, state: int, length: int, tokens: Sequence[int]) -> tuple[int, int]:
         """Match on: (state, length) of the longest suffix that occurs in the corpus."""
@@ -65,26 +99,6 @@ class StaticAutomaton:
         drafted, chances = np.empty((nodes + 1, 5), np.int32), np.empty((nodes + 1, 2))
         count = draft_tree(self.arrays, state, children, drafted, chances)
         return drafted[1 : count + 1, TOKEN].tolist(), drafted[1 : count + 1, PARENT].tolist()
-
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return sum(array.nbytes for array in self.arrays)
-
-    def save(self, path: Path, vocab: int) -> None:
-        """Write one safetensors file. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
-        about = {"format": FORMATS["suffix automaton"], "vocab": str(vocab), "ranked": str(self.ranked)}
-        save_file(self.arrays._asdict(), path, about)
-
-    @classmethod
-    def load(cls, path: Path, vocab: int, key: str) -> StaticAutomaton:
-        """Read a file of ``save``. Raises InputError naming ``key`` if it is another file, or of another vocabulary."""
-        about, stored = read_built(path, vocab, key, "suffix automaton", Packed._fields)
-        arrays = Packed(**stored)
-        if not about.get("ranked", "").isdecimal() or not _is_sound(arrays):
-            raise InputError(f"{key}={path}: not a suffix automaton, or damaged; build one anew")
-        if any(array.size and not 0 <= array.min() <= array.max() < vocab for array in (arrays.text, arrays.tokens)):
-            raise InputError(f"{key}={path}: holds tokens beyond its vocabulary of {vocab}; build it anew")
-        return cls(arrays, int(about["ranked"]))
 
 
 def _is_sound(arrays: Packed) -> bool:
@@ -223,7 +237,7 @@ ROOM = 4096  # [tokens] of answer before the dynamic automaton must move
 
 
 class _Matcher(Drafter):
-    """Both automata hold the context without its root, which is what the root then extends a match of."""
+    """Both automata have read the context without its root: a match is looked up for the text that ends in the root."""
 
     def __init__(self, method: SAM, prompt: Sequence[int]) -> None:
         self._method = method
@@ -294,7 +308,6 @@ class SAM(Parameters, Method):
         self.shape = None if self.tree is None else TreeShape.from_counts(self.tree, self.k)
         self.matrix: RecyclingMatrix | None = None
         self.corpus: StaticAutomaton | None = None
-        self._path = locate_file(self.static) if self.static else None
 
     @property
     def needs(self) -> Needs:
@@ -304,16 +317,16 @@ class SAM(Parameters, Method):
     @property
     def inputs(self) -> tuple[str, ...]:
         """The static automaton's file."""
-        return (self._path,) if self._path else ()
+        return (self.corpus.path,) if self.corpus else ()
 
     def check(self, model: ModelCard) -> None:
         """Read the static automaton: it must be of the target's tokenizer and ranked for as many children."""
-        if self._path is None:
+        if not self.static:
             return
-        self.corpus = StaticAutomaton.load(Path(self._path), len(model.tokenizer), "static")
+        self.corpus = StaticAutomaton.load(self.static, len(model.tokenizer), "static")
         if self.children > self.corpus.ranked:
             raise InputError(
-                f"children={self.children}: {self._path} ranks {self.corpus.ranked} a state; expected no"
+                f"children={self.children}: {self.corpus.path} ranks {self.corpus.ranked} a state; expected no"
                 f" more, or build it anew with --ranked {self.children}"
             )
 
@@ -341,22 +354,3 @@ class SAM(Parameters, Method):
     def state_bytes(self) -> int:
         """Bytes of the static automaton and of the auxiliary's table."""
         return sum(each.nbytes() for each in (self.corpus, self.matrix) if each is not None)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for the automaton's content and for the number of ranked children."""
-    parser.add_argument("--ranked", type=int, default=8, help="most children of a node in a draft tree")
-    parser.add_argument("--no-eos", action="store_true", help="put nothing between documents")
-    parser.add_argument("--no-ids", action="store_true", help="do not add every token of the vocabulary")
-
-
-def build(corpus: Corpus, given: argparse.Namespace) -> tuple[StaticAutomaton, str]:
-    """The automaton, and a text with its sizes. Raises InputError for options that the tokenizer does not allow."""
-    if given.ranked < 1:
-        raise InputError(f"--ranked {given.ranked}; expected 1 or more")
-    eos = None if given.no_eos else corpus.tokenizer.eos_token_id
-    if eos is None and not given.no_eos:
-        raise InputError(f"--tokenizer {given.tokenizer}: has no EOS token; give --no-eos")
-    automaton = build_automaton(corpus.documents, eos, 0 if given.no_ids else len(corpus.tokenizer), given.ranked)
-    text, states, _, edges, _ = automaton.arrays
-    return automaton, f"{len(text)} tokens, {len(states)} states, {len(edges)} edges, "

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from methods.parts.counted_tree import CountedTree
 from methods.parts.parameters import Parameters, count
 from methods.parts.suffix_automaton import NONE, QUEUED, allocate, grow, make_room, match, nbytes
 from specbench.method import Drafter, Method
@@ -43,28 +44,6 @@ class Limits(NamedTuple):
     tree: bool
 
 
-class Continuation(NamedTuple):
-    """tokens, parents (N,); counts (N,): in the order drafted, none rising; of: the match's count, at least 1.
-
-    A node's probability given the match is its count over the match's; their sum is the score.
-    """
-
-    tokens: list[int]
-    parents: list[int]
-    counts: list[int]
-    of: int
-
-    def beats(self, other: Continuation) -> bool:
-        """Returns whether the score is the higher one."""
-        return sum(self.counts) * other.of > sum(other.counts) * self.of
-
-    def given_parents(self) -> list[float]:
-        """(N,) the probability of each node given its parent: its count over the parent's."""
-        counts = self.counts
-        above = (self.of if parent < 0 else counts[parent] for parent in self.parents)
-        return [count / over for count, over in zip(counts, above, strict=True)]
-
-
 class Text:
     """One of a tree's texts, with its place in the automaton."""
 
@@ -79,7 +58,7 @@ Ties = Literal["recent", "reference"]
 class SuffixTree:
     """The number of occurrences of every string of some texts.
 
-    depth: longest string counted. tokens: the room [tokens] to begin with. ties: see ``SuffixDecoding``.
+    depth: longest string counted. tokens: the initial capacity [tokens]. ties: the order of children with equal counts.
     """
 
     def __init__(self, depth: int, tokens: int = 1024, ties: Ties = "recent") -> None:
@@ -95,7 +74,7 @@ class SuffixTree:
         self._arrays.meta[QUEUED] = self._ties == "reference"
 
     def extend(self, text: Text, tokens: Sequence[int]) -> None:
-        """Append to a text, a new one if the tree does not hold it."""
+        """Append to a text, a new one if it is not in the tree."""
         self.texts.setdefault(text)
         if not self._stretches or self._stretches[-1][0] is not text:
             self._stretches.append((text, len(text.tokens)))
@@ -126,7 +105,7 @@ class SuffixTree:
         for text, piece in reversed(pieces):
             grow(self._arrays, piece, text.place, self.depth, 1)
 
-    def likeliest(self, text: Text, tokens: Sequence[int], limits: Limits) -> Continuation:
+    def likeliest(self, text: Text, tokens: Sequence[int], limits: Limits) -> CountedTree:
         """Returns the likeliest follower of an end of ``tokens``: the match with the best score, at ties the longest.
 
         tokens: at most ``depth``, ending as ``text`` does. A match is shorter than they are.
@@ -135,8 +114,8 @@ class SuffixTree:
         drafted = np.empty((limits.nodes + 1, 7), np.int32)
         nodes = choose(self._arrays.states, self._arrays.edges, self._matches[:rows], limits, drafted)
         kept = drafted[1 : nodes + 1].T
-        of = int(drafted[0, COUNT]) or 1  # 0: nothing matched
-        return Continuation(kept[TOKEN].tolist(), kept[PARENT].tolist(), kept[COUNT].tolist(), of)
+        taken = int(drafted[0, COUNT]) or 1  # 0: nothing matched
+        return CountedTree(kept[TOKEN].tolist(), kept[PARENT].tolist(), kept[COUNT].tolist(), taken)
 
     def nbytes(self) -> int:
         """Bytes of the automaton and of the texts."""
@@ -272,9 +251,7 @@ class _Request(Drafter):
             other = self._answers.likeliest(self._answer, recent, limits)
             if other.beats(best):
                 best, source = other, GLOBAL
-        if not best.tokens:
-            return EMPTY
-        return Draft(best.tokens, best.parents, source=[source] * len(best.tokens), score=best.given_parents())
+        return best.to_draft(source) if best.tokens else EMPTY
 
     def finish(self, context: Sequence[int]) -> None:
         self._take(context)

@@ -1,12 +1,7 @@
-"""Documents of a corpus as token ids, from text, JSON lines and JSON lists, without what a benchmark holds.
-
-``corpus_parser`` and ``read_corpus`` are what the kinds of ``specbench build`` have in common; ``read_built`` reads
-such a file.
-"""
+"""Documents of a corpus as token ids, from text, JSON lines and JSON lists, without texts of a benchmark."""
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import re
@@ -18,14 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
-from specbench.models.load import locate, read_tokenizer
 from specbench.types import InputError
 
 OVERLAP = 13  # [words in a row] that two texts share by copying, hardly by chance (Brown et al. 2020, appendix C)
-BUILT_BY = {"frozen table": "frozen_table", "datastore": "datastore", "suffix automaton": "automaton"}
-FORMATS = {"frozen table": "cacheback", "datastore": "datastore", "suffix automaton": "suffix_automaton"}
 
 
 def drop_overlapping(documents: Iterable[str], excluded: Iterable[str], words: int = OVERLAP) -> tuple[list[str], int]:
@@ -139,61 +130,3 @@ class Corpus:
     def __str__(self) -> str:
         tokens = sum(map(len, self.documents))
         return f"{len(self.documents)} documents of {tokens} tokens, {self.dropped} kept out"
-
-
-def corpus_parser(program: str) -> argparse.ArgumentParser:
-    """A parser with the arguments that every kind has."""
-    parser = argparse.ArgumentParser(prog=program)
-    parser.add_argument(
-        "corpus", nargs="+", type=Path, help="text, .jsonl or .json files, also with .gz; .zip of texts"
-    )
-    parser.add_argument("--tokenizer", required=True, help="folder, hub id or bundled:tiny")
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--field", action="append", default=[], help="JSON field with the text (dotted, repeatable)")
-    parser.add_argument(
-        "--exclude", action="append", default=[], type=Path, metavar="FILE",
-        help="keep out documents that share 13 words in a row with this file (repeatable)",
-    )  # fmt: skip
-    return parser
-
-
-def read_corpus(given: argparse.Namespace) -> Corpus:
-    """The documents that the arguments name. Raises InputError where there are none."""
-    if not given.out.parent.is_dir():
-        raise InputError(f"--out {given.out}: its folder does not exist; make it first")
-    tokenizer = read_tokenizer(locate(given.tokenizer, "--tokenizer"), "--tokenizer")
-    texts, dropped = drop_overlapping(read_documents(given.corpus, given.field), read_documents(given.exclude))
-    documents = [ids for ids in tokenize(iter(texts), tokenizer) if len(ids)]
-    if not documents:
-        names = ", ".join(map(str, given.corpus))
-        raise InputError(
-            f"no token in {names} (fields {given.field}, {dropped} documents kept out); is a --field misspelt?"
-        )
-    return Corpus(tokenizer, documents, dropped)
-
-
-def read_built(
-    path: Path, vocab: int, key: str, kind: str, names: Sequence[str] = ()
-) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """(metadata, arrays ``names``) of a safetensors file that ``specbench build`` made from a corpus.
-
-    Its metadata hold ``format`` (see ``FORMATS``) and ``vocab``, the tokens of the tokenizer it was built
-    with. Raises InputError naming ``key`` where it is another file, or of another vocabulary than ``vocab``.
-    """
-    build = f"build one with specbench build {BUILT_BY[kind]}"
-    if not path.is_file():
-        raise InputError(f"{key}={path}: no such file; {build}")
-    try:
-        with safe_open(path, framework="numpy") as file:  # checks the header against the file's length
-            about = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in names}
-    except SafetensorError as error:
-        raise InputError(f"{key}={path}: not a {kind} ({error}); {build}") from error
-    if about.get("format") != FORMATS[kind]:
-        raise InputError(f"{key}={path}: not a {kind}; {build}")
-    if about.get("vocab") != str(vocab):
-        raise InputError(
-            f"{key}={path}: built for {about.get('vocab')} tokens, the target's tokenizer has {vocab}; build it anew"
-            " with that tokenizer"
-        )
-    return about, arrays

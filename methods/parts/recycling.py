@@ -64,7 +64,7 @@ class RecyclingMatrix:
         return Draft(np.concatenate(filled).tolist() if host else torch.cat(filled), self._shape.parents)
 
     def learn_prompt(self, tokens: Sequence[int], topk: TopK) -> None:
-        """Learn from the prefill: row i of ``topk`` holds what follows token i."""
+        """Learn from the prefill: row i of ``topk`` has the candidates after token i."""
         self.learn(torch.tensor(tokens, device=self.rows.device), topk)
 
     def learn(self, tokens: Tensor, topk: TopK) -> None:

@@ -1,4 +1,4 @@
-"""A suffix array over token ids: every place of a text, sorted by what stands there (Manber and Myers 1990).
+"""A suffix array over token ids: every place of a text, sorted by the text from there on (Manber and Myers 1990).
 
 It is built by libdivsufsort through pydivsufsort, and queried by compiled functions: the longest suffix of a context
 that occurs, and what most often follows it. Suffixes that share their first tokens are adjacent in the array, sorted by
@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 from pydivsufsort import divsufsort
 
+from methods.parts.counted_tree import CountedTree
 from specbench.models.compiled_code import njit
-from specbench.types import ROOT
 
 END = -1  # what follows the last token, and what separates texts; it sorts before every token
 
@@ -253,44 +252,13 @@ def vote_chain(tokens, order, tail, shortest, most, draw, length, whole):
 CROSSING = np.zeros(0, np.int64)  # no borders: continuations run from one text into the next
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """The most frequent continuations as a tree: tokens, parents, counts (N,); counts are of the hits ``taken``.
-
-    found: hits there were. matched: length of the suffix that was found, 0 if none was.
-    """
-
-    tokens: list[int]
-    parents: list[int]
-    counts: list[int]
-    taken: int = 0
-    found: int = 0
-    matched: int = 0
-
-    @property
-    def scores(self) -> list[float]:
-        """(N,) each node's count as a share of its parent's; the first level's of all hits."""
-        above = [*self.counts, self.taken]  # the root's number is -1
-        return [count / above[parent] for count, parent in zip(self.counts, self.parents, strict=True)]
-
-    def part(self, nodes: Sequence[int]) -> Tree:
-        """Only ``nodes``, in ascending order; with a node, its parent must be among them."""
-        number = {node: place for place, node in enumerate(nodes)} | {ROOT: ROOT}
-        return replace(
-            self,
-            tokens=[self.tokens[node] for node in nodes],
-            parents=[number[self.parents[node]] for node in nodes],
-            counts=[self.counts[node] for node in nodes],
-        )
-
-
 class MatchCounts:
     """Figures of one request's queries."""
 
     def __init__(self) -> None:
         self._steps = self._matched = self._tokens = self._found = 0
 
-    def add(self, tree: Tree) -> None:
+    def add(self, tree: CountedTree) -> None:
         """A step's query gave ``tree``."""
         self._steps += 1
         if tree.matched:
@@ -333,21 +301,6 @@ class SuffixArray:
         """Bytes of both arrays."""
         return self.tokens.nbytes + self.order.nbytes
 
-    def find(self, pattern: Sequence[int]) -> tuple[int, int]:
-        """[start, end) rows of the suffixes that begin with ``pattern``."""
-        wanted = np.array(pattern, np.int64)
-        start = bound(self.tokens, self.order, wanted, 0, 0)
-        return start, bound(self.tokens, self.order, wanted, 1, start)
-
-    def longest(self, tail: Sequence[int], shortest: int = 1) -> tuple[int, int, int]:
-        """(length, start row, end row) of the longest suffix of ``tail`` that occurs; (0, 0, 0) below ``shortest``."""
-        return longest(self.tokens, self.order, np.array(tail, np.int64), shortest)
-
-    def continuations(self, pattern: Sequence[int], length: int) -> list[list[int]]:
-        """At most ``length`` tokens after each occurrence of ``pattern``, in sorted order."""
-        rows = self.order[slice(*self.find(pattern))]
-        return [self.tokens[place + len(pattern) :][:length].tolist() for place in rows]
-
     def tree(
         self,
         tail: Sequence[int],
@@ -357,26 +310,26 @@ class SuffixArray:
         most: int,
         draw: int | None = 0,
         borders: np.ndarray = CROSSING,
-    ) -> Tree:
+    ) -> CountedTree:
         """The ``room`` most frequent beginnings of what followed the longest suffix of ``tail`` that occurs.
 
         Order: count, then depth, then sorted order. depth: of the tree [tokens]. most: hits looked at; draw: which, a
-        random number below 2**31, or None for the first ones in sorted order. borders: see ``suffix_look``.
+        random number below 2**31, or None for the first ones in sorted order. borders: see ``look``.
         """
         first = draw is None
         tokens, parents, counts, *rest = grow_tree(
             self.tokens, self.order, borders, np.array(tail, np.int64), shortest, most, first, draw or 0, depth, room
         )
-        return Tree(tokens.tolist(), parents.tolist(), counts.tolist(), *rest)
+        return CountedTree(tokens.tolist(), parents.tolist(), counts.tolist(), *rest)
 
     def vote(
         self, tail: Sequence[int], shortest: int, length: int, most: int, draw: int = 0, whole: bool = True
-    ) -> Tree:
+    ) -> CountedTree:
         """The one continuation that is most frequent, as a whole or token by token; of equals the most recent."""
         tokens, counts, *rest = vote_chain(
             self.tokens, self.order, np.array(tail, np.int64), shortest, most, draw, length, whole
         )
-        return Tree(tokens.tolist(), list(range(-1, len(tokens) - 1)), counts.tolist(), *rest)
+        return CountedTree(tokens.tolist(), list(range(-1, len(tokens) - 1)), counts.tolist(), *rest)
 
 
 def _dense(tokens: np.ndarray) -> np.ndarray:
@@ -390,7 +343,7 @@ def _dense(tokens: np.ndarray) -> np.ndarray:
     return ranks.astype(narrow)[shifted]
 
 
-def cut_paths(tree: Tree, choices: int) -> list[int]:
-    """Nodes of a tree that stay within ``choices`` under the rule of REST's code (see ``suffix_cut_paths``)."""
+def cut_paths(tree: CountedTree, choices: int) -> list[int]:
+    """Nodes of a tree that stay within ``choices`` under the rule of REST's code (``_within_choices``)."""
     kept = _within_choices(np.array(tree.tokens, np.int64), np.array(tree.parents, np.int64), choices)
     return np.flatnonzero(kept).tolist()

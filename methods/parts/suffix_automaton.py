@@ -40,7 +40,7 @@ class Arrays(NamedTuple):
 
 @njit()
 def _slot(a, state, token):
-    """The slot that holds this edge, or the free one where it belongs."""
+    """The slot of this edge, or the free one where it belongs."""
     mask = len(a.slots) - 1
     slot = (state * 0x9E3779B1 + token * 0x85EBCA77) & 0x7FFFFFFFFFFF
     slot = (slot ^ (slot >> 15)) & mask
@@ -313,7 +313,7 @@ def _walk(a, tokens):
 
 
 def allocate(tokens: int) -> Arrays:
-    """An empty automaton with room for texts of ``tokens`` tokens in all."""
+    """An empty automaton with capacity for texts of ``tokens`` tokens in all."""
     slots = 1 << (6 * tokens + 4).bit_length()  # at most half of them are taken
     arrays = Arrays(
         np.empty(2 * tokens + 2, STATE),
@@ -327,7 +327,7 @@ def allocate(tokens: int) -> Arrays:
 
 
 def make_room(arrays: Arrays, tokens: int) -> Arrays:
-    """The same automaton with room for ``tokens`` more; twice as much where it must move."""
+    """The same automaton with capacity for ``tokens`` more; if it must be copied, for twice as many."""
     total = int(arrays.meta[CLOCK]) + tokens
     if 2 * total + 2 <= len(arrays.states):
         return arrays
@@ -340,12 +340,12 @@ def make_room(arrays: Arrays, tokens: int) -> Arrays:
 
 
 def nbytes(arrays: Arrays) -> int:
-    """Bytes of the arrays, room to grow included."""
+    """Bytes of the arrays, including unused capacity."""
     return sum(array.nbytes for array in arrays)
 
 
 class SuffixAutomaton:
-    """One growing text. tokens: the room [tokens] to begin with."""
+    """One growing text. tokens: the initial capacity [tokens]."""
 
     def __init__(self, tokens: int = 1024) -> None:
         self.arrays = allocate(tokens)

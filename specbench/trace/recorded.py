@@ -39,7 +39,7 @@ class RecordedTurn:
 
     @classmethod
     def of(cls, prompt: Sequence[int], ids: Sequence[int], text: str) -> RecordedTurn:
-        """Packs lists of ids, because a chat log holds millions of tokens."""
+        """Packs lists of ids, because a chat log has millions of tokens."""
         return cls(np.array(prompt, np.int32), np.array(ids, np.int32), text)
 
 

@@ -86,7 +86,7 @@ def pool_of(text, max_ngram, num_draft):
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 3), st.integers(1, 6), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_index_equals_the_pool_at_every_length(text, max_ngram, num_draft, data):
     index = NgramIndex(max_ngram, keep_first=False, tail=num_draft)
     length = data.draw(st.integers(1, len(text)))

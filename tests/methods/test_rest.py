@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from builders.runs import Done, run_main
 from head_models import paths_of
 from methods.rest import Datastore, Rest
-from specbench import commands
 from specbench.types import InputError, Prefill
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +42,6 @@ EXAMPLE = [(4,), (5,), (4, 1), (4, 2), (5, 6), (4, 1, 2), (4, 2, 3)]
 
 def test_continuations_counts_and_stats():
     method = method_on(depth=3)
-    assert method.store.array.continuations([2, 3], 3) == [[4, 1, 2], [4, 2, 3], [5, 6]]
     tree = method.retrieve([2, 3], 256, 0)
     assert tree.counts == [2, 1, 1, 1, 1, 1, 1]
     proposal = draft(method, [9, 2, 3])
@@ -79,25 +75,6 @@ def test_cut_of_the_code_is_smaller_and_counts_a_repeated_token_once():
     assert paths_of(draft(method_on([distinct], depth=4, nodes=4, cut="reference"), [1, 2])) == [(5,), (5, 6)]
 
 
-def test_the_longest_suffix_is_taken_and_continuations_may_stop_at_the_border():
-    assert paths_of(draft(method_on(depth=1), [1, 2, 3])) == [(4,)]
-    assert paths_of(draft(method_on(depth=1), [2, 3])) == [(4,), (5,)]
-    assert paths_of(draft(method_on(depth=1, longest=2), [1, 2, 3])) == [(4,), (5,)]
-    assert len(draft(method_on(depth=1), [7, 3])) == 0
-    assert paths_of(draft(method_on(depth=1, shortest=1), [7, 3])) == [(4,), (5,)]
-    assert len(draft(method_on(), [3])) == 0
-    assert paths_of(draft(method_on(depth=3, cross_documents=False), [2, 3])) == [(4,), (5,), (5, 6)]
-    assert paths_of(draft(method_on(depth=3, cross_documents=True), [3, 4])) == [
-        (1,),
-        (2,),
-        (1, 2),
-        (2, 3),
-        (1, 2, 3),
-        (2, 3, 5),
-    ]
-    assert len(draft(method_on(depth=3, cross_documents=False), [3, 4])) == 0
-
-
 def test_a_subset_is_fair_and_the_seeds():
     """The code's first 5000 in sorted order are those followed by small ids."""
     documents = [[1, 2, 3]] * 10 + [[1, 2, 9]] * 90
@@ -126,20 +103,10 @@ def test_a_file_is_mapped_as_it_was_built(tmp_path):
         assert method.inputs == (str(path),)
         assert method.state_bytes() == built.nbytes()
         assert paths_of(draft(method, [1, 2])) == [(vocab - 1,), (vocab - 1, 3), (vocab - 1, 3, 1)]
-        with pytest.raises(InputError, match=rf"datastore=.*built for {vocab} tokens.* has 11"):
-            Rest(str(path)).check(Card(tokenizer=range(11)))
 
 
 def test_what_is_no_datastore_is_refused(tmp_path):
     path = tmp_path / "d.safetensors"
-    with pytest.raises(InputError, match=r"key=.*no such file; build one with specbench build datastore"):
-        Datastore.load(path, 10, "key")
-    path.write_text("no")
-    with pytest.raises(InputError, match="not a datastore"):
-        Datastore.load(path, 10, "key")
-    save_file({"a": np.zeros(3)}, path)
-    with pytest.raises(InputError, match="not a datastore; build one"):
-        Datastore.load(path, 10, "key")
     datastore().save(path, 10)
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(InputError, match="not a datastore"):
@@ -167,22 +134,3 @@ def test_the_bundled_datastore_fits_and_a_missing_one_says_how_to_build_it():
     tokens = method.store.array.tokens
     assert Path(method.inputs[0]).stat().st_size <= 2**20
     assert draft(method, tokens[1000:1016].tolist()).tokens[0] == tokens[1016]
-
-
-def build(*arguments: object) -> Done:
-    return run_main(commands.main, "build", "datastore", "--tokenizer", "bundled:tiny", *arguments)
-
-
-def test_the_script_builds_one_from_a_corpus(tmp_path):
-    corpus, out = tmp_path / "c.jsonl", tmp_path / "d.safetensors"
-    texts = ["The river is wide.", "The river is wide and cold."]
-    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    done = build("--out", out, "--field", "text", corpus)
-    assert done.returncode == 0, done.stderr
-    loaded = Datastore.load(out, 2048, "key")
-    assert f"2 documents of {len(loaded.array)} tokens" in done.stdout
-    misspelt = build("--out", out, "--field", "txt", corpus)
-    assert misspelt.returncode == 2
-    assert "is a --field misspelt?" in misspelt.stderr
-    missing = build("--out", out, tmp_path / "none.jsonl")
-    assert (missing.returncode, "no such file" in missing.stderr) == (2, True)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import threading
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.runs import job_for
 from methods.parts.suffix_array import END, SuffixArray
-from methods.ssd import CACHE, RANDOM, Spacelike, TokenRing
-from specbench.records.store import read_run
-from specbench.runs.execution import execute
+from methods.ssd import CACHE, RANDOM, Spacelike
 from specbench.types import Prefill
 
 REQUESTS = [[1, 2, 3, 4], [1, 2, 3, 5], [8, 2, 3, 4]]
@@ -48,10 +44,7 @@ def test_integer_examples(context, wanted, matched):
     assert drafter.stats().get("query_tokens", 0) == matched
 
 
-def test_ties_go_to_the_latest_and_a_vote_on_prefixes_is_not_split():
-    method = serve(Spacelike(draft_length=2), [[1, 2, 3, 4], [1, 2, 3, 5]])
-    assert list(draft(method, [1, 2, 3]).tokens) == [5]
-    assert list(draft(serve(Spacelike(draft_length=2), [[1, 2, 3, 5], [1, 2, 3, 4]]), [1, 2, 3]).tokens) == [4]
+def test_a_vote_on_prefixes_is_not_split():
     requests = [[1, 2, 5, 6], [1, 2, 5, 7], [1, 2, 9, 9], [1, 2, 9, 9], [1, 2, 5, 8]]
     assert list(draft(serve(Spacelike(draft_length=2), requests), [1, 2]).tokens) == [9, 9]
     prefix = draft(serve(Spacelike(draft_length=2, vote="prefix"), requests), [1, 2])
@@ -59,25 +52,14 @@ def test_ties_go_to_the_latest_and_a_vote_on_prefixes_is_not_split():
     assert prefix.score == pytest.approx([3 / 5, 1 / 3])
 
 
-def test_longest_query_wins_and_drafts_stop_at_the_end_of_a_request_and_at_the_budget():
-    requests = [[1, 2, 3, 4], [9, 2, 3, 5], [9, 2, 3, 5]]
-    assert list(draft(serve(Spacelike()), [1, 2, 3], 1).tokens) == [5]
-    assert list(draft(serve(Spacelike(), requests), [1, 2, 3]).tokens) == [4]
-    assert list(draft(serve(Spacelike(query_length=2), requests), [1, 2, 3]).tokens) == [5]
-    assert list(draft(serve(Spacelike(min_query=2), requests), [7, 3]).tokens) == []
-    method = serve(Spacelike(), [[1, 2, 3], [4, 5, 6, 7]])
-    assert list(draft(method, [1]).tokens) == [2, 3]
-    assert list(draft(method, [3]).tokens) == []
-    assert list(draft(method, [4], budget=2).tokens) == [5, 6]
-    ended = serve(Spacelike(draft_length=2), [[1, 4], [1, 4], [1, 5]])
-    assert list(draft(ended, [1]).tokens) == [4]  # two equal continuations, both cut by their request's end
+def test_a_budget_cuts_a_draft():
+    assert list(draft(serve(Spacelike(), [[1, 2, 3], [4, 5, 6, 7]]), [4], budget=2).tokens) == [5, 6]
 
 
 def test_a_fair_share_votes_and_unseen_draws_random_tokens_only_if_asked():
-    """Of a thousand matches ten vote: the first ten in sorted order would all say 3."""
+    """Of a thousand matches ten vote; the first ten in sorted order are all followed by 3."""
     method = serve(Spacelike(max_matches=10), [[1, 3]] * 100 + [[1, 8]] * 900)
     assert list(draft(method, [1]).tokens) == [8]
-    assert method.array.continuations([1], 1)[:10] == [[3]] * 10
     method = serve(Spacelike(unseen="random", draft_length=4))
     method.vocab = 50
     first, second, other = (draft(method, [7], seed=seed) for seed in (1, 1, 2))
@@ -88,27 +70,23 @@ def test_a_fair_share_votes_and_unseen_draws_random_tokens_only_if_asked():
     assert len(draft(serve(Spacelike()), [7])) == 0
 
 
-@given(st.integers(1, 12), st.lists(st.lists(st.integers(0, 9), max_size=20), max_size=8))
-@settings(max_examples=300, deadline=None)
-def test_ring_keeps_the_last_tokens_in_their_order(capacity, writes):
-    ring, wanted = TokenRing(capacity), []
-    for tokens in writes:
-        ring.write(tokens)
-        wanted = (wanted + tokens)[-capacity:]
-        assert ring.snapshot().tolist() == wanted
-        assert (len(ring), ring.nbytes()) == (len(wanted), 4 * len(wanted))
-    ring.clear()
-    assert len(ring) == len(ring.snapshot()) == 0
+@given(st.integers(2, 12), st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=20), max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_the_buffer_keeps_the_last_tokens_in_their_order(capacity, requests):
+    method, wanted = Spacelike(buffer_tokens=capacity, rebuild_every=1000), []
+    for tokens in requests:
+        serve(method, [tokens])
+        wanted = [*wanted, *tokens, END][-capacity:]
+        assert method.tokens.tolist() == wanted
+        assert method.state_bytes() == 4 * len(wanted)
 
 
-def test_the_seam_of_the_ring_joins_nothing():
-    """Eight places: after [1..5] and [6, 7, 8], the ring begins anew in the middle of what it holds."""
+def test_a_full_buffer_forgets_the_oldest_tokens():
     method = serve(Spacelike(buffer_tokens=8), [[1, 2, 3, 4, 5], [6, 7, 8]])
     assert method.array.tokens.tolist() == [3, 4, 5, END, 6, 7, 8, END]
     assert list(draft(method, [3]).tokens) == [4, 5]
     assert list(draft(method, [8]).tokens) == []
-    assert list(draft(method, [2]).tokens) == []  # overwritten
-    assert method.ring._tokens[:2].tolist() == [8, END]  # where it was written: before [3, 4, 5]
+    assert list(draft(method, [2]).tokens) == []
 
 
 def stats(method) -> dict[str, float]:
@@ -135,7 +113,7 @@ def test_reset_empties_everything():
     method = serve(Spacelike(rebuild="background"))
     assert method.state_bytes() > 0
     method.reset()
-    assert (method.state_bytes(), len(method.array), len(method.ring)) == (0, 0, 0)
+    assert (method.state_bytes(), len(method.array), len(method.tokens)) == (0, 0, 0)
     serve(method, [[5, 6]])
     assert len(draft(method, [2, 3])) == len(draft(method, [5])) == 0  # nothing old, and the new is still being built
     serve(method, [[5, 6]])
@@ -195,7 +173,7 @@ def test_a_failed_build_fails_the_request_that_needs_it_and_only_that(monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(SuffixArray, "build", broken)
         serve(method, [[1, 2, 3]])
-        method._rebuilder._pending.exception()
+        method._pending.exception()
     with pytest.raises(RuntimeError, match="could not be rebuilt in the background: no room"):
         serve(method, [[1, 2, 3]])
     serve(method, [[1, 2, 3]] * 2)
@@ -205,28 +183,3 @@ def test_a_failed_build_fails_the_request_that_needs_it_and_only_that(monkeypatc
         serve(method, [[1, 2, 3]])
         method.close()
     assert "no room" in caplog.text
-
-
-def run(directory, *overrides: str) -> list:
-    """Records of the method, in the order in which they were decoded."""
-    size = ("suite.limit=1", "suite.first=4", "decode.max_new_tokens=24", "measure=quick", "measure.lossless=false")
-    job = job_for("method=[ssd]", *size, *overrides)
-    execute(job, directory, lambda *_: None)
-    return sorted((r for r in read_run(directory).records if r.method == "ssd"), key=lambda record: record.block)
-
-
-def test_the_cache_grows_over_a_run_unless_it_is_reset(tmp_path):
-    warm, cold = run(tmp_path / "warm"), run(tmp_path / "cold", "method.ssd.reset=case")
-    assert all(record.status == "ok" for record in warm + cold)
-    turns = [turn for record in warm for turn in record.turns]
-    before = np.cumsum([0] + [turn.prompt_tokens + len(turn.ids) + 1 for turn in turns])
-    assert [turn.stats["cached_tokens"] for turn in turns] == before[:-1].tolist()
-    assert [record.turns[0].stats["cached_tokens"] for record in cold] == [0] * len(cold)
-    assert warm[-1].state_bytes == 12 * before[-1]  # 4 bytes in the ring, 4 of a copy, 4 of the order
-
-
-def test_background_accepts_the_same_in_two_runs(tmp_path):
-    first, second = (run(tmp_path / name, "method.ssd.rebuild=background") for name in ("a", "b"))
-    assert [[turn.accept for turn in record.turns] for record in first] == [
-        [turn.accept for turn in record.turns] for record in second
-    ]

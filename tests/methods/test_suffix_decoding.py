@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.drafts import root_paths
 from methods.parts.suffix_automaton import EDGES, STATES, find
 from methods.suffix_decoding import GLOBAL, LOCAL, Limits, SuffixDecoding, SuffixTree, Text, _fewest, _sort
 from specbench.types import Prefill
@@ -27,7 +26,7 @@ def tree_of(texts, depth=64, ties="recent") -> SuffixTree:
 
 def probs(found) -> list[Fraction]:
     """Of each node given the match."""
-    return [Fraction(count, found.of) for count in found.counts]
+    return [Fraction(count, found.taken) for count in found.counts]
 
 
 def likeliest(texts, context, factor=1.0, shape="path", nodes=16, offset=0.0, least=0.1, depth=64, ties="recent"):
@@ -48,7 +47,7 @@ def test_examples_of_the_reference(factor, shape, tokens, parents, score):
     assert (found.tokens, found.parents) == (tokens, parents)
     assert sum(probs(found)) == score
     assert probs(found) == [Fraction(2, 3), *[Fraction(1, 3)] * (len(tokens) - 1)]
-    assert found.given_parents() == pytest.approx(
+    assert found.scores == pytest.approx(
         [
             2 / 3 if parent < 0 and token == 4 else 1 / 3 if parent < 0 else 1 / 2
             for token, parent in zip(tokens, parents, strict=True)
@@ -77,19 +76,6 @@ def test_equals_have_the_references_order_or_the_most_recent_comes_first(text, r
         assert likeliest([text], [0, 1], ties=ties).tokens == [wanted]
 
 
-def test_the_least_probability_bounds_the_whole_path_and_is_met_exactly():
-    texts = [[1, 2, 3], [1, 2, 4], [1, 5], [1, 6]]  # 2 has 1/2, and below it 4 has 1/2 of that
-    assert likeliest(texts, [0, 1], factor=4.0, least=0.25).tokens == [2, 4]
-    assert likeliest(texts, [0, 1], factor=4.0, least=0.26).tokens == [2]
-    assert likeliest(texts, [0, 1], factor=4.0, least=0.6).tokens == []
-    # 50 has 3 of 10 and 43 below it 1 of 10: the product 3/10 * 1/3 would be less than 0.1.
-    shares = [token for third in (41, 42, 43) for token in (39, 40, 50, third)]
-    shares += [token for other in range(60, 66) for token in (39, 40, other)]
-    assert 3 / 10 * (1 / 3) < 0.1
-    found = likeliest([[*shares, 39, 40]], [0, 39, 40])
-    assert (found.tokens, probs(found)) == ([50, 43], [Fraction(3, 10), Fraction(1, 10)])
-
-
 @pytest.mark.parametrize("of", [1, 30, 100, 999])
 def test_the_fewest_occurrences_are_those_that_divide_to_the_least(of):
     assert _fewest(of, 0.0) == 1
@@ -110,7 +96,7 @@ def test_a_tree_built_anew_knows_what_occurred_last():
         tree.remove(other)
     assert (tree._gone, tree._arrays.meta[EDGES] < 20) == (0, True)
     found = tree.likeliest(Text(), [0, 2], Limits(16, 1.0, 0.0, 0.1, 8, True))
-    assert (found.tokens, found.counts, found.of) == ([1], [1], 2)
+    assert (found.tokens, found.counts, found.taken) == ([1], [1], 2)
 
 
 class _Trie:
@@ -230,7 +216,7 @@ ties = st.sampled_from(["recent", "reference"])
 
 
 @given(st.integers(2, 6), events, ties)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_counts_and_their_order_equal_a_trie(depth, happened, ties):
     tree, trie, _, _ = play(depth, happened, ties)
     arrays = tree._arrays
@@ -257,7 +243,7 @@ def test_counts_and_their_order_equal_a_trie(depth, happened, ties):
 
 
 @given(st.integers(2, 6), events, tokens, st.sampled_from(["path", "tree"]), st.sampled_from([0.5, 1.0, 3.0]), ties)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_draft_equals_the_references_loops(depth, happened, before, shape, factor, ties):
     """Both for a context that ends as a text of the tree does, and for one that has nothing to do with it."""
     tree, trie, texts, stored = play(depth, happened, ties)
@@ -299,66 +285,31 @@ def bound(**options) -> SuffixDecoding:
     return method
 
 
-@pytest.mark.parametrize(
-    ("prompt", "routes"),
-    [
-        ([2, 3, 2, 3, 2, 2, 3, 2, 3, 3, 2, 2, 3, 2, 1, 2], {(3,), (3, 2), (2,)}),
-        ([2, 1, 2, 1, 2, 1, 2], {(1,), (1, 2), (1, 2, 1), (1, 2, 1, 2)}),  # worth 2, as what 1 token drafts
-    ],
-)
-def test_equal_scores_are_equal(prompt, routes):
-    draft = begin(bound(shape="tree", factor=3.0), prompt[:-1], prompt[-1]).propose(prompt, 64)
-    assert set(root_paths(draft.tokens, draft.parents)) == routes
-
-
-def test_the_local_tree_counts_the_context_itself_and_wins_ties():
+def test_a_draft_has_the_tree_that_it_is_from_and_its_nodes_chances():
     """The match that is the context's own end counts too, as in the reference: 3 has 1 of 2."""
     draft = begin(bound(), [1, 2, 3, 1], 2).propose([1, 2, 3, 1, 2], 64)
-    assert list(draft.tokens) == [3, 1]
-    assert draft.source == [LOCAL, LOCAL]
-    assert draft.score == [0.5, 1.0]
-    method = bound()
-    begin(method, [0], 1).finish([0, 1, 5])
-    begin(method, [0], 1).finish([0, 1, 6])
-    local = begin(method, [1, 3, 8], 1).propose([1, 3, 8, 1], 64)
-    assert (list(local.tokens), local.source) == (
-        [3],
-        [LOCAL],
-    )  # 1 of 2 here; 1 of 3 in all answers, of which this is one
-    method = bound()
-    begin(method, [0], 1).finish([0, 1, 5])
-    tied = begin(method, [1, 3, 8], 1).propose([1, 3, 8, 1], 64)
-    assert (list(tied.tokens), tied.source) == ([3], [LOCAL])  # both 1 of 2
-    assert list(tied.tokens) != [5]  # what a tie to the global tree would give
-
-
-def test_the_global_tree_has_ended_and_live_answers_and_no_prompt():
+    assert (list(draft.tokens), draft.source, draft.score) == ([3, 1], [LOCAL, LOCAL], [0.5, 1.0])
     method = bound()
     begin(method, [5, 6, 7, 8], 1).finish([5, 6, 7, 8, 1, 2, 3, 4])
     after = begin(method, [9, 1], 2).propose([9, 1, 2], 64)
     assert (list(after.tokens), after.source) == ([3, 4], [GLOBAL, GLOBAL])
-    assert not begin(method, [9, 5], 6).propose([9, 5, 6], 64)  # was prompt
     assert method.state_bytes() > 0
     method.reset()
     assert not begin(method, [9, 1], 2).propose([9, 1, 2], 64)
+    method = bound(global_tree=False)
+    begin(method, [5], 1).finish([5, 1, 2, 3])
+    assert method.state_bytes() == 0
+
+
+def test_concurrent_requests_share_their_answers():
     method = bound()
     one, other = begin(method, [8], 1), begin(method, [9, 1], 2)
     one.propose([8, 1], 64)
     one.propose([8, 1, 2, 3], 64)
     assert list(other.propose([9, 1, 2], 64).tokens) == [3]
-    method = bound(global_tree=False)
-    begin(method, [5], 1).finish([5, 1, 2, 3])
-    assert not begin(method, [9, 1], 2).propose([9, 1, 2], 64)
-    assert method.state_bytes() == 0
 
 
-def test_the_oldest_answer_goes_first_and_leaves_nothing_behind():
-    method = bound(cached_requests=2)
-    begin(method, [0], 1).finish([0, 1, 2, 3])
-    begin(method, [0], 4).finish([0, 4, 5, 6])
-    assert list(begin(method, [9, 4], 5).propose([9, 4, 5], 64).tokens) == [6]  # the newest is this request's
-    assert not begin(method, [9, 1], 2).propose([9, 1, 2], 64)
-    assert len(method.answers.texts) == 2
+def test_an_evicted_answer_leaves_nothing_behind():
     method = bound(cached_requests=1)
     old = begin(method, [7], 1)
     old.propose([7, 1], 64)
@@ -372,8 +323,3 @@ def test_the_oldest_answer_goes_first_and_leaves_nothing_behind():
     assert method.answers._arrays.meta[STATES] <= 2 * 6 * 20
     kept = begin(method, [9, 343], 344).propose([9, 343, 344], 64)
     assert list(kept.tokens) == [345, 346]
-    # Of 2 1, 2 1, 2 3 the first goes: 1 and 3 follow 2 once each, and 3 did later.
-    method = bound(cached_requests=3)
-    for token in (1, 1, 3):
-        begin(method, [9], 2).finish([9, 2, token])
-    assert list(begin(method, [9], 2).propose([9, 2], 64).tokens) == [3]

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from collections import Counter
 
 import pytest
 from bad_input.case import DEEP
@@ -27,7 +26,6 @@ GOOD = {
     "mgsm_110": PART,
     "token_recycling": QUESTION,
 }
-SPEC_BENCH_SHA256 = "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04"
 FRAMED = 'Create a Python script for this problem:\n```python\n"""\nWrite f.\nassert f()\n"""\n\n```'
 
 
@@ -50,20 +48,14 @@ def load(tmp_path, name, *rows, **options):
 @pytest.mark.parametrize(
     ("name", "form", "turn"),
     [
-        ("humaneval", None, "def f():"),
         ("humaneval", "bare", "def f():"),
         ("humaneval", "exact", "\ndef f():\n"),
-        ("mbpp", None, "Write f."),
         ("mbpp", "bare", "Write f."),
         ("mbpp", "script", FRAMED),
-        ("gsm8k", None, "How many?"),
         ("gsm8k", "bare", "How many?"),
         ("gsm8k", "qa", "Q: How many?\nA:"),
-        ("mgsm_110", None, "Question: Quantos?\n\nAnswer:"),
         ("mgsm_110", "question", "Question: Quantos?\n\nAnswer:"),
         ("mgsm_110", "bare", "Quantos?"),
-        ("token_recycling", None, "Write f.\n"),
-        ("questions", None, "Who?"),
     ],
 )
 def test_a_question_is_put_in_the_form_that_is_named(tmp_path, name, form, turn):
@@ -304,14 +296,3 @@ def test_a_form_that_a_format_has_not_is_refused_with_those_that_it_has(name):
 def test_an_unknown_format_is_refused_with_those_that_there_are():
     with pytest.raises(InputError, match=r"suite\.format=csv: expected one of questions, mt_bench, humaneval"):
         suite_with("mine", format="csv")
-
-
-def test_the_file_of_spec_bench_has_its_480_questions(spec_bench_file):
-    suite = suite_with("spec_bench", path=spec_bench_file, sha256=SPEC_BENCH_SHA256, expected=480)
-    assert suite.warnings == ()
-    cases = suite.cases
-    assert Counter(case.category for case in cases) == dict.fromkeys(TASKS, 80)
-    assert [case.id for case in cases] == [str(number) for number in range(81, 561)]
-    assert sum(len(case.turns) for case in cases) == 560
-    assert Counter(case.subcategory for case in cases if case.category == "multi-turn") == dict.fromkeys(MT_BENCH, 10)
-    assert sum(1 for case in cases if case.references) == 359

@@ -123,19 +123,13 @@ def test_a_selection_is_a_subset_within_every_bound_and_shuffling_only_permutes_
     for bound in (selection.sample, selection.first):
         assert bound is None or len(kept) <= bound
     if selection.limit is not None:
+        limited = select(cases, SuiteConfig(limit=selection.limit))
+        for category in {case.category for case in cases}:
+            of_it = [case for case in cases if case.category == category]
+            assert [case for case in limited if case.category == category] == of_it[: selection.limit]
         assert max(Counter(case.category for case in kept).values()) <= selection.limit
     if selection.categories is not None:
         assert all({case.category, case.subcategory} & set(selection.categories) for case in kept)
     in_file_order = select(cases, replace(selection, order="file"))
     assert Counter(kept) == Counter(in_file_order)
     assert list(in_file_order) == sorted(in_file_order, key=lambda case: int(case.id))
-
-
-@given(suites_and_selections(), st.integers(1, 40))
-def test_a_limit_or_a_sample_takes_what_there_is_if_it_is_less(drawn, count):
-    cases, selection = drawn
-    kept = select(cases, SuiteConfig(limit=count))
-    for category in {case.category for case in cases}:
-        of_it = [case for case in cases if case.category == category]
-        assert [case for case in kept if case.category == category] == of_it[:count]
-    assert len(select(cases, SuiteConfig(sample=count, seed=selection.seed))) == min(count, len(cases))

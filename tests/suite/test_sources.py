@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import json
 import sys
-from collections import Counter
 
 import datasets
 import pytest
@@ -155,12 +154,6 @@ def test_another_number_or_hash_than_the_official_one_is_a_warning_that_states_b
     assert suite_with("mine", path=file, expected=2, sha256=suite.sha256.upper()).warnings == ()
     # the number is that of the file, not of the selection
     assert suite_with("mine", path=file, expected=2, first=1).warnings == ()
-
-
-def test_the_bundled_suite_needs_no_data_directory():
-    suite = suite_with("mini")
-    expected = {"multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag", "code"}
-    assert set(Counter(case.category for case in suite.cases)) == expected
 
 
 def jsonl(path):

@@ -1,5 +1,6 @@
 """Every suite of conf/suite: with the real data, or with rows made by hand in the schema of its file."""
 
+import functools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -44,6 +45,7 @@ OFFICIAL = {
 }
 
 
+@functools.cache
 def suite_of(name, *settings):
     return job_for("model=tiny", f"suite={name}", "method=[pld]", *settings).source.suite
 

@@ -14,6 +14,38 @@ from twins.loop import Propose, Request, Route, Twin, ids_of, places, prefixes, 
 Place = tuple[int, int]  # number of a text, and a position in it
 
 
+def longest_match(whole: str, text: str) -> int:
+    """The length of the longest end of ``whole`` that occurs in ``text``."""
+    size = 0
+    while size < len(whole) and whole[-size - 1 :] in text:
+        size += 1
+    return size
+
+
+def likeliest_tree(corpus: str, match: str, count: int, children: int, wide: bool = False) -> list[Route]:
+    """Most probable nodes first, equally probable ones as they were found, at most ``children`` a level.
+
+    A probability is the product of shares that the code computes, its rounding included.
+    """
+    frontier, nodes, seen = [(1.0, (), places(corpus, match))], list[Route](), dict[int, int]()
+    while frontier and len(nodes) < count:
+        likely, route, here = frontier.pop(frontier.index(max(frontier, key=lambda node: node[0])))
+        if route:
+            if seen.get(len(route), 0) == children and not wide:
+                continue
+            seen[len(route)] = seen.get(len(route), 0) + 1
+            nodes.append(route)
+        after: dict[str, list[int]] = {}
+        for start in here:
+            place = start + len(match) + len(route)
+            after.setdefault(corpus[place : place + 1], []).append(start)
+        after.pop("", None)
+        for token in sorted(after, key=lambda token: -len(after[token]))[:children]:
+            share = len(after[token]) / len(here)
+            frontier.append((likely * share, (*route, ord(token)), after[token]))
+    return nodes
+
+
 def sam(
     n_predicts=40, alpha=4.0, children=8, len_bias=0, corpus: str = "", *, latest=False, through_root=False,
     shorter=False, corpus_first=False, wide=False,
@@ -21,40 +53,16 @@ def sam(
     """Hu et al. 2024 without auxiliary: what followed the longest match, first seen, or the corpus's likeliest tree."""
 
     def matched(whole: str, text: str) -> int:
-        size = 0
-        while size < len(whole) and whole[-size - 1 :] in text:
-            size += 1
+        size = longest_match(whole, text)
         return size - (shorter and size > 1)
-
-    def tree(match: str, count: int) -> list[Route]:
-        """Most probable nodes first, equally probable ones as they were found, at most ``children`` a level.
-
-        A probability is the product of shares that the code computes, its rounding included.
-        """
-        frontier, nodes, seen = [(1.0, (), places(corpus, match))], list[Route](), dict[int, int]()
-        while frontier and len(nodes) < count:
-            likely, route, here = frontier.pop(frontier.index(max(frontier, key=lambda node: node[0])))
-            if route:
-                if seen.get(len(route), 0) == children and not wide:
-                    continue
-                seen[len(route)] = seen.get(len(route), 0) + 1
-                nodes.append(route)
-            after: dict[str, list[int]] = {}
-            for start in here:
-                place = start + len(match) + len(route)
-                after.setdefault(corpus[place : place + 1], []).append(start)
-            after.pop("", None)
-            for token in sorted(after, key=lambda token: -len(after[token]))[:children]:
-                share = len(after[token]) / len(here)
-                frontier.append((likely * share, (*route, ord(token)), after[token]))
-        return nodes
 
     def propose(context: list[int], last: int) -> list[Route]:
         whole = text_of(context)
         text = whole[:-1]
         size, far = matched(whole, text), matched(whole, corpus)
         if far - len_bias > size or (corpus_first and far - len_bias == size):
-            return tree(whole[-far:], min(n_predicts, 1 + int(alpha * (far - len_bias))) - 1)
+            count = min(n_predicts, 1 + int(alpha * (far - len_bias))) - 1
+            return likeliest_tree(corpus, whole[-far:], count, children, wide)
         count = min(n_predicts, 1 + int(alpha * size)) - 1
         find = text.rfind if latest else text.find
         start = find(whole[len(whole) - size :]) + size

@@ -5,9 +5,11 @@ Arguments behind the star are the mutants' knobs; their defaults are the rules o
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 
 from twins.loop import Propose, Request, Route, Twin, ids_of, places, prefixes, text_of
 
@@ -113,6 +115,9 @@ class Tree:
         return False
 
 
+_places = functools.cache(places)  # variants and mutants search one corpus for the same tokens
+
+
 def rest(
     corpus: str, borders: list[int], longest=16, shortest=2, depth=10, nodes=64, max_matches=10**9, cut="paper",
     cross_documents=True, *, deeper_first=False, shortest_first=False, last_of_equals=False, frequent_goes=False,
@@ -122,14 +127,14 @@ def rest(
 
     def propose(context: list[int], last: int) -> list[Route]:
         text = text_of(context)
-        lengths = range(min(longest, len(text)), shortest - 1, -1)
-        for n in lengths[::-1] if shortest_first else lengths:
-            hits = [hit + n for hit in places(corpus, text[-n:])]
-            if hits:
-                ends = [len(corpus) if cross_documents else borders[bisect_left(borders, hit)] for hit in hits]
-                tails = [corpus[hit : min(hit + depth, end)] for hit, end in zip(hits, ends, strict=True)]
-                return tree((tails if corpus_order else sorted(tails))[:max_matches])
-        return []
+        occurring = list(takewhile(lambda n: _places(corpus, text[-n:]), range(shortest, min(longest, len(text)) + 1)))
+        if not occurring:
+            return []
+        n = occurring[0 if shortest_first else -1]
+        hits = [hit + n for hit in _places(corpus, text[-n:])]
+        ends = [len(corpus) if cross_documents else borders[bisect_left(borders, hit)] for hit in hits]
+        tails = [corpus[hit : min(hit + depth, end)] for hit, end in zip(hits, ends, strict=True)]
+        return tree((tails if corpus_order else sorted(tails))[:max_matches])
 
     def tree(tails: list[str]) -> list[Route]:
         count = Counter(tail[:size] for tail in tails for size in range(1, len(tail) + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +23,7 @@ STATIC = "static.safetensors"  # an automaton that the tests build
 DATASTORE = "bundled:tiny/datastore.safetensors"
 
 
+@functools.cache
 def frozen_table() -> dict[Route, list[Route]]:
     """The bundled frozen table: leader -> followers, the most frequent first."""
     file = load_file(TINY / "frozen_table.safetensors")
@@ -38,6 +40,7 @@ def documents() -> list[list[int]]:
     return [*texts, *([30, 31, *ends] for ends in ((32, 34), (32, 35), (33, 36), (33, 37)))]
 
 
+@functools.cache
 def corpus_of_sam() -> str:
     """Text of the static automaton: each document, then each token of the vocabulary; EOS ends them all."""
     each = [*documents(), *([token] for token in range(VOCAB))]
@@ -49,10 +52,16 @@ def sam_twin(**params: Any) -> Twin:
     return suffix.sam(corpus=corpus_of_sam(), **params)
 
 
+@functools.cache
+def corpus_of_rest() -> tuple[str, list[int]]:
+    """Text and borders of the bundled datastore."""
+    file = load_file(TINY / "datastore.safetensors")
+    return text_of(file["tokens"].tolist()), file["borders"].tolist()
+
+
 def rest_twin(**params: Any) -> Twin:
     """REST's twin on the bundled datastore."""
-    file = load_file(TINY / "datastore.safetensors")
-    return trees.rest(text_of(file["tokens"].tolist()), file["borders"].tolist(), **params)
+    return trees.rest(*corpus_of_rest(), **params)
 
 
 def cacheback_twin(**params: Any) -> Twin:

@@ -1,0 +1,70 @@
+"""Files that ``specbench build`` makes from a corpus and that a method drafts from: arrays, stored with safetensors."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from specbench.models.load import locate_file
+from specbench.types import InputError, named
+
+
+class BuiltFile:
+    """The content of a file; its labels have the format, and the number of tokens of the tokenizer it was built with.
+
+    A subclass has ``from_corpus``, which ``methods.build`` calls, and ``from_file``. kind: its name in messages;
+    command: after ``specbench build``. names: of the arrays that ``load`` reads. stored: all arrays by name. path: of a
+    loaded file.
+    """
+
+    kind: ClassVar[str]
+    format: ClassVar[str]
+    command: ClassVar[str]
+    names: ClassVar[tuple[str, ...]] = ()
+    from_file: ClassVar[Any]  # (path, arrays, labels, tokens of the vocabulary) -> content; raises InputError
+    stored: Mapping[str, np.ndarray]
+    labels: Mapping[str, str] = {}
+    path: str = ""
+
+    @classmethod
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's options for this kind of file, in addition to those of the corpus."""
+
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(array.nbytes for array in self.stored.values())
+
+    def save(self, path: Path, vocab: int) -> None:
+        """Writes the file. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
+        save_file(dict(self.stored), path, {"format": self.format, "vocab": str(vocab), **self.labels})
+
+    @classmethod
+    def load(cls, path: Path | str, vocab: int, key: str) -> Self:
+        """Reads a file of ``save``. Raises InputError naming ``key`` for another file, or another vocabulary."""
+        place = Path(locate_file(str(path)))
+        build = f"build one with specbench build {cls.command}"
+        with named(f"{key}={place}: "):
+            if not place.is_file():
+                raise InputError(f"no such file; {build}")
+            try:
+                with safe_open(place, framework="numpy") as file:  # checks the header against the file's length
+                    labels = file.metadata() or {}
+                    arrays = {name: file.get_tensor(name) for name in cls.names}
+            except SafetensorError as error:
+                raise InputError(f"not a {cls.kind} ({error}); {build}") from error
+            if labels.get("format") != cls.format:
+                raise InputError(f"not a {cls.kind}; {build}")
+            if labels.get("vocab") != str(vocab):
+                raise InputError(
+                    f"built for {labels.get('vocab')} tokens, the target's tokenizer has {vocab}; build it anew with"
+                    " that tokenizer"
+                )
+            loaded: Self = cls.from_file(place, arrays, labels, vocab)
+        loaded.path = str(place)
+        return loaded
