@@ -1,7 +1,7 @@
 """The choice of a method and its parameters for a GPU, a model and a load: candidates, and the best of them.
 
 Recorded steps are priced by a latency profile, as in a report. Candidates are the methods of runs, or, of a trace, the
-drafters that need no weights at a few settings each. They are chosen on one half of the cases and judged on the other.
+drafters that need no weights at a few settings each. They are chosen on one half of the cases and tested on the other.
 Drafting counts with its median, once for every request: a server whose drafters run in parallel is nearer to the
 column without. Both columns are of the same cases and steps.
 """
@@ -43,7 +43,7 @@ POINTS: dict[str, dict[str, tuple[int, ...]]] = {
 }
 FIXED = ("method.n_grammys_trie.strategy=context", "measure=replay", "measure.warmup=0")
 FREE = Profile("", "", "", "", PUBLISHED, Fit(1.0, 0.0, 0.0, 0.0), "")  # every forward as long
-COSTS = (0.75, 1.25)  # of a token fed, under which the answer is asked again
+COSTS = (0.75, 1.25)  # of a token fed, under which the choice is made again
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def candidates_of(directories: Sequence[Path]) -> list[Candidate]:
 
 
 def choose(found: Sequence[Candidate], profile: Profile, requests: int, drafting: bool = True) -> Advice | None:
-    """The best on every second case, judged on the others; None if none is faster than vanilla."""
+    """The best on every second case, evaluated on the others; None if none is faster than vanilla."""
     priced = [each.cases(profile, requests, drafting) for each in found]
     names = priced[0].index
     names = names[names.isin(set(names).intersection(*(cases.index for cases in priced)))]

@@ -1,4 +1,4 @@
-"""T(tokens fed, context) of a loaded target: an engine's own forwards, the points measured in turn.
+"""Measures T(tokens fed, context) of a loaded target by its engine's own forwards, all points in turn.
 
 Every round visits all points of a context once, in a random order; all contexts are passed several times, a few
 rounds each, and a point's time is its median over the rounds. What counts is a forward after others of its width, as
@@ -27,11 +27,11 @@ from specbench.profile.profile import Ceilings, ModelShape, RowGrid
 from specbench.profile.surface import Floats, Grid
 from specbench.types import EMPTY, ROOT, Draft, InputError, Needs
 
-# [bytes] at most; several times any last-level cache; on a GPU so much that launching counts for nothing
+# [bytes] at most; several times any last-level cache; on a GPU so large that the launch is negligible
 BYTES = {"cpu": 256 << 20, "cuda": 4 << 30}
 _ROUNDS = 9
 _SIDES = {"cpu": 1024, "cuda": 8192}  # of the square matrices, at most
-_MATRIX_BYTES = 32  # of an entry in all three matrices, as drawn and as multiplied, and some room
+_MATRIX_BYTES = 32  # of an entry in all three matrices, as drawn and as multiplied, and a reserve
 PASSES = 3  # over the contexts
 _WARM = 1  # visits of every point before the clock counts, at the start of each visit of a context
 _SETTLING, _MOST_SETTLING = 12.0, 12  # [ms] and forwards of a width in front of the one that counts: at least one
@@ -39,7 +39,7 @@ _DRIFT, _LEAST_DRIFT = 0.05, 8  # a forward commits one token; this far around a
 
 
 class Bench:
-    """One engine at a given context: times the forward and the whole step of any draft. Nothing is ever accepted."""
+    """One engine at a given context: times the forward and the complete step of any draft. No node is ever accepted."""
 
     def __init__(self, engine: Engine, device: torch.device, vocab: int, seed: int = 0) -> None:
         """Prepare an engine. vocab: prompts and drafts are uniform ids below it."""
@@ -79,7 +79,7 @@ class Bench:
         return low, high
 
     def _read(self, tokens: int, end: int, needs: Needs) -> int:
-        """Put a prompt of this length into the cache, with room up to ``end``."""
+        """Put a prompt of this length into the cache, with capacity up to ``end``."""
         self._engine.reserve(end + 1)
         self._engine.start(self.ids(tokens), end - tokens + 1, Walk(None, 0), needs, self._clock)
         return tokens
@@ -95,7 +95,7 @@ class Bench:
     def _time(self, draft: Draft) -> tuple[float, float]:
         self._clock.start()
         self._engine.forward(draft)
-        self._engine.settle(1)  # room for one token: no node of the draft is accepted
+        self._engine.settle(1)  # capacity for one token: no node of the draft is accepted
         step_s = self._clock.elapsed()
         return 1e3 * self._clock.phases()["forward"], 1e3 * step_s
 
@@ -130,7 +130,7 @@ def sweep(bench: Bench, fed: Sequence[int], contexts: Sequence[int], rounds: int
 
 
 def sweep_rows(bench: Bench, k: Sequence[int], w: Sequence[int], contexts: Sequence[int], rounds: int) -> RowGrid:
-    """Time batches of k rows of w + 1 tokens (N-Grammys, figure 1); k rows without a token are no draft and blank."""
+    """Time batches of k rows of w + 1 tokens (N-Grammys, figure 1); other rows without a token are blank."""
     shapes = [(rows, width) for rows in k for width in w if width or rows == 1]
     drafts = [_rows(bench, rows, width) for rows, width in shapes]
     ms = np.full((len(contexts), len(k), len(w)), np.nan)
@@ -207,7 +207,7 @@ def _check_axis(option: str, values: Sequence[int], first: int | None = None) ->
 def traits_of(engine: Engine, model: Any, shared: bool) -> dict[str, Any]:
     """Return what a profile contains of an engine and its model in addition to times.
 
-    shared: several devices read the weights at once; one device's ceilings are no bound then, so the shape is left out.
+    shared: several devices share the weights; one device's ceilings are not a bound then, so the shape is left out.
     """
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

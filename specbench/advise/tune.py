@@ -3,7 +3,7 @@
 One parameter at a time goes through its values while the others stay, round after round until no change helps; then
 two at a time, since some move only together (a tree's size and what is reserved of it). A grid of four parameters costs
 dozens of replays and not hundreds; a replay is exact, so nothing is sampled.
-Parameters are chosen on one half of the cases and judged on the other: the best of many points on the same prompts is
+Parameters are chosen on one half of the cases and tested on the other: the best of many points on the same prompts is
 partly chance, and the held-out half shows what remains.
 """
 
@@ -47,7 +47,7 @@ class Choice:
 class Tuner:
     """A search for the parameters of one method. Replays run in temporary folders.
 
-    job_of: overrides -> a checked job. grid: 'method.NAME.KEY' -> its values, as on a command line. requests: at once.
+    job_of: overrides -> a checked job. grid: 'method.NAME.KEY' -> its values, as typed. requests: per forward.
     """
 
     job_of: Callable[[Sequence[str]], Job]
@@ -107,7 +107,7 @@ class Tuner:
         return node
 
     def speedup(self, point: Point) -> float:
-        """Modelled, on the tuning half; 0 where the method refuses the point."""
+        """Modelled, on the tuning half; 0 if the method refuses the point."""
         key = tuple(sorted(assignments(point)))
         if key not in self._seen:
             try:

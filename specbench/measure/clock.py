@@ -110,7 +110,7 @@ class Meter:
         self._nvml, self._handles = nvml, handles
 
     def joules(self) -> float | None:
-        """[J] since a fixed point in time; None where a counter cannot be read."""
+        """[J] since a fixed point in time; None if a counter cannot be read."""
         try:
             return _JOULES * sum(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles)
         except self._nvml.NVMLError:
@@ -142,7 +142,7 @@ def open_meter(gpus: Sequence[int]) -> Meter | None:
 def gpus_in_use(device: torch.device, count: int | None) -> list[int]:
     """The GPUs of the target, ``count`` from ``device`` on, and any other with tensors of this process.
 
-    So the GPU of a draft model counts for vanilla too, as the run occupies it. Empty where the target is on a CPU.
+    So the GPU of a draft model counts for vanilla too, as the run occupies it. Empty if the target is on a CPU.
     """
     if device.type != "cuda":
         return []

@@ -30,7 +30,7 @@ BUSY = 0.5  # load average a core above which another process competes for the p
 
 
 def spell_busy() -> str:
-    """A warning that other processes keep this machine busy, '' without any; to be asked before anything is timed."""
+    """A warning that other processes keep this machine busy, '' if there are none; call it before anything is timed."""
     load = os.getloadavg()[0] / (psutil.cpu_count(logical=True) or 1)
     return f"load average is {load:.2f} a core: other processes compete, times are unsafe" if load > BUSY else ""
 
@@ -90,7 +90,7 @@ PATIENCE_S = 10.0
 
 
 def _ask_driver(uuid: str) -> dict[str, str]:
-    """The settings of a GPU as its driver prints them; empty where the driver cannot be asked."""
+    """The settings of a GPU as its driver prints them; empty if the driver gives none."""
     command = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={','.join(DRIVER.values())}"]
     command.append("--format=csv,noheader,nounits")
     try:
@@ -119,7 +119,7 @@ EDGE_BYTES = 1 << 20
 def weights_fingerprint(path: str) -> str | None:
     """Fingerprint of a local model's weights, or of one file: sha256 over each file's name, size and both ends.
 
-    Reading whole files would take minutes. None for a hub id or random weights, which the configuration names.
+    Complete files would take minutes to read. None for a hub id or random weights, which the configuration names.
     """
     place = Path(path)
     if not place.exists():

@@ -1,4 +1,4 @@
-"""Removes from a run's files what identifies a user or a machine, unless ``report.identify`` asks for it.
+"""Removes from a run's files what identifies a user or a machine, unless ``report.identify`` is set.
 
 A path stays usable on the machine that wrote it: the home directory becomes ``~``, a user or host that is a part of a
 path becomes ``$USER`` or ``$HOSTNAME``, and the value of a secret environment variable becomes ``$NAME``.
@@ -16,7 +16,7 @@ from typing import Any
 
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 _SHORTEST = 8  # characters of a secret, at least
-_NOBODY = ("", "root", "localhost")  # names that identify nobody
+_NOBODY = ("", "root", "localhost")  # names that do not identify a person or machine
 
 
 def hide_identity(value: Any) -> Any:
@@ -48,7 +48,7 @@ def _hidden() -> dict[str, str]:
         for name, value in os.environ.items()
         if _SECRET.search(name) and len(value) >= _SHORTEST and not os.path.exists(value)  # noqa: PTH110 (a Path raises for a long one)
     }
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 (a Path raises where there is none)
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 (a Path raises if there is none)
     places = {rf"(?<![\w.~-]){re.escape(str(home))}(?![\w.-])": "~"} if len(home.parts) > 1 else {}
     names = {"$USER": _user(), "$HOSTNAME": platform.node()}
     parts = {rf"(?<=/){re.escape(name)}(?=/|$)": shown for shown, name in names.items() if name not in _NOBODY}

@@ -35,7 +35,7 @@ Gaps = Callable[[Sequence[int], Sequence[int]], list[float]]
 
 
 def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gaps: Gaps, dtype: str) -> None:
-    """Enter a ``Lossless`` into every good record of one block.
+    """Enter a ``Lossless`` into every successful record of one block.
 
     Args:
         records: the records of the block.
@@ -72,7 +72,7 @@ def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]
 
 
 def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]], gap: Gap, dtype: str) -> None:
-    """Enter a ``Lossless`` into every good record of a block whose target is on a server, by comparison with vanilla.
+    """Enter a ``Lossless`` into each successful record whose target is on a server, by comparison with vanilla.
 
     Only the first position that differs is checked, by the server's report for vanilla there: a tie, a violation, or
     nothing.

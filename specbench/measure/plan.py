@@ -39,7 +39,7 @@ class Block:
     round: int
     case: Case
     order: tuple[str, ...]
-    place: int  # its index in the plan of the whole run, of which this run may be a part (``suite.part``)
+    place: int  # its index in the plan of the complete run, of which this run may be a part (``suite.part``)
     more: tuple[Case, ...] = ()  # under load, the further cases that are served in the same stretch
 
     @property

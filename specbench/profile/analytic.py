@@ -121,7 +121,7 @@ def error_of(profile: Profile, other: Profile, fed: float, context: float) -> fl
 
 
 def _forward_ms(card: Gpu, shape: ModelShape, count: int, fed: Floats, context: Floats) -> Floats:
-    """[ms] (S,) of a forward on ``count`` of a GPU: two all-reduces a layer, of what is fed."""
+    """[ms] (S,) of a forward on ``count`` of a GPU: two all-reduces per layer, of the tokens fed."""
     reading = shape.bytes_read(fed, context) / (card.gb_s * 1e9 * count)
     computing = shape.operations(fed, context) / (card.tflop_s * 1e12 * count)
     sent = 2 * (count - 1) / count * fed * shape.hidden * VALUE_BYTES / (card.link_gb_s * 1e9)

@@ -1,4 +1,4 @@
-"""A profile on disk: one JSON file, checked when it is read: a wrong one is an error and never a wrong figure."""
+"""Reads and writes latency profiles as JSON files; a file with a wrong entry is an error that names the entry."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def published_profiles() -> list[Path]:
 def find_profile(
     folders: Iterable[Path], device: str, model: str, engine: str, dtype: str, parameters: int | None
 ) -> tuple[Path, Profile] | None:
-    """The measured profile of this device, model, engine and dtype; the newest where several folders have one."""
+    """The measured profile of this device, model, engine and dtype; the newest if several folders have one."""
     found: list[tuple[str, Path, Profile]] = []
     for path in sorted({path.resolve() for folder in folders for path in folder.glob("*.json")}):
         try:

@@ -56,7 +56,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """base_ms + per_fed_us * fed + per_context_us * context, and ``host_ms`` a step in addition."""
+    """base_ms + per_fed_us * fed + per_context_us * context, and ``host_ms`` per step in addition."""
 
     base_ms: Positive
     per_fed_us: Amount

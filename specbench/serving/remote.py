@@ -1,6 +1,6 @@
-"""Concurrent requests to a server that is not ours, and their schedule: the server decides who shares a forward.
+"""Concurrent requests to a server that is not ours, and their schedule: the server decides what shares a forward.
 
-Who comes when, the ramp and what is measured are those of ``specbench.serving.scheduler``; a forward is a burst of
+Arrivals, the ramp and the measured part are those of ``specbench.serving.scheduler``; a forward is a burst of
 tokens of one request here. Requests that are in flight when the last measured one ends are awaited before the next
 stretch begins. What raises in one request ends that request and no other.
 """
@@ -33,7 +33,7 @@ class RemoteServer:
     """Sends requests to the servers of their methods, and waits for the answers."""
 
     def __init__(self, eos: frozenset[int], tokens: int) -> None:
-        """tokens: that a request has room for."""
+        """tokens: the capacity of a request, prompt and answer."""
         self._eos, self._tokens = eos, tokens
         self._tasks: set[asyncio.Task[None]] = set()
         self._start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The schedule of a server with room for several requests: admit, read prompts in chunks, one forward for all, repeat.
+"""The schedule of a server that serves several requests: admit, read prompts in chunks, one forward for all, repeat.
 
 It knows neither model nor clock: a ``Server`` has both, so an engine and a simulation are run by the same loop. The
 latency of a request counts from its intended arrival. The first requests of a stretch (the ramp) are not measured;
@@ -32,7 +32,7 @@ class Server(Protocol):
         """Take a request in; nothing is computed."""
 
     def leave(self, admitted: Any) -> Any:
-        """Free the room of a request that ended. Returns what the same user asks next, None for nothing."""
+        """Free the place of a request that ended. Returns what the same user asks next, None for nothing."""
 
     def wait(self, until_s: float) -> None:
         """Let time pass while nothing can be computed."""
@@ -98,7 +98,7 @@ class Stretch:
     places: int  # concurrent requests
     ramp: int  # first arrivals that are not measured
     measured: int  # arrivals after them, which are
-    chunk: int = 0  # [tokens] of prompts that are read between two forwards; 0 = every waiting prompt, whole
+    chunk: int = 0  # [tokens] of prompts that are read between two forwards; 0 = every waiting prompt, completely
 
 
 def serve(server: Server, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch) -> Served:
@@ -107,7 +107,7 @@ def serve(server: Server, questions: Iterator[Any], arrivals: Iterator[float] | 
 
 
 class Service:
-    """One stretch on a server: who is admitted when, and when a place is free again."""
+    """One stretch on a server: which request is admitted when, and when a place is free again."""
 
     def __init__(
         self, server: Any, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch

@@ -33,11 +33,11 @@ class SloConfig:
 
 @dataclass
 class LoadConfig:
-    """kind: one request after the other | closed: so many always in flight | poisson, trace: at arrival times.
+    """kind: one request after the other | closed: a constant number in flight | poisson, trace: at arrival times.
 
-    requests: the most at once. rate: [requests/s] of poisson. times: file of a JSON list of arrival times [s].
+    requests: the most concurrent ones. rate: [requests/s] of poisson. times: file of a JSON list of arrival times [s].
     block: measured cases of a stretch. ramp: cases before them, null = as many as requests.
-    chunk: [tokens] of prompts read between two forwards, 0 = whole prompts. tokens: [tokens] that one request has room
+    chunk: [tokens] of prompts read between two forwards, 0 = no limit. tokens: [tokens] that one request has room
     for, null = the model's context. budget: full | equal | score | controlled, see docs/batching.md.
     nodes: of a forward, shared by its requests (equal, score), null = engine.max_nodes.
     """
@@ -81,7 +81,7 @@ def find_last_arrival(load: LoadConfig) -> tuple[int, float]:
 
 
 def make_arrivals(load: LoadConfig, seed: int) -> Iterator[float] | None:
-    """[s] The intended arrivals of a stretch; None for a closed loop. Raises InputError where a file has no times."""
+    """[s] The intended arrivals of a stretch; None for a closed loop. Raises InputError if a file has no times."""
     if load.kind == POISSON and load.rate is not None:
         return draw_poisson(load.rate, seed)
     return repeat_recorded(read_times(load.times)) if load.times is not None else None

@@ -1,6 +1,6 @@
 """A server whose time is a latency profile's and whose answers are recorded: minutes of load in seconds.
 
-A forward over requests that feed ``f_i`` tokens after ``c_i`` tokens of context takes what ``Profile.shared_ms`` says;
+A forward over requests that feed ``f_i`` tokens after ``c_i`` tokens of context takes ``Profile.shared_ms``;
 reading ``n`` tokens of a prompt takes the profile's forward of ``n`` tokens.
 """
 
@@ -57,7 +57,7 @@ class SimulatedRequest:
 
 
 class SimulatedServer:
-    """See ``specbench.serving.scheduler.Server``; its questions are ``SimulatedAnswer``s.
+    """A ``specbench.serving.scheduler.Server`` on a simulated clock; its questions are ``SimulatedAnswer``s.
 
     halves: the requests are fed as two forwards in turn, and while the rows of one half are verified the other half
     drafts; else all draft, one after the other, and one forward verifies them.
