@@ -26,7 +26,7 @@ from specbench.report.frames.headline import _describe_modelled_loads, find_head
 from specbench.report.frames.load import Load
 from specbench.report.frames.pairs import find_contest, is_alone
 from specbench.report.frames.reported import Control, find_remarks, read_size
-from specbench.report.page.sections import headlines_html, tables_html
+from specbench.report.page.sections import headlines_html
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scatter import draw_front
 from specbench.report.plots.scene import first_scene, scenes
@@ -34,6 +34,7 @@ from specbench.report.table import FEW
 from specbench.report.tables.pairs import pair_frame, pair_tables
 from specbench.report.tables.summary import build_tables
 from specbench.report.tables.terminal import print_findings, print_page
+from specbench.report.writers import to_html
 from specbench.stats import MIN_CASES
 
 FAST, SAME, SLOW = (8.0, 0.9, 1e-4), (8.0, 0.9, 1e-4), (4.0, 0.05, 4e-2)
@@ -261,7 +262,7 @@ def test_a_figure_of_too_few_cases_is_in_brackets_and_not_the_best(tmp_path):
         assert not any(row[overall].text.startswith("(") for row in tables[0].rows)
         assert any(column == qa for _, column in tables[0].best) is not marked
         assert (FEW in tables[0].meaning) is marked
-        tinted = re.findall(r'<td class="(?:gain|loss)\d">(?:<b>)?\(', tables_html(tables[:1], shaded=True))
+        tinted = re.findall(r'<td class="(?:gain|loss)\d">(?:<b>)?\(', to_html(tables[:1]))
         assert not tinted
         console = Console(file=io.StringIO(), width=200)
         print_findings(findings, console)

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from specbench.report import build_report
 from specbench.report.label import BLANK, Cell, break_lines, format_share
-from specbench.report.table import Table, to_latex, without_blanks
+from specbench.report.table import Table, without_blanks
 from specbench.report.tables.terminal import print_table
+from specbench.report.writers import to_latex
 
 
 def check_latex(text: str) -> None:
@@ -77,7 +78,7 @@ def test_latex_compiles(make_run, tmp_path, layout):
 def test_latex_puts_intervals_and_variants_under_their_figures_and_names():
     rows = ((Cell("pld [max_ngram=3]"), Cell("1.50", "1.41, 1.59")), (Cell("sam"), Cell("1.20")))
     table = Table("overall", "here.", "", ("Method", "Decode tokens/s"), rows, frozenset({(0, 1)}))
-    lines = to_latex(table).splitlines()
+    lines = to_latex([table]).splitlines()
     place = lines.index(r"PLD & \textbf{1.50} \\")
     assert lines[place + 1] == r"{\scriptsize [max\_ngram=3]} & {\scriptsize [1.41, 1.59]} \\"
     assert lines[place + 3] == r"SAM-Decoding & 1.20 \\"
