@@ -85,20 +85,6 @@ def test_latex_puts_intervals_and_variants_under_their_figures_and_names():
     assert r"Method & \shortstack[r]{Decode\\tokens/s} \\" in lines
 
 
-def test_markdown_rows_are_even_and_the_best_is_bold(make_run):
-    directory = make_run(methods={"a|b": (2.0, 0.2, 1e-3), "better": (9.0, 0.8, 1e-4)}, peers=(), per_category=9)
-    build_report([directory], plots=False)
-    text = (directory / "tables/overall.md").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
-    best = next(line for line in lines if line.startswith("| better"))
-    assert best.count("**") == 2 * 5  # MAT, both rates, speedup, acceptance
-    assert not any("**" in line for line in lines if "A/A" in line)
-    assert "60 cases" not in text
-    assert "54 cases, temperature 0." in text
-    assert "95 % bootstrap over cases" in text
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0.0, "0 %"), (1.0, "100 %"), (0.12345, "12.3 %"), (0.99999, "99.9 %"), (1e-6, "0.1 %"), (float("nan"), "–")],
