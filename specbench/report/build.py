@@ -21,11 +21,11 @@ from specbench.report.frames.trials import Tally, Trials, read_passed, read_tria
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
 from specbench.report.plots import SCREEN, check_style
-from specbench.report.table import make_folder, to_csv, write_tables, write_texts
 from specbench.report.tables.detail import audit_tables, quality_tables, served_tables, shards_tables
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_frame
 from specbench.report.tables.summary import caption, write_details, write_summary
+from specbench.report.writers import make_folder, to_csv, write_tables, write_texts
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from specbench.report.frames.facts import Facts, read_parameters, read_settings,
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.label import BLANK, Cell, format_number, format_rate
-from specbench.report.table import KEYS, Table, write_tables
+from specbench.report.table import KEYS, Table
+from specbench.report.writers import write_tables
 
 PACKAGE = Path(__file__).resolve().parents[1]
 COLUMNS = (

@@ -1,14 +1,8 @@
-"""A printed table: declared columns make it from a frame, and ``WRITERS`` turn it into Markdown and LaTeX.
-
-The other two forms are ``page.elements.table_html`` and ``tables.terminal.print_table``.
-"""
+"""A printed table, and how declared columns make it from a frame; ``writers.WRITERS`` has its forms."""
 
 from __future__ import annotations
 
-import html
 import math
-import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +11,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from specbench.names import printable
 from specbench.records.record import CONTROL
-from specbench.records.store import RunError, remove_partials, write_atomically
-from specbench.report.label import BLANK, Cell, display_name, format_interval, format_number, label
+from specbench.report.label import BLANK, Cell, format_interval, format_number, label
 from specbench.stats import MIN_CASES
 
 ROW = ("model", "suite", "method", "variant")  # the columns that name a row of a method
@@ -30,22 +22,6 @@ INTERVALS = f"Intervals: 95 % bootstrap over cases (other prompts of this kind);
 MEANINGS = yaml.safe_load(Path(__file__).with_name("meanings.yaml").read_text(encoding="utf-8"))  # table -> its figures
 Row = Mapping[str, Any]
 Alone = Callable[[str, Row], bool]  # (figure, row of the best) -> whether it differs from all others
-_LATEX = {
-    **{char: f"\\{char}" for char in "&%$#_{}"},
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{"<": r"\textless{}", ">": r"\textgreater{}", BLANK: "--", "\N{MICRO SIGN}": r"\ensuremath{\mu}"},
-    **{"\N{MULTIPLICATION SIGN}": r"\ensuremath{\times}", "\N{PLUS-MINUS SIGN}": r"\ensuremath{\pm}"},
-    **{"\N{NO-BREAK SPACE}": "~"},
-}
-_HEADER_CHARS = 10
-_SMALL_COLUMNS = 9
-_SMALL, _SMALLER = r"\small\setlength{\tabcolsep}{3.5pt}", r"\footnotesize\setlength{\tabcolsep}{2.5pt}"
-# No wider than the line that it is pasted to; without graphicx the width is unchanged.
-_FITTED = r"\ifdefined\resizebox\ifdim\wd0>\linewidth\sbox0{\resizebox{\linewidth}{!}{\usebox0}}\fi\fi\usebox0"
-_PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
-_MUST_SAY = re.compile("(Lossy|Modelled|Time only)[^.:]*")
-_FORMULA = re.compile(r"\s*(?=[-+=@\t\r])(?![-+]?[0-9.]+(e[-+]?[0-9]+)?$)")
-_MARKDOWN = re.compile(r"([\\|*`\[\]])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +30,8 @@ class Table:
 
     where, meaning: the caption's two halves, what was run and what the figures are. rows: one tuple of cells a row, the
     first ``labels`` of them names (left-aligned). best: (row, column) printed bold. spread: Markdown and LaTeX print
-    intervals too (a page always does).
+    intervals too (a page always does). shaded: a page tints figures above 1 in one colour and those below 1 in another,
+    by their logarithm.
     """
 
     name: str
@@ -65,6 +42,7 @@ class Table:
     best: frozenset[tuple[int, int]] = frozenset()
     labels: int = 1
     spread: bool = True
+    shaded: bool = False
 
     @property
     def caption(self) -> str:
@@ -166,126 +144,3 @@ def without_blanks(table: Table) -> Table:
         rows=tuple(tuple(row[column] for column in kept) for row in table.rows),
         best=frozenset((row, kept.index(column)) for row, column in table.best if column in kept),
     )
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder of a report. Raises RunError if it is a link: a report writes into its own folder only."""
-    if folder.is_symlink():
-        raise RunError(f"{folder}: is a link; a report writes into its own folder only: remove it, or give --output")
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_partials(folder)
-
-
-def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write each text under its file name. Returns the files."""
-    make_folder(folder)
-    for name, text in texts.items():
-        write_atomically(folder / name, text)
-    return [folder / name for name in texts]
-
-
-def write_tables(output: Path, name: str, tables: Sequence[Table], **csv: pd.DataFrame) -> list[Path]:
-    """Write tables/<name> in the form of each writer, and frames as csv; nothing without a table. Returns the files."""
-    if not tables:
-        return []
-    texts = {f"{name}.{kind}": write(tables) for kind, write in WRITERS.items()}
-    return write_texts(output / "tables", texts | {f"{file}.csv": to_csv(frame) for file, frame in csv.items()})
-
-
-def to_csv(frame: pd.DataFrame) -> str:
-    """Full figures. A name that a spreadsheet would take for a formula gets an apostrophe in front of it."""
-
-    def cell(value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        return f"'{printable(value)}" if _FORMULA.match(value) else printable(value)
-
-    texts = frame.select_dtypes(exclude="number").columns
-    shown = frame.assign(**{str(name): frame[name].map(cell) for name in texts})
-    return str(shown.rename(columns=cell).to_csv(index=False))
-
-
-def to_markdown(table: Table) -> str:
-    """A GitHub table under its caption."""
-
-    def escape(text: str) -> str:
-        return _MARKDOWN.sub(r"\\\1", html.escape(_one_line(text), quote=False))
-
-    align = [":--" if column < table.labels else "--:" for column in range(len(table.header))]
-    lines = [[escape(name) for name in table.header], align]
-    for index, row in enumerate(table.rows):
-        lines.append([])
-        for column, cell in enumerate(row):
-            text = f"**{escape(cell.text)}**" if (index, column) in table.best else escape(cell.text)
-            lines[-1].append(f"{text} \\[{cell.interval}\\]" if table.spread and cell.interval else text)
-    return "\n".join([escape(table.caption), "", *(f"| {' | '.join(cells)} |" for cells in lines)]) + "\n"
-
-
-def _one_line(text: str) -> str:
-    return printable(text).replace("\n", " ")
-
-
-def to_latex(table: Table) -> str:
-    """A ``table`` environment; needs the packages booktabs and, to fit a line that is too short for it, graphicx.
-
-    The caption has what was run, and what no reader may miss of the meaning. Below a method stands its variant, below a
-    figure its interval, in small; the braces keep a bracket that opens a cell from being read as the optional argument
-    of the row before it.
-    """
-    must = _MUST_SAY.match(table.meaning)
-    caption = f"{table.where} {must[0]}." if must else table.where or table.meaning
-    align = "l" * table.labels + "r" * (len(table.header) - table.labels)
-    lines = [
-        r"\begin{table}[t]",
-        rf"\centering{_SMALL if len(table.header) <= _SMALL_COLUMNS else _SMALLER}",
-        rf"\caption{{{escape_latex(caption)}}}",
-        rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', table.name.lower())}}}",
-        rf"\sbox0{{\begin{{tabular}}{{{align}}}",
-        r"\toprule",
-        _latex_row([_latex_title(name, side) for name, side in zip(table.header, align, strict=True)]),
-        r"\midrule",
-    ]
-    for index, row in enumerate(table.rows):
-        above, below = [], []
-        for column, cell in enumerate(row):
-            text, small = cell.text, f"[{cell.interval}]" if table.spread and cell.interval else ""
-            if column < table.labels:  # 'pld [max_ngram=3]' -> 'PLD', '[max_ngram=3]'
-                method, bracket, variant = cell.text.partition(" [")
-                text, small = display_name(method), f"[{variant}" if bracket else ""
-            text = escape_latex(text)
-            above.append(rf"\textbf{{{text}}}" if (index, column) in table.best else text)
-            below.append(rf"{{\scriptsize {escape_latex(small)}}}" if small else "")
-        lines.append(_latex_row(above))
-        if any(below):
-            lines += [_latex_row(below), r"\addlinespace[2pt]"]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}", _FITTED, r"\end{table}"]) + "\n"
-
-
-def to_notes(tables: Sequence[Table]) -> str:
-    """Returns the meanings of the figures in tables, each once: for a footnote or the text below a table."""
-    notes = dict.fromkeys(escape_latex(table.meaning) for table in tables if table.meaning)
-    return "{\\footnotesize\n" + "\n\n".join(notes) + "\n}\n"
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"
-
-
-def _latex_title(name: str, side: str) -> str:
-    """A column's name on lines that hold its longest word. side: l or r."""
-    filled = textwrap.fill(name, _HEADER_CHARS, break_long_words=False, break_on_hyphens=False)
-    lines = [escape_latex(line) for line in filled.split("\n")]
-    inside = r"\\".join(lines)
-    return lines[0] if len(lines) == 1 else rf"\shortstack[{side}]{{{inside}}}"
-
-
-def escape_latex(text: str) -> str:
-    """Text as LaTeX prints it verbatim in a paragraph."""
-    return "".join(_LATEX.get(char, char) for char in _one_line(text))
-
-
-WRITERS: Mapping[str, Callable[[Sequence[Table]], str]] = {  # ending of a file -> tables one below the other
-    "md": lambda tables: "\n".join(map(to_markdown, tables)),
-    "tex": lambda tables: _PACKAGES + "\n".join(map(to_latex, tables)),
-    "notes.tex": to_notes,
-}

@@ -18,9 +18,8 @@ from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.profile import write_profile
 from specbench.records.record import VANILLA
-from specbench.report import build_report, read_findings
+from specbench.report import read_findings
 from specbench.report.frames.audit import _count_steps
-from specbench.report.tables.detail import audit_tables
 from specbench.types import Draft, Prefill
 
 # Emitted tokens and depths of a chain's steps, by case. Drafting takes 2 ms a level, vanilla's step 10 ms.
@@ -92,15 +91,6 @@ def test_the_oracle_is_never_slower_than_the_run():
     trials = SimpleNamespace(turns=SimpleNamespace(steps=SimpleNamespace(read=lambda *_: iter([step]))))
     sums = _count_steps(trials, {"steps": np.array([1])}, lambda fed, _: np.where(fed > 2, 10.0, 20.0), 0.0)
     assert (sums["oracle_ms"][0], sums["run_ms"][0], sums["vanilla_ms"][0]) == (10.0, 10.0, 40.0)
-
-
-def test_they_are_written_and_folded_into_the_page(run):
-    report = build_report([run], plots=False)
-    text = (report.output / "report.html").read_text("utf-8")
-    assert '<section id="audit">' in text
-    assert all((report.output / f"tables/audit.{kind}").is_file() for kind in ("csv", "md", "tex"))
-    (table,) = audit_tables(report.findings)
-    assert [cell.text for cell in table.rows[0]][1:3] == ["2.00", "3.67"]
 
 
 def test_overlap_is_one_less_total_variation():

@@ -7,9 +7,11 @@ import math
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import specbench
 from specbench import commands
 from specbench.commands import completion, fetch
 from specbench.commands.completion import complete_line
@@ -30,15 +32,30 @@ def test_every_command_has_its_module_and_its_line(capsys):
     assert "did you mean report?" in capsys.readouterr().err
 
 
-def test_what_needs_no_torch_starts_without_it():
-    """Settings, index and completions also without pandas; one fresh process for all of them."""
+LIGHTEST = """if True:
+    import sys, importlib
+    for each in {light!r}: importlib.import_module(each)
+    assert not {{"torch", "transformers", "pandas"}} & {{*sys.modules}}"""
+REPORT = """if True:
+    import sys, importlib
+    from specbench.commands.report import main
+    for each in ("merge", "diff", "compare"): importlib.import_module(f"specbench.commands.{{each}}")
+    heavy = {{"torch", "hydra", "omegaconf", "transformers", "datasets"}}
+    assert main([{run!r}, "--compat", "spec_bench"]) == 0
+    assert not {{"matplotlib", *heavy}} & {{*sys.modules}}
+    assert main([{run!r}, "--no-plots"]) == 0
+    for each in ("catalogue", "heatmaps", "latency"): importlib.import_module(f"specbench.report.plots.{{each}}")
+    assert not heavy & {{*sys.modules}}"""
+
+
+@pytest.mark.parametrize("script", [LIGHTEST, REPORT], ids=["settings", "report"])
+def test_what_needs_no_torch_runs_without_it(make_run, script):
+    """Settings, index and completions also without pandas; the tables of a report without matplotlib."""
+    tokenizer = str(Path(specbench.__file__).parent / "assets/tiny")
+    run = make_run(per_category=1, manifest={"model": {"name": "m", "path": tokenizer}})
     light = ["specbench.runs.composition", *(f"specbench.commands.{each}" for each in LIGHT)]
-    middle = [f"specbench.commands.{name}" for name in ("report", "merge", "diff", "compare")]
-    code = (
-        "import sys, importlib\nfor each in {!r}: importlib.import_module(each)\nassert not {!r} & {{*sys.modules}}\n"
-    )
-    script = code.format(light, {"torch", "transformers", "pandas"}) + code.format(middle, {"torch", "transformers"})
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    code = script.format(light=light, run=str(run))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -11,7 +11,7 @@ from builders.records import failed, record, turn
 from builders.reports import tried
 from specbench.records.record import CONTROL, VANILLA, CaseRecord, TurnRecord
 from specbench.records.store import Run
-from specbench.report import build_report, gather
+from specbench.report import gather, read_findings
 from specbench.report.columns import COLUMNS, OVERALL_COLUMNS, RESULT, Column
 from specbench.report.frames import summary
 from specbench.report.frames.detail import (
@@ -27,7 +27,11 @@ from specbench.report.frames.detail import (
     count_sources,
 )
 from specbench.report.page.page import gallery
-from specbench.report.plots.catalogue import PLOTS, title_of
+from specbench.report.plots.acceptance import draw_accept_lengths, draw_accept_positions
+from specbench.report.plots.bars import draw_sources, draw_time_split
+from specbench.report.plots.canvas import drawing
+from specbench.report.plots.catalogue import PLOTS, draw_plots, title_of
+from specbench.report.plots.scene import first_scene
 from specbench.report.table import KEYS
 from specbench.report.tables import summary as tables
 from specbench.report.tables.summary import build_tables
@@ -107,18 +111,20 @@ def test_plots_hold_one_method_and_many(make_run, count):
                     each.sources = {"$dynamic$": [5, 1], f"a source with quite some name {number % 3}": [3, 2]}
 
     methods = {f"a_rather_long_method_name_{number}": (30.0 * number, 0.7, 1e-3) for number in range(1, count + 1)}
-    report = build_report([make_run(methods=methods, peers=(), per_category=1, edit=edit)])
-    for name in ("time_split", "accept_lengths", "accept_positions", "accept_sources"):
-        assert (report.output / f"plots/{name}.png").is_file()
+    scene = first_scene(read_findings([make_run(methods=methods, peers=(), per_category=1, edit=edit)]))
+    with drawing():
+        for draw in (draw_time_split, draw_accept_lengths, draw_accept_positions, draw_sources):
+            assert draw(scene).axes
 
 
 def test_what_does_not_apply_is_skipped_with_a_reason(make_run, caplog):
-    with caplog.at_level("DEBUG", logger=SKIPPED):
-        report = build_report([make_run(methods={"hf_assisted": (4.0, 0.5, 1e-3)}, per_category=1)])
-    names = {path.stem for path in report.files if path.suffix == ".png"}
+    findings = read_findings([make_run(methods={"hf_assisted": (4.0, 0.5, 1e-3)}, per_category=1, categories=("qa",))])
+    with caplog.at_level("DEBUG", logger=SKIPPED), drawing():
+        names = {name for name, _ in draw_plots(findings)}
     assert {"time_split", "accept_lengths"} <= names
-    assert not {"accept_positions", "accept_sources"} & names
+    assert not {"accept_positions", "accept_sources", "radar"} & names
     assert "no method drafts from more than one source" in caplog.text
+    assert "1 categories, a radar needs 3" in caplog.text
 
 
 def test_a_methods_own_figures_are_summed_and_averaged():

@@ -22,7 +22,7 @@ from specbench.report.exchange.figures import Measured, conditionals, count_valu
 from specbench.report.exchange.formats import FORMATS, Imported, imported_frame, imported_table, read_imported
 from specbench.report.frames.counting import DEFINITIONS, count_all_ways, kept_lengths
 from specbench.report.frames.facts import read_facts
-from specbench.report.table import to_markdown
+from specbench.report.writers import to_markdown
 
 # NVIDIA/Model-Optimizer c170403, examples/specdec_bench/tests/test_speculation_profile.py: histogram of lengths -> the
 # marginal and the conditional rates, and the mean of the steps
@@ -249,8 +249,8 @@ def test_whatever_stands_in_a_file_is_read_or_refused(name):
                 refused += 1
                 continue
             table = imported_table(imported_frame([Imported("f", name, groups)], None))
-            assert "\x1b" not in to_markdown(table)
-            assert "<b>" not in to_markdown(table)
+            assert "\x1b" not in to_markdown([table])
+            assert "<b>" not in to_markdown([table])
     assert refused > 20
 
 

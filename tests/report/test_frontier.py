@@ -10,7 +10,7 @@ from builders.profiles import FIT
 from builders.records import record, turn
 from specbench.profile import write_profile
 from specbench.records.record import VANILLA
-from specbench.report import build_report, read_findings
+from specbench.report import read_findings
 from specbench.report.frames.sweep import find_undominated
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scatter import draw_front, draw_frontier, find_dots, find_gains
@@ -89,16 +89,6 @@ def test_without_times_the_prediction_is_drawn_and_said_to_be_one(make_run, tmp_
     message = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
     assert "modelled" in message
     assert scene.profile.split(",")[0] in message
-
-
-def test_every_report_of_a_timed_run_has_it(built):
-    assert (built.output / "plots/speedup_against_mat.png").is_file()
-    assert 'alt="Speedup against mean accepted tokens"' in (built.output / "report.html").read_text(encoding="utf-8")
-
-
-def test_a_run_that_emitted_nothing_more_has_none(make_run):
-    report = build_report([make_run(methods={}, peers=(), per_category=1)])
-    assert not any("speedup_against_mat" in path.name for path in report.files)
 
 
 COORDINATE = st.integers(1, 9).map(float)

@@ -12,7 +12,7 @@ from builders.records import record, turn
 from builders.reports import tried
 from specbench.records.record import VANILLA
 from specbench.records.store import Run
-from specbench.report import build_report, gather, read_findings
+from specbench.report import gather, read_findings
 from specbench.report.frames.detail import CACHED, DETAILS, count_growth
 from specbench.report.plots.acceptance import average_windows, choose_window, draw_growth, keep_growing
 from specbench.report.plots.canvas import drawing
@@ -132,14 +132,3 @@ def test_a_line_a_run_in_the_colour_of_its_method(tmp_path):
         looks["ssd", f"run={name}"].colour for name in ("first", "second", "shuffled")
     ]
     assert min(lines[1].get_xdata()) > 1800
-
-
-def test_plot_and_table_are_written(make_run):
-    run = make_run(methods={"ssd": (4.0, 0.5, 1e-3)}, peers=(), per_category=3, edit=remember())
-    report = build_report([run])
-    assert (report.output / "plots/growth.png").is_file()
-    frame = pd.read_csv(report.output / "tables/growth.csv")
-    assert frame[CACHED].tolist() == sorted(frame[CACHED])
-    assert frame["emitted"].sum() / frame["steps"].sum() == pytest.approx(
-        report.summary.query("category == 'overall' and method == 'ssd'")["mat"].iloc[0]
-    )

@@ -23,17 +23,18 @@ from specbench.records.store import RunError, read_run
 from specbench.report import build_report, explain, gather, rank, read_findings
 from specbench.report.frames.findings import FACTORS, MEASURED, MODELLED
 from specbench.report.frames.headline import _describe_modelled_loads, find_headlines
-from specbench.report.frames.load import Load
+from specbench.report.frames.load import Load, model_load
 from specbench.report.frames.pairs import find_contest, is_alone
 from specbench.report.frames.reported import Control, find_remarks, read_size
-from specbench.report.page.sections import headlines_html, tables_html
+from specbench.report.page.sections import headlines_html
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scatter import draw_front
 from specbench.report.plots.scene import first_scene, scenes
 from specbench.report.table import FEW
 from specbench.report.tables.pairs import pair_frame, pair_tables
 from specbench.report.tables.summary import build_tables
-from specbench.report.tables.terminal import print_findings, print_page
+from specbench.report.tables.terminal import print_findings
+from specbench.report.writers import to_html
 from specbench.stats import MIN_CASES
 
 FAST, SAME, SLOW = (8.0, 0.9, 1e-4), (8.0, 0.9, 1e-4), (4.0, 0.05, 4e-2)
@@ -121,32 +122,6 @@ def test_pairs_are_over_the_cases_of_both_and_bars_shares_of_the_width(tmp_path)
     assert "style=" not in html
 
 
-def test_a_sweep_names_the_best_setting_and_its_neighbours(tmp_path):
-    def varied(number):
-        def edit(manifest, records):
-            manifest["methods"]["pld"]["parameters"] = {"n": number, "k": 1}
-
-        return edit
-
-    drafts = {1: (1.0, 0.5, 1e-4), 2: (8.0, 0.9, 1e-4), 3: (2.0, 0.3, 1e-4), 4: (2.0, 0.1, 1e-4)}
-    runs = [
-        build_run(tmp_path / str(number), {"pld": each}, peers=(), per_category=2, edit=varied(number))
-        for number, each in drafts.items()
-    ]
-    text = (build_report(runs, tmp_path / "out", plots=False).output / "report.html").read_text(encoding="utf-8")
-    section = text[text.index('id="best-settings"') :]
-    names = re.findall(r'<td class="name">(.*?)</td>', section[: section.index("</table>")])
-    assert names == ["best: pld [n=2]", "pld: n=1", "pld: n=3"]
-
-
-def test_the_definitions_are_of_the_words_on_the_page(tmp_path):
-    build_report([build_run(tmp_path / "run", {"a": FAST}, peers=(), per_category=1)], plots=False)
-    text = (tmp_path / "run/report.html").read_text(encoding="utf-8")
-    words = re.findall("<dt>(.*?)</dt>", text[text.index('id="what-each-number-means"') :])
-    assert {"MAT", "Speedup", "A/A control", "Staircase"} <= set(words)
-    assert not {"Joules per token", "Speedup (time only)", "Efficiency"} & set(words)
-
-
 @pytest.mark.skipif(find_browser() is None or os.name != "posix", reason="no Chromium to open the page in")
 def test_sentence_and_first_picture_are_above_the_fold(tmp_path):
     directory = build_run(
@@ -177,20 +152,6 @@ def test_sentence_and_first_picture_are_above_the_fold(tmp_path):
         assert browser.troubles == []
     finally:
         browser.close()
-
-
-def test_a_terminal_says_it_first_and_sorts(tmp_path, capsys):
-    report = build_report([build_run(tmp_path / "run", {"b": SLOW, "a": FAST}, peers=(), per_category=3)], plots=False)
-    print_findings(report.findings)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1:3] == ["tiny on mini, temperature 0", lines[2]]
-    assert lines[2].startswith("a is fastest: ")
-    names = [line.split()[0] for line in lines if line.strip()]
-    assert names.index("vanilla") < names.index("a", 3) < names.index("b")
-    pairs = [line.split()[:2] for line in lines if {"speedup", "MAT"} & set(line.split()[:2])]
-    assert pairs[-4:] == [["a", "speedup"], ["MAT", pairs[-3][1]], ["b", "speedup"], ["MAT", pairs[-1][1]]]
-    print_page(report.output)
-    assert capsys.readouterr().out == f"open {report.output / 'report.html'}\n"
 
 
 def test_a_run_that_is_not_paired_says_so(tmp_path):
@@ -261,7 +222,7 @@ def test_a_figure_of_too_few_cases_is_in_brackets_and_not_the_best(tmp_path):
         assert not any(row[overall].text.startswith("(") for row in tables[0].rows)
         assert any(column == qa for _, column in tables[0].best) is not marked
         assert (FEW in tables[0].meaning) is marked
-        tinted = re.findall(r'<td class="(?:gain|loss)\d">(?:<b>)?\(', tables_html(tables[:1], shaded=True))
+        tinted = re.findall(r'<td class="(?:gain|loss)\d">(?:<b>)?\(', to_html(tables[:1]))
         assert not tinted
         console = Console(file=io.StringIO(), width=200)
         print_findings(findings, console)
@@ -339,20 +300,6 @@ def test_a_run_without_a_finished_case_has_no_scene(make_run):
         first_scene(read_findings([make_run(per_category=0)]))
 
 
-def test_a_profile_brings_its_curve_and_the_crossover(make_run, built, tmp_path):
-    """Into every report that has one, a plot a model; none without."""
-    options = {"methods": METHODS, "peers": ("hf_assisted",), "per_category": 2}
-    big = {"model": {"name": "big", "dtype": "float16", "device": "cuda"}}
-    runs = [make_run("one", **options), make_run("two", manifest=big, **options)]
-    report = build_report(runs, profile=write_profile(FIT, tmp_path))
-    names = {path.name for path in report.files}
-    kinds = {f"{kind}-{model}-mini.png" for kind in ("crossover",) for model in ("tiny", "big")}
-    assert kinds | {"crossover.csv"} <= names
-    assert 'id="under-load"' in (report.output / "report.html").read_text(encoding="utf-8")
-    assert not any(path.name.startswith("crossover") for path in built.files)
-
-
 def test_a_profile_without_a_step_to_price_changes_nothing(make_run, tmp_path):
-    report = build_report([make_run(per_category=0)], profile=write_profile(FIT, tmp_path))
-    assert report.load is None
-    assert not any(path.suffix == ".png" for path in report.files)
+    findings = read_findings([make_run(per_category=0)], write_profile(FIT, tmp_path))
+    assert model_load(findings) is None

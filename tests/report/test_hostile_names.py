@@ -17,7 +17,8 @@ from specbench.names import file_name, printable
 from specbench.report import build_report
 from specbench.report.label import Cell
 from specbench.report.plots.scene import slug
-from specbench.report.table import Table, to_csv, to_latex, to_markdown
+from specbench.report.table import Table
+from specbench.report.writers import to_csv, to_latex, to_markdown
 
 MARKUP = "</script><img src=x onerror=alert(1)>"
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\u202eevil"
@@ -159,9 +160,9 @@ def test_csv_names_are_no_formulas_and_figures_stay():
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_tables_to_paste_keep_one_line_a_row(name):
     table, usual = (Table(it, it, it, (it, "x"), ((Cell(it), Cell("1")),), frozenset()) for it in (name, "d"))
-    markdown, latex = to_markdown(table), to_latex(table)
+    markdown, latex = to_markdown([table]), to_latex([table])
     assert len(markdown.splitlines()) == 5
-    assert latex.count("\n") == to_latex(usual).count("\n")
+    assert latex.count("\n") == to_latex([usual]).count("\n")
     for text in (markdown, latex):
         assert printable(text) == text
         assert "<img" not in markdown

@@ -43,7 +43,8 @@ from specbench.report.plots.catalogue import draw_plots
 from specbench.report.plots.heatmaps import draw_heatmap
 from specbench.report.plots.latency import draw_latency, draw_rows
 from specbench.report.plots.scene import DPI, HATCHES, scenes, style_of
-from specbench.report.table import Table, to_latex, to_notes
+from specbench.report.table import Table
+from specbench.report.writers import to_latex, to_notes
 
 LEAST_PT = 6
 METHODS = {f"method_{place}": (2.0 + place, 0.3 + 0.03 * place, 1e-3) for place in range(9)}
@@ -212,7 +213,7 @@ def test_names_and_captions_of_a_paper():
         ("Modelled, decode steps only. Measured: without prefills.", "tiny on mini. Modelled, decode steps only."),
     ):
         table = Table("t", "tiny on mini.", meaning, ("Method",), (), frozenset())
-        assert f"\\caption{{{short}}}" in to_latex(table)
+        assert f"\\caption{{{short}}}" in to_latex([table])
         assert meaning.replace("%", r"\%") in to_notes([table])
 
 

@@ -60,12 +60,6 @@ def test_a_lossy_method_loses_points_and_quality_stands_beside_speed(report):
     assert (report.output / "tables/quality.csv").is_file()
 
 
-def test_a_run_without_references_has_no_such_table(make_run):
-    run = make_run(per_category=1)
-    assert read_findings([run]).detail["quality"].empty
-    assert not (build_report([run], plots=False).output / "tables/quality.csv").exists()
-
-
 def test_a_record_says_it_only_where_it_was_checked():
     plain, checked = record("pld", "a", [turn([1])]), record("pld", "a", [turn([1])], correct=False)
     assert "correct" not in json.loads(plain.to_json())

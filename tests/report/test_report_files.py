@@ -2,8 +2,6 @@
 
 import cProfile
 import io
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,32 +10,14 @@ import pytest
 from report.conftest import fail
 from rich.console import Console
 
-from specbench.records.record import CONTROL, VANILLA, Lossless
+from specbench.records.record import Lossless
 from specbench.report import build_report, print_findings
 from specbench.report.columns import COLUMNS
-from specbench.report.frames import detail
-from specbench.report.plots import bars, catalogue
+from specbench.report.plots import bars
 from specbench.report.plots.bars import draw_radar
-from specbench.report.plots.scene import scenes, slug
+from specbench.report.plots.scene import scenes
 from specbench.report.tables import terminal
 
-SKIPPED = "specbench.report.plots.catalogue"  # the log that says why a plot is left out
-TABLES = {
-    f"tables/{name}.{kind}"
-    for name in ("overall", "speedup_by_category", "mat_by_category", "audit")
-    for kind in ("md", "csv", "tex", "notes.tex")
-}
-DETAILS = {"tables/pairs.csv"} | {f"tables/{name}.csv" for name in (detail.TIME_SPLIT, *detail.DETAILS)}
-# Plots that this run has; one that the list gains may come with it.
-PLOTS = {
-    f"plots/{name}.{kind}"
-    for name in (
-        *("speedup", "mat", "speedup_by_category", "mat_by_category", "speedup_against_mat", "mat_against_fed"),
-        *("radar", "time_split", "accept_lengths", "accept_positions", "by_length"),
-    )
-    for kind in ("png", "pdf")
-}
-LISTED = {f"plots/{plot.name}.{kind}" for plot in catalogue.PLOTS for kind in ("png", "pdf")}
 EVIL = "<script>alert(1)</script> & <img src=x onerror=alert(2)>"
 VOID = {"meta", "img", "wbr"}
 
@@ -88,15 +68,10 @@ def hurt(manifest, records):
             record.lossless = Lossless(False, [0, 0], 40, 1, 3, 0.75)
 
 
-def test_all_files_appear_and_the_page_holds_everything_itself(built):
-    directory = built.output
-    found = {str(path.relative_to(directory)) for path in built.files}
-    others = {"summary.csv", "report.html"} | TABLES | DETAILS
-    assert found - LISTED == others
-    assert found - others >= PLOTS
+def test_files_are_whole_and_the_page_holds_everything_itself(built):
     assert all(path.stat().st_size > 40 for path in built.files)
-    assert not list(directory.rglob("*.partial"))
-    frame = pd.read_csv(directory / "summary.csv")
+    assert not list(built.output.rglob("*.partial"))
+    frame = pd.read_csv(built.output / "summary.csv")
     assert tuple(frame.columns) == COLUMNS
     assert len(frame) == 7 * 5
     for path in (built.output / "plots").iterdir():
@@ -130,74 +105,6 @@ def test_page_escapes_what_a_run_recorded_and_has_its_verdicts(make_run):
     assert "pld 1 of 12" in text
 
 
-def test_lossy_methods_have_a_table_of_their_own(make_run):
-    def edit(manifest, records):
-        manifest["methods"]["medusa"]["lossless"] = False
-
-    directory = make_run(methods={"pld": (4.0, 0.3, 1e-3), "medusa": (9.0, 0.9, 1e-4)}, peers=(), edit=edit)
-    report = build_report([directory], plots=False)
-    first, second = (directory / "tables/overall.md").read_text(encoding="utf-8").split("Lossy methods")
-    assert "medusa" not in first
-    assert "pld" in first
-    assert "medusa" in second
-    wide = pd.read_csv(directory / "tables/speedup_by_category.csv").set_index("method")
-    assert wide["lossy"].to_dict() == {VANILLA: False, CONTROL: False, "pld": False, "medusa": True}
-    assert "lossy methods" in printed(report)
-
-
-def test_several_runs_and_several_models(make_run):
-    options = {"per_category": 2, "methods": {"pld": (4.0, 0.3, 1e-3)}, "peers": ()}
-    runs = [make_run("sweep/0", **options), make_run("sweep/1", seed=1, **options)]
-    report = build_report(runs)
-    assert report.output == runs[0].parent / "report"
-    assert set(report.summary[report.summary["method"] == "pld"]["variant"]) == {"run=0", "run=1"}
-    assert (report.output / "plots/radar.png").is_file()
-    assert "pld [run=1]" in printed(report)
-    big = {"model": {"name": "big/model 7b", "dtype": "float16", "device": "cuda"}}
-    report = build_report([make_run("one", **options), make_run("two", manifest=big, **options)])
-    names = {path.name for path in report.files}
-    assert {"speedup-tiny-mini.png", f"speedup-{slug('big/model 7b')}-mini.png"} <= names
-    assert "Model" in (report.output / "tables/overall.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("methods", [{}, {"pld": (4.0, 0.3, 1e-3)}])
-def test_a_single_category_skips_the_radar(make_run, caplog, methods):
-    directory = make_run(methods=methods, peers=(), categories=("qa",), per_category=3)
-    with caplog.at_level("DEBUG", logger=SKIPPED):
-        report = build_report([directory])
-    assert not any("radar" in path.name for path in report.files)
-    assert "plot radar" in caplog.text
-    assert any(path.suffix == ".png" for path in report.files) == bool(methods)
-
-
-def test_a_run_without_records_still_reports(make_run):
-    directory = make_run(per_category=0)
-    report = build_report([directory])
-    outline(directory / "report.html")
-    assert "no records" in printed(report)
-    text = (directory / "report.html").read_text(encoding="utf-8")
-    assert "<table" not in text
-    assert "no case has finished" in text
-    assert "no case failed" not in text
-
-
-def test_a_run_where_everything_failed_still_reports(make_run):
-    def edit(manifest, records):
-        for record in records:
-            fail(record, "no")
-
-    directory = make_run(per_category=2, edit=edit)
-    report = build_report([directory])
-    outline(directory / "report.html")
-    assert "12/12" in printed(report)
-
-    def edit(manifest, records):
-        for record in records:
-            fail(record, "no")
-
-    assert "multi-turn" not in printed(build_report([make_run(per_category=1, edit=edit)], plots=False))
-
-
 @pytest.mark.parametrize("count", [1, 12])
 def test_terminal_fits_a_hundred_columns(make_run, count):
     methods = {f"a_rather_long_method_name_{number}": (4.0, 0.3, 1e-3) for number in range(count)}
@@ -210,34 +117,13 @@ def test_terminal_fits_a_hundred_columns(make_run, count):
     assert "…" not in text
 
 
-def test_terminal_shows_blanks_and_warnings(make_run):
-    text = printed(build_report([make_run(per_category=2, control=False, edit=hurt)], plots=False))
-    vanilla = next(line for line in text.splitlines() if line.split()[:1] == [VANILLA])
-    assert "–" in vanilla
-    assert "1/12" in text
-    assert "! token_recycling: 3 ids" in text
-    assert "the A/A control has no finished case" in text
-
-
-def test_report_needs_neither_torch_nor_hydra(built, tmp_path):
-    code = (
-        "import sys; from specbench.commands.report import main; "
-        "from specbench.report.plots import canvas; canvas.FORMATS = ('png',); "
-        f"assert main([{str(built.output)!r}, '--output', {str(tmp_path)!r}]) == 0; "
-        "heavy = {'torch', 'hydra', 'omegaconf', 'transformers', 'datasets'} & set(sys.modules); "
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_no_figure_is_cut_short(make_run):
     """Whatever a width leaves for the last column."""
     methods = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4)}
     categories = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag", "code")
     run = make_run(methods=methods, peers=(), categories=categories, per_category=2)
     report = build_report([run], plots=False)
-    for width in range(80, 121):
+    for width in range(80, 121, 3):
         text = printed(report, width)
         assert max(map(len, text.splitlines())) <= width
         assert "…" not in text, width

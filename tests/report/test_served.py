@@ -14,11 +14,13 @@ from report.conftest import write_run
 from builders.records import failed, record, turn
 from specbench.records.record import CONTROL, VANILLA, CaseRecord
 from specbench.records.store import Run
-from specbench.report import build_report
+from specbench.report import read_findings
 from specbench.report.frames.findings import gather
 from specbench.report.frames.headline import find_headlines
 from specbench.report.frames.served import fewest
+from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scene import scenes
+from specbench.report.plots.served import draw_load_speedup, draw_served
 
 SLO = {"ttft_ms": 600.0, "tpot_ms": None}
 
@@ -133,16 +135,17 @@ def test_a_percentile_of_too_few_requests_is_blank(rows, make_manifest):
 def test_a_line_a_method_over_the_loads(make_manifest, tmp_path):
     runs = [run_of(make_manifest, count) for count in (2, 4)]
     folders = [write_run(tmp_path / str(run.directory), run.manifest, run.records) for run in runs]
-    report = build_report(folders, tmp_path / "out")
-    frame = report.findings.detail["load"]
+    findings = read_findings(folders)
+    frame = findings.detail["load"]
     assert frame[["requests", "method", "variant"]].values.tolist() == [
         [count, method, ""] for count in (2, 4) for method in (VANILLA, "pld")
     ]
-    assert {"load.png", "load_speedup.png"} <= {path.name for path in report.files}
-    (scene,) = scenes(report.findings)  # of the least load, but for the plots over loads
+    (scene,) = scenes(findings)  # of the least load, but for the plots over loads
     assert [series.name for series in scene.series] == ["pld [load.requests=2]"]
     assert set(scene.detail["load"]["requests"]) == {2, 4}
     assert set(scene.detail["accept_lengths"]["variant"]) == {"load.requests=2"}
     assert ("2 requests at once" in scene.where, "several loads" in scene.everywhere) == (True, True)
-    assert "4 requests at once" in (tmp_path / "out" / "report.html").read_text()
-    assert "At once" in (tmp_path / "out" / "tables" / "load.md").read_text()
+    with drawing():
+        for draw in (draw_served, draw_load_speedup):
+            (legend,) = draw(scene).legends
+            assert "pld" in [text.get_text() for text in legend.get_texts()]

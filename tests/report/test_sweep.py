@@ -8,7 +8,7 @@ from builders.profiles import FIT
 from specbench.commands.report import main
 from specbench.profile import write_profile
 from specbench.records.store import RunError
-from specbench.report import build_report, read_findings
+from specbench.report import read_findings
 from specbench.report.frames.sweep import Heatmap, asked_grids, best_settings, default_grids
 
 PAIRS = [(leader, follower) for leader in (1, 2, 10) for follower in (None, 3, 20) if (leader, follower) != (2, 3)]
@@ -131,11 +131,6 @@ def test_command_draws_them(tmp_path, capsys):
     assert main([str(tmp_path / "sweep"), "--heatmap", "mat", "a", "b"]) == 2
     assert "expected two of: cacheback.a_long_parameter_name, cacheback.leader" in capsys.readouterr().err
     assert main([str(tmp_path / "sweep"), *asked, "--no-plots"]) == 2
-
-
-def test_one_run_has_no_heatmap(make_run):
-    report = build_report([make_run(per_category=1)])
-    assert not any("heatmap" in path.name for path in report.files)
 
 
 def test_a_load_is_no_setting_so_each_has_its_best(tmp_path):

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from specbench.report import build_report
 from specbench.report.label import BLANK, Cell, break_lines, format_share
-from specbench.report.table import Table, to_latex, without_blanks
+from specbench.report.table import Table, without_blanks
 from specbench.report.tables.terminal import print_table
+from specbench.report.writers import to_latex
 
 
 def check_latex(text: str) -> None:
@@ -77,25 +78,11 @@ def test_latex_compiles(make_run, tmp_path, layout):
 def test_latex_puts_intervals_and_variants_under_their_figures_and_names():
     rows = ((Cell("pld [max_ngram=3]"), Cell("1.50", "1.41, 1.59")), (Cell("sam"), Cell("1.20")))
     table = Table("overall", "here.", "", ("Method", "Decode tokens/s"), rows, frozenset({(0, 1)}))
-    lines = to_latex(table).splitlines()
+    lines = to_latex([table]).splitlines()
     place = lines.index(r"PLD & \textbf{1.50} \\")
     assert lines[place + 1] == r"{\scriptsize [max\_ngram=3]} & {\scriptsize [1.41, 1.59]} \\"
     assert lines[place + 3] == r"SAM-Decoding & 1.20 \\"
     assert r"Method & \shortstack[r]{Decode\\tokens/s} \\" in lines
-
-
-def test_markdown_rows_are_even_and_the_best_is_bold(make_run):
-    directory = make_run(methods={"a|b": (2.0, 0.2, 1e-3), "better": (9.0, 0.8, 1e-4)}, peers=(), per_category=9)
-    build_report([directory], plots=False)
-    text = (directory / "tables/overall.md").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
-    best = next(line for line in lines if line.startswith("| better"))
-    assert best.count("**") == 2 * 5  # MAT, both rates, speedup, acceptance
-    assert not any("**" in line for line in lines if "A/A" in line)
-    assert "60 cases" not in text
-    assert "54 cases, temperature 0." in text
-    assert "95 % bootstrap over cases" in text
 
 
 @pytest.mark.parametrize(

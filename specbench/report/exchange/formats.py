@@ -18,9 +18,10 @@ from specbench.report.exchange import nvidia, servers
 from specbench.report.exchange.figures import Figures, Measured
 from specbench.report.frames.findings import Findings
 from specbench.report.label import Cell, format_count, format_number, format_rate, format_share
-from specbench.report.table import Table, to_csv, to_markdown, without_blanks, write_texts
+from specbench.report.table import Table, without_blanks
 from specbench.report.tables.terminal import open_console, print_table
 from specbench.report.tokenizer import find_tokenizer, read_tokenizer
+from specbench.report.writers import to_csv, to_markdown, write_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,5 +212,5 @@ def show_imported(paths: Sequence[Path], findings: Findings | None, output: Path
     table = imported_table(frame)
     print_table(table, open_console())
     if output:
-        texts = {f"{NAME}.csv": to_csv(frame), f"{NAME}.md": to_markdown(table)}
+        texts = {f"{NAME}.csv": to_csv(frame), f"{NAME}.md": to_markdown([table])}
         print("\n".join(map(str, write_texts(output / "tables", texts))))

@@ -32,9 +32,10 @@ from specbench.report.frames.facts import TIME_ONLY, Facts
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.summary import category_order
 from specbench.report.label import BLANK, Cell, format_count, format_number, format_rate, label
-from specbench.report.table import KEYS, Table, to_csv, to_markdown, without_blanks, write_texts
+from specbench.report.table import KEYS, Table, without_blanks
 from specbench.report.tables.summary import caption
 from specbench.report.tokenizer import find_tokenizer, read_counter
+from specbench.report.writers import to_csv, to_markdown, write_texts
 
 _BLANK = float("nan")
 Score = dict[str, float]  # one method on one task, as Spec-Bench counts
@@ -303,5 +304,5 @@ def files_table(frame: pd.DataFrame, baseline: Path) -> Table:
 
 def write_compat(frame: pd.DataFrame, table: Table, output: Path) -> list[Path]:
     """tables/compat_spec_bench.csv, unrounded, and .md. Returns the files."""
-    texts = {f"{NAME}.csv": to_csv(frame), f"{NAME}.md": to_markdown(table)}
+    texts = {f"{NAME}.csv": to_csv(frame), f"{NAME}.md": to_markdown([table])}
     return write_texts(output / "tables", texts)

@@ -24,15 +24,13 @@ from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines
 from specbench.report.frames.load import Load
 from specbench.report.label import format_share, label
+from specbench.report.page.parts import part, templates
 from specbench.report.page.sections import (
     environment,
     failures,
     headlines_html,
     leaderboard,
     lossless_section,
-    part,
-    tables_html,
-    templates,
     why_section,
 )
 from specbench.report.page.tokens import sample_cases, token_section
@@ -41,6 +39,7 @@ from specbench.report.tables import detail as tables_of
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_tables, settings_tables
 from specbench.report.tables.summary import DEFINITIONS, build_tables, caption, steps_table
+from specbench.report.writers import to_html
 
 _HERE = Path(__file__).resolve().parent
 _SCRIPTS = ("tables.js", "tokens.js", "tree.js", "panes.js")  # in one scope, in this order
@@ -127,22 +126,22 @@ def _sections(
         "Verdicts": verdicts,
         "Warnings": warnings,
         "Why": why_section(findings),
-        **{_HEADINGS[name]: tables_html(tables[name], shaded=True) for name in _HEADINGS if name in tables},
-        "Under load": tables_html([*tables_of.served_tables(detail[LOADED]), *crossover]),
+        **{_HEADINGS[name]: to_html(tables[name]) for name in _HEADINGS if name in tables},
+        "Under load": to_html([*tables_of.served_tables(detail[LOADED]), *crossover]),
         "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else Markup(""),
-        "Answers": tables_html(tables_of.quality_tables(findings)),
-        "Time only": tables_html([] if unranked.empty else timed),
-        "Method against method": tables_html(pair_tables(findings, headlines)),
-        "Best settings": tables_html(settings_tables(findings, headlines)),
-        "Thinking": tables_html(tables_of.thinking_tables(detail["thinking"])),
-        "Along the context": tables_html(tables_of.lengths_tables(detail["by_length"])),
+        "Answers": to_html(tables_of.quality_tables(findings)),
+        "Time only": to_html([] if unranked.empty else timed),
+        "Method against method": to_html(pair_tables(findings, headlines)),
+        "Best settings": to_html(settings_tables(findings, headlines)),
+        "Thinking": to_html(tables_of.thinking_tables(detail["thinking"])),
+        "Along the context": to_html(tables_of.lengths_tables(detail["by_length"])),
         "Plots": pictures,
         "Token by token": token_section(sample_cases(findings)),
-        "Waiting": tables_html([tables_of.tails_table(tails, "")] if len(tails) else []),
-        "A mean step": tables_html([steps_table(findings.summary)]),
-        "Audit": tables_html(tables_of.audit_tables(findings)),
-        "Acceptance by other definitions": tables_html(tables_of.count_tables(detail["accept_definitions"])),
-        "Shards": tables_html(tables_of.shards_tables(findings)),
+        "Waiting": to_html([tables_of.tails_table(tails, "")] if len(tails) else []),
+        "A mean step": to_html([steps_table(findings.summary)]),
+        "Audit": to_html(tables_of.audit_tables(findings)),
+        "Acceptance by other definitions": to_html(tables_of.count_tables(detail["accept_definitions"])),
+        "Shards": to_html(tables_of.shards_tables(findings)),
         "Lossless": lossless_section(findings),
         "Errors": failures(findings),
         "Environment": environment(findings),

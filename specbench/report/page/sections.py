@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from specbench.measure.identity import hide_identity
-from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
 from specbench.report.columns import OVERALL_COLUMNS
 from specbench.report.frames.cases import category_order
@@ -28,11 +22,12 @@ from specbench.report.frames.headline import Headline, name_of
 from specbench.report.frames.pairs import Contest, is_alone
 from specbench.report.frames.summary import drop_repeated_rows, with_drafting
 from specbench.report.label import BLANK, Cell, format_interval, format_number, format_share, label
+from specbench.report.page.parts import part
 from specbench.report.table import MEANINGS, Heading, Row, Table, method_table
 from specbench.report.tables.summary import meaning, split_lossy
+from specbench.report.writers import to_html
 
 MAX_ROWS = 100  # a page stays readable; records.jsonl has all of them
-_TINTS = 4  # shades of a table's figures in each direction
 _MOST_BARS, _MOST_HEADLINES = 12, 3  # further ones are folded
 _TITLES = {
     "speedup": "Speedup over vanilla",
@@ -57,52 +52,6 @@ _MANIFEST = (
     *("specbench", "created", "config_hash", "model", "suite", "trace", "rounds", "temperature", "git", "versions"),
     "machine",
 )
-
-
-@cache
-def templates() -> Environment:
-    """The templates of a page. Every text that they print is escaped, and characters that hide or steer are visible."""
-    folder = FileSystemLoader(Path(__file__).with_name("templates"))
-    found = Environment(
-        loader=folder,
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=lambda value: printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
-    )
-    found.filters |= {
-        "breakable": lambda text: Markup(re.sub("[,_]", r"\g<0><wbr>", html.escape(printable(text)))),
-        "percent": lambda value: f"{value:.2f}%",
-        "slug": lambda title: title.lower().replace(" ", "-"),
-    }
-    found.globals["zip"] = lambda *columns: zip(*columns, strict=True)
-    return found
-
-
-def part(name: str, *values: Any) -> Markup:
-    """The HTML of a macro of ``parts.html.j2``."""
-    return Markup(getattr(templates().get_template("parts.html.j2").module, name)(*values).strip() + "\n")
-
-
-def tables_html(tables: Iterable[Table], shaded: bool = False) -> Markup:
-    """Tables one below the other, each under the meaning of its figures.
-
-    Args:
-        tables: What was run is in the page's head, not above each table.
-        shaded: Figures above 1 are tinted in one colour, those below 1 in another, by their logarithm.
-    """
-    return Markup("").join(part("table", table, _tints(table) if shaded else {}) for table in tables)
-
-
-def _tints(table: Table) -> dict[str, str]:
-    """Printed figure -> its class: gain1 to gain4 above 1, loss1 to loss4 below 1; none for a figure in brackets."""
-    figures = [cell.text for row in table.rows for cell in row[table.labels :]]
-    logs = {text: math.log(float(text)) for text in figures if text[:1].isdigit() and float(text) > 0}
-    widest = max(map(abs, logs.values()), default=0.0)
-    levels = {text: round(_TINTS * value / widest) for text, value in logs.items() if widest}
-    return {text: f"{'gain' if level > 0 else 'loss'}{abs(level)}" for text, level in levels.items() if level}
 
 
 def headlines_html(headlines: Sequence[Headline]) -> Markup:
@@ -244,7 +193,7 @@ def lossless_section(findings: Findings) -> Markup:
     )
     remark = "Turns and tokens are counted from 0."
     listed = Table("differences", "", remark, _DIFFERENCES_HEADER, cells, labels=2)
-    return tables_html([verdicts]) + part("differences", len(differ), len(others), _cut(len(differ)), listed)
+    return to_html([verdicts]) + part("differences", len(differ), len(others), _cut(len(differ)), listed)
 
 
 def _find_judged(findings: Findings) -> pd.DataFrame:

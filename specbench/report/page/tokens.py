@@ -23,7 +23,7 @@ from specbench.report.frames.findings import Findings
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.trials import Columns, Values
 from specbench.report.label import label
-from specbench.report.page.sections import part
+from specbench.report.page.parts import part
 from specbench.report.tokenizer import UNKNOWN, spell_ids, write_pieces
 
 MOST_CASES = 12

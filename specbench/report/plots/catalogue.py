@@ -22,7 +22,7 @@ from specbench.report.plots.canvas import drawing, save_all
 from specbench.report.plots.scatter import draw_front, draw_frontier
 from specbench.report.plots.scene import Scene, scenes
 from specbench.report.plots.served import draw_crossover, draw_load_speedup, draw_served
-from specbench.report.table import make_folder
+from specbench.report.writers import make_folder
 
 LOG = logging.getLogger(__name__)
 

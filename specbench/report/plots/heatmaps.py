@@ -27,7 +27,7 @@ from specbench.report.label import (
 from specbench.report.plots import SCREEN
 from specbench.report.plots.canvas import drawing, finish, fit, make_sheet, plain, save_all
 from specbench.report.plots.scene import slug
-from specbench.report.table import to_csv, write_texts
+from specbench.report.writers import to_csv, write_texts
 
 _MAP = "cividis"  # one that colour-blind readers see as others do (Nunez, Anderton and Renslow 2018)
 _CELL_INCH = (0.72, 0.46)

@@ -13,7 +13,8 @@ from specbench.report.columns import COLUMN
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import FEW, LABELLED, MOST, Load
 from specbench.report.label import Cell
-from specbench.report.table import MEANINGS, ROW, Heading, Table, method_table, to_markdown, widen
+from specbench.report.table import MEANINGS, ROW, Heading, Table, method_table, widen
+from specbench.report.writers import to_markdown
 
 _COLUMNS = (
     COLUMN["mat"],
@@ -63,7 +64,7 @@ def crossover_table(found: Load) -> Table:
 
 def format_latency(profile: Profile) -> str:
     """The table of a measured profile, and below it its ceilings, host time, share of the bound and A/A control."""
-    return to_markdown(latency_table(profile)) + "\n" + "\n".join(_verdicts(profile))
+    return to_markdown([latency_table(profile)]) + "\n" + "\n".join(_verdicts(profile))
 
 
 def latency_table(profile: Profile) -> Table:

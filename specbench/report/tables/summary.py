@@ -25,13 +25,10 @@ from specbench.report.table import (
     Row,
     Table,
     method_table,
-    to_csv,
-    to_markdown,
     widen,
-    write_tables,
-    write_texts,
 )
 from specbench.report.tables.detail import lengths_tables, tails_table
+from specbench.report.writers import to_csv, to_markdown, write_tables, write_texts
 from specbench.stats import MIN_CASES, RESAMPLES
 
 _GLOSSARY = yaml.safe_load(Path(__file__).parents[1].joinpath("glossary.yaml").read_text(encoding="utf-8"))
@@ -120,7 +117,7 @@ def _by_category(figure: str, rows: pd.DataFrame, text: tuple[str, str], contest
     def alone(column: str, best: Row) -> bool:
         return is_alone(contests, column.removesuffix(f" {figure}"), figure, best)
 
-    return replace(method_table(f"{figure}_by_category", text, wide, columns, alone=alone), spread=False)
+    return replace(method_table(f"{figure}_by_category", text, wide, columns, alone=alone), spread=False, shaded=True)
 
 
 def _categories(rows: pd.DataFrame) -> list[str]:
@@ -151,6 +148,6 @@ def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
     shown = {name: frame for name, frame in detail.items() if len(frame) or name not in (LOADED, QUALITY, AUDIT)}
     texts = {f"{name}.csv": to_csv(frame) for name, frame in shown.items()}
     if len(detail["tails"]):
-        texts["tails.md"] = to_markdown(tails_table(detail["tails"], where))
-    texts |= {f"{table.name}.md": to_markdown(table) for table in lengths_tables(detail["by_length"], where)}
+        texts["tails.md"] = to_markdown([tails_table(detail["tails"], where)])
+    texts |= {f"{table.name}.md": to_markdown([table]) for table in lengths_tables(detail["by_length"], where)}
     return write_texts(output / "tables", texts)

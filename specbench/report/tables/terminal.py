@@ -7,13 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-from rich import box
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.columns import COLUMN
 from specbench.report.frames.cases import category_order
@@ -23,10 +20,10 @@ from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines, sort_rows
 from specbench.report.frames.load import Load
 from specbench.report.frames.summary import drop_repeated_rows, with_drafting
-from specbench.report.label import break_lines, label
-from specbench.report.table import FEW, Heading, method_table, widen
-from specbench.report.table import Table as Printed
+from specbench.report.label import Cell, break_lines, label
+from specbench.report.table import FEW, Heading, Table, method_table, widen
 from specbench.report.tables.detail import served_tables, shards_tables
+from specbench.report.writers import BOUNDED, TerminalTables, to_text
 from specbench.screen import Screen
 
 WIDTH = 100
@@ -35,7 +32,6 @@ _NAME_WIDTHS = 10, 30
 _HEADER_WIDTH = 13
 _GUTTER = 2  # between two columns
 _EDGES = 2  # a blank on either side of a table
-_ROOM = 1 << 16
 _MOST_CATEGORIES = 100
 _MOST_SHARDS = 40
 
@@ -49,12 +45,12 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
     for (model, suite), rows in findings.summary.groupby(["model", "suite"], sort=False):
         here = [facts for facts in findings.facts if (facts.model, facts.suite) == (model, suite)]
         _print_place(here, headlines.get((str(model), str(suite))), console)
-        console.print(_overall(rows[~lossy[rows.index]], width))
-        for table in _by_category(rows[~lossy[rows.index]], width):
-            console.print(table)
+        print_table(_overall(rows[~lossy[rows.index]], width), console)
+        for part in _by_category(rows[~lossy[rows.index]], width):
+            console.print(part, crop=False)
         if lossy[rows.index].any():
-            console.print(_text("lossy methods: their output may differ from vanilla's", style="bold"))
-            console.print(_overall(rows[lossy[rows.index]], width))
+            console.print(to_text("lossy methods: their output may differ from vanilla's", style="bold"))
+            print_table(_overall(rows[lossy[rows.index]], width), console)
     for served in served_tables(findings.detail[LOADED]):
         print_table(served, console)
     printed = []
@@ -62,7 +58,7 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
         if entry.control is not None:
             source = f" of {entry.run.directory.name}" if len(findings.reported) > 1 else ""
             printed.append(entry.control.sentence())
-            console.print(_text(f"A/A control{source}, {printed[-1]}", style="dim"))
+            console.print(to_text(f"A/A control{source}, {printed[-1]}", style="dim"))
     for shards in shards_tables(findings):
         if len(shards.rows) <= _MOST_SHARDS:
             print_table(shards, console)
@@ -71,60 +67,27 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
 
 def _print_place(here: Sequence[Facts], headline: Headline | None, console: Console) -> None:
     """Print the title of one model and suite, its headline, and what stood in for the model or led it."""
-    console.print(_text(f"\n{here[0].model} on {here[0].suite}, {describe_decoding(here)}", style="bold"))
+    console.print(to_text(f"\n{here[0].model} on {here[0].suite}, {describe_decoding(here)}", style="bold"))
     if headline is not None:
-        console.print(_text(headline.lead, style="bold") + _text(f"{headline.rest} {headline.under}"))
+        console.print(to_text(headline.lead, style="bold") + to_text(f"{headline.rest} {headline.under}"))
         for remark in headline.remarks:
-            console.print(_text(remark, style="bold yellow"))
+            console.print(to_text(remark, style="bold yellow"))
         if headline.loads:
-            console.print(_text(headline.loads))
+            console.print(to_text(headline.loads))
     leads = [("replay of ", facts) for facts in here if not facts.timed]  # what represented the model, or led it
     leads += [(f"{TIME_ONLY}, ", facts) for facts in here if facts.time_only]
     for line in dict.fromkeys(f"{lead}{facts.trace or 'recorded tokens'}" for lead, facts in leads):
-        console.print(_text(line, style="dim"))
+        console.print(to_text(line, style="dim"))
 
 
 def print_page(output: Path, console: Console | None = None) -> None:
     """Names the file to open, in the last line."""
-    (console or open_console()).print(_text(f"open {output / 'report.html'}"), soft_wrap=True)
+    (console or open_console()).print(to_text(f"open {output / 'report.html'}"), soft_wrap=True)
 
 
-def print_table(table: Printed, console: Console | None = None) -> None:
-    """Print a table under its caption; a name that several rows share is printed once."""
-    console = console or open_console()
-    console.print(_text(table.where, style="bold"))
-    console.print(_text(table.meaning, style="dim"))
-    options = console.options.update(width=_ROOM)  # all that a table wants
-    sheet = _sheet(table, None)
-    if console.measure(sheet, options=options).maximum > console.width:
-        sheet = _sheet(table, _HEADER_WIDTH)
-    sheet.width = console.measure(sheet, options=options).maximum  # rather too wide than a figure cut short
-    console.print(sheet, crop=False, no_wrap=True)
-
-
-def _sheet(table: Printed, width: int | None) -> Table:
-    """width: of labels, which are broken to it; None = they are not broken."""
-    sheet = _empty_sheet(table.header, table.labels)
-    names = [row[0].text for row in table.rows]
-    apart = len(set(names)) < len(names) or width is not None  # a name of several lines or rows
-    previous = ""
-    for row in table.rows:
-        labels = [cell.text if width is None else break_lines(cell.text, width) for cell in row[: table.labels]]
-        if row[0].text == previous:
-            labels[0] = ""
-        elif previous and apart:
-            sheet.add_section()
-        previous = row[0].text
-        sheet.add_row(*map(_text, labels), *(_text(cell.text) for cell in row[table.labels :]))
-    return sheet
-
-
-def _empty_sheet(header: Sequence[str], labels: int) -> Table:
-    """The first ``labels`` columns hold names."""
-    sheet = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    for column, title in enumerate(header):
-        sheet.add_column(_text(title), justify="left" if column < labels else "right", no_wrap=True)
-    return sheet
+def print_table(table: Table, console: Console | None = None) -> None:
+    """Print a table under its caption."""
+    (console or open_console()).print(TerminalTables([table]), crop=False)
 
 
 def open_console() -> Console:
@@ -133,28 +96,22 @@ def open_console() -> Console:
     return console if console.is_terminal else Screen(highlight=False, width=WIDTH)
 
 
-def _text(text: str, style: str = "") -> Text:
-    """Whatever a run recorded reaches a terminal by this: as characters, never as markup or as an escape sequence."""
-    return Text(printable(text), style=style)
-
-
 def _overall(rows: pd.DataFrame, width: int) -> Table:
     """A figure that is blank in every row is not shown."""
     shown = sort_rows(with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL])))
     failed = (f"{count}/{count + cases}" if count else "0" for count, cases in shown[["errors", "cases"]].to_numpy())
     table = method_table("overall", ("", ""), shown.assign(failed=list(failed)), _COLUMNS)
-    sheet = _empty_sheet(["method", *table.header[1:]], labels=1)
-    for name, *figures in table.rows:
-        texts = [
-            f"{cell.text} [{cell.interval}]" if cell.interval and "95 %" in title else cell.text
-            for title, cell in zip(table.header[1:], figures, strict=True)
-        ]
-        sheet.add_row(*map(_text, (_broken(name.text, width), *texts)), style="dim" if name.text == _CONTROL else "")
-    return sheet
+    lines = tuple((Cell(_broken(name.text, width)), *figures) for name, *figures in table.rows)
+    return replace(table, header=("method", *table.header[1:]), rows=lines)
 
 
 _TITLES = {  # figure -> its title on a terminal
-    **{"mat": "MAT", "tokens_per_s": "tokens/s", "speedup": "speedup [95 %]", "time_only_speedup": "time only [95 %]"},
+    **{
+        "mat": "MAT",
+        "tokens_per_s": "tokens/s",
+        "speedup": f"speedup [{BOUNDED}]",
+        "time_only_speedup": f"time only [{BOUNDED}]",
+    },
     **{"time_only_step_ms": "step ms", "acceptance_rate": "accepted", "fed": "tokens fed"},
     **{"drafting_us": "drafting \N{MICRO SIGN}s", "lossless": "lossless"},
 }
@@ -162,7 +119,6 @@ _COLUMNS = (
     *(replace(COLUMN[figure], title=title) for figure, title in _TITLES.items()),
     Heading("errors", "failed", str),
 )
-_CONTROL = label(CONTROL)
 
 
 def _broken(name: str, width: int) -> str:
@@ -171,7 +127,7 @@ def _broken(name: str, width: int) -> str:
     return break_lines(name, max(least, min(most, width - _FIGURES_WIDTH)))
 
 
-def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table | Text]:
+def _by_category(rows: pd.DataFrame, width: int) -> Iterator[TerminalTables | Text]:
     """One row per figure of each method, speedup and MAT; MAT alone if no speedup is known.
 
     As many tables as the width needs, none for a single category, nor where every figure is blank; a line instead where
@@ -183,7 +139,7 @@ def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table | Text]:
     if len(categories) < 2 or methods[list(figures)].isna().all(axis=None):
         return
     if len(categories) > _MOST_CATEGORIES:
-        yield _text(f"{len(categories)} categories, at most {_MOST_CATEGORIES} are printed; summary.csv has them")
+        yield to_text(f"{len(categories)} categories, at most {_MOST_CATEGORIES} are printed; summary.csv has them")
         return
     overall = sort_rows(methods[methods["category"] == OVERALL])
     wide = widen(pd.concat([overall, methods[methods["category"] != OVERALL]]), "category", (*figures, "cases"))
@@ -199,13 +155,11 @@ def _by_category(rows: pd.DataFrame, width: int) -> Iterator[Table | Text]:
     room = width - _EDGES - max(len(part) for name, *_ in lines for part in name.split("\n"))
     room -= _GUTTER + max(map(len, figures.values()))
     for places in _fitting(categories, room, max(len(text) for line in lines for text in line[2:])):
-        names = [break_lines(categories[place], _HEADER_WIDTH) for place in places]
-        sheet = _empty_sheet(["method", "", *names], labels=2)
-        for line in lines:
-            sheet.add_row(*map(_text, (*line[:2], *(line[2 + place] for place in places))))
-        yield sheet
+        names = (break_lines(categories[place], _HEADER_WIDTH) for place in places)
+        chosen = (tuple(map(Cell, (*line[:2], *(line[2 + place] for place in places)))) for line in lines)
+        yield TerminalTables([Table("by_category", "", "", ("method", "", *names), tuple(chosen), labels=2)])
     if any(text.startswith("(") for line in lines for text in line[2:]):
-        yield _text(FEW, style="dim")
+        yield to_text(FEW, style="dim")
 
 
 def _fitting(categories: Sequence[str], room: int, cell: int) -> Iterator[list[int]]:
@@ -227,6 +181,6 @@ def print_warnings(warnings: Sequence[str], console: Console | None = None) -> N
     console = console or open_console()
     if not warnings:
         return
-    console.print(_text(f"\n{len(warnings)} warning{'s' if len(warnings) > 1 else ''}", style="bold yellow"))
+    console.print(to_text(f"\n{len(warnings)} warning{'s' if len(warnings) > 1 else ''}", style="bold yellow"))
     for warning in warnings:
-        console.print(Padding(_text(f"! {warning}", style="yellow"), (0, 0, 0, 2)))
+        console.print(Padding(to_text(f"! {warning}", style="yellow"), (0, 0, 0, 2)))
