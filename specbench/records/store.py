@@ -15,6 +15,7 @@ import errno
 import json
 import os
 import re
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,10 +39,6 @@ SHARDS = "shards"  # folder of the parts of a run on several workers
 SET_ASIDE = re.compile(r"\.old\d+$")  # a folder that measure.fresh=true kept
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a disk that was writable before
 _PARTIAL = re.compile(r"\..+\.(jsonl?|csv|md|tex|png|pdf|html)\.(?P<process>\d{1,9})\.partial")
-
-
-# Kinds of faults between the records of a run, in the order in which they are reported.
-_KINDS = ("repeated", "disagreeing", "late", "judged")
 
 
 class RunError(InputError):
@@ -78,18 +75,19 @@ def read_run(directory: Path) -> Run:
 def open_run(directory: Path, watch: Callable[[CaseRecord], None]) -> Run:
     """Read a run without keeping its records: ``watch`` gets each once, later they are read again on demand."""
     manifest, records = read_manifest(directory), RecordFile(directory / RECORDS)
-    consistency = Consistency(manifest.rounds, bool(manifest.grown))
+    consistency = Consistency(directory / RECORDS, manifest.rounds, bool(manifest.grown))
     for record in records.scan():
-        consistency.add(record)
+        consistency.check(record)
         watch(record)
-    if fault := consistency.find_fault(records):
-        raise RunError(f"{directory / RECORDS}, line {fault[0] + 1}: {fault[1]}; expected the records of one run")
     return Run(directory, manifest.as_dict(), records)
 
 
 @dataclass(slots=True)
 class _Block:
-    """One case in one round. methods: a bit each. answer: hash of vanilla's ids. waiting: verdicts before it."""
+    """One case in one round. first: the line of its first record. methods: a bit each. answer: hash of vanilla's ids.
+
+    waiting: (line, hash of the ids, verdict) of the records before vanilla's.
+    """
 
     number: int
     first: int
@@ -100,101 +98,83 @@ class _Block:
 
 @dataclass(slots=True)
 class _Case:
-    """The question of a case. first, done: places of its first record, and of the first with turns."""
+    """The question of a case. first: the line of its first record. turns: of its first valid one, on line ``done``."""
 
     category: str
     subcategory: str
     first: int
-    turns: int = -1
-    done: int = -1
+    turns: int = 0
+    done: int = 0
 
 
 class Consistency:
-    """The check of the records of one run against each other. A record is named by its place in the file, from 0.
+    """The check of the records of one run against each other, in the order of the file.
 
     A little is kept of each case and block, and of a record only its verdict, until vanilla's record comes.
     """
 
-    def __init__(self, rounds: int | None, grown: bool = False) -> None:
+    def __init__(self, path: Path, rounds: int | None, grown: bool = False) -> None:
         """rounds: as in the manifest. grown: whether a case may be in several blocks of a round, each with vanilla."""
-        self._rounds, self._grown = rounds, grown
-        self._count = 0
+        self._path, self._rounds, self._grown = path, rounds, grown
+        self._line = 0
         self._methods: dict[str, int] = {}
-        self._texts: dict[str, str] = {}
         self._cases: dict[str, _Case] = {}
         self._blocks: dict[tuple[str, int, int], _Block] = {}
-        self._faults: dict[str, tuple[int, str]] = {}  # kind -> the first one's place, and what is wrong
 
-    def add(self, record: CaseRecord) -> None:
-        """Check the next record."""
-        place = self._count
-        self._count += 1
-        case = self._cases.get(record.case)
-        if case is None:
-            category, subcategory = (
-                self._texts.setdefault(each, each) for each in (record.category, record.subcategory)
-            )
-            case = self._cases[record.case] = _Case(category, subcategory, place)
-        key = (record.case, record.round, record.block if self._grown else 0)
-        block = self._blocks.get(key)
-        if block is None:
-            block = self._blocks[key] = _Block(record.block, place)
-        if self._rounds is not None and record.round >= self._rounds:
-            late = f"round is {record.round}, counted from 0, and the manifest's rounds are {self._rounds}"
-            self._note("late", place, late)
+    def check(self, record: CaseRecord) -> None:
+        """Check the next record. Raises RunError if it contradicts those before it."""
+        self._line += 1
+        block = self._blocks.setdefault(
+            (record.case, record.round, record.block if self._grown else 0), _Block(record.block, self._line)
+        )
         bit = 1 << self._methods.setdefault(record.method, len(self._methods))
         if block.methods & bit:
-            self._note("repeated", place, "")
+            same = (record.case, record.method, record.round)
+            lines = enumerate((each for each, _ in parse_lines(self._path)), start=1)
+            first = next(line for line, each in lines if (each.case, each.method, each.round) == same)
+            self._refuse(f"case {record.case}, {record.method}, round {record.round} is on line {first} already")
         block.methods |= bit
-        self._compare(place, record, case, block)
+        self._compare(record, block)
+        if self._rounds is not None and record.round >= self._rounds:
+            self._refuse(f"round is {record.round}, counted from 0, and the manifest's rounds are {self._rounds}")
         if record.status == "ok":
-            self._judge(place, record, block)
+            self._judge(record, block)
 
-    def _compare(self, place: int, record: CaseRecord, case: _Case, block: _Block) -> None:
-        """Note that a record has another question, or another block of its round, than earlier records of its case."""
+    def _compare(self, record: CaseRecord, block: _Block) -> None:
+        """Refuse a record with another question, or another block of its round, than earlier records of its case."""
+        texts = sys.intern(record.category), sys.intern(record.subcategory)
+        case = self._cases.setdefault(record.case, _Case(*texts, self._line))
         compared: list[tuple[str, object, object, int]] = [
             ("category", record.category, case.category, case.first),
             ("subcategory", record.subcategory, case.subcategory, case.first),
             ("block", record.block, block.number, block.first),
         ]
         if record.status == "ok":
-            if case.done < 0:
-                case.turns, case.done = len(record.turns), place
+            if not case.done:
+                case.turns, case.done = len(record.turns), self._line
             compared.append(("number of turns", len(record.turns), case.turns, case.done))
         for name, value, before, first in compared:
             if value != before:
-                found = f"{name} of case {record.case} is {value!r}, on line {first + 1} it is {before!r}"
-                self._note("disagreeing", place, found)
+                self._refuse(f"{name} of case {record.case} is {value!r}, on line {first} it is {before!r}")
 
-    def _judge(self, place: int, record: CaseRecord, block: _Block) -> None:
-        """Note a verdict that contradicts the ids: it tells whether they are equal to vanilla's in the block."""
+    def _judge(self, record: CaseRecord, block: _Block) -> None:
+        """Refuse a verdict that contradicts the ids: it states whether they are equal to vanilla's in the block."""
         ids = hash(tuple(tuple(turn.ids) for turn in record.turns))
         if record.lossless is not None:
-            block.waiting.append((place, ids, record.lossless))
+            block.waiting.append((self._line, ids, record.lossless))
         if record.method == VANILLA:
             block.answer = ids
         if block.answer is None:
             return
         judged, block.waiting = block.waiting, []
-        for number, own, verdict in judged:
+        for line, own, verdict in judged:
             same = own == block.answer
             if verdict.equal != same or (verdict.divergence is None) != same:
                 found = f"equal is {json.dumps(verdict.equal)}, divergence {json.dumps(verdict.divergence)}"
-                self._note("judged", number, f"lossless.{found}, but the ids are {'' if same else 'not '}vanilla's")
+                self._refuse(f"lossless.{found}, but the ids are {'' if same else 'not '}vanilla's", line)
 
-    def _note(self, kind: str, place: int, text: str) -> None:
-        if kind not in self._faults or place < self._faults[kind][0]:
-            self._faults[kind] = place, text
-
-    def find_fault(self, records: Sequence[CaseRecord]) -> tuple[int, str] | None:
-        """The place of the first fault, and what is wrong; None without one. records: all that were added."""
-        place, text = next((self._faults[kind] for kind in _KINDS if kind in self._faults), (0, ""))
-        if "repeated" in self._faults:
-            record = records[place]
-            same = (record.case, record.method, record.round)
-            first = next(n for n, one in enumerate(records) if (one.case, one.method, one.round) == same)
-            text = f"case {record.case}, {record.method}, round {record.round} is on line {first + 1} already"
-        return (place, text) if text else None
+    def _refuse(self, fault: str, line: int | None = None) -> None:
+        raise RunError(f"{self._path}, line {line or self._line}: {fault}; expected the records of one run")
 
 
 class RecordFile(Sequence[CaseRecord]):

@@ -25,6 +25,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 LONGEST_PART = 255  # [bytes] of a file's name
 LONGEST_SHOWN = 60
 MOST_ROUNDS = 10_000
+MOST_SHARDS = 10_000
 LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
 GREEDY_OR_WARM = must(
     lambda value: value == 0 or value >= LOWEST_TEMPERATURE, f"0 (greedy) or at least {LOWEST_TEMPERATURE}"
@@ -176,7 +177,7 @@ class ReportConfig:
 class RunConfig:
     """shards: workers that share the cases, jobs of ``hydra/launcher``. retry: continue at the first failed block."""
 
-    shards: int = 1
+    shards: Annotated[int, within(1, MOST_SHARDS)] = 1
     retry: bool = False
 
 

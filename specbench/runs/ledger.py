@@ -1,8 +1,7 @@
 """The blocks of a run's plan that are done, by its records, and so what a command still has to run.
 
-A run can be stopped and go on, get more methods, cases or rounds, be cut back to its first failed case, be merged from
-parts, or be previewed (``--dry-run``). All of these ask a ``Ledger``, which reads nothing but the records, so they
-cannot disagree.
+A run can be stopped and continued, get more methods, cases or rounds, be cut back to its first failed case, or be
+previewed (``--dry-run``). All of these ask a ``Ledger``, which reads nothing but the records, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -25,17 +24,11 @@ class Ledger:
     was recorded from there on.
     """
 
-    def __init__(
-        self, plan: Sequence[Block], records: Iterable[CaseRecord] = (), resets: Mapping[str, str] | None = None
-    ) -> None:
-        """resets: method -> its reset policy; a method without one keeps nothing from case to case."""
-        self._plan, self._resets = plan, resets or {}
+    def __init__(self, plan: Sequence[Block], records: Iterable[CaseRecord], resets: Mapping[str, str]) -> None:
+        """resets: method -> its reset policy."""
+        self._plan, self._resets = plan, resets
         self._blocks: dict[int, tuple[set[str], int, set[str]]] = {}
         self.failed: int | None = None  # the number of the first block with a failed case
-        self.add(records)
-
-    def add(self, records: Iterable[CaseRecord]) -> None:
-        """Enter further records, before the ledger is asked anything."""
         for record in records:
             cases, _, methods = self._blocks.setdefault(record.block, (set(), record.round, set()))
             cases.add(record.case)
@@ -57,17 +50,12 @@ class Ledger:
         return kept
 
     @cached_property
-    def done(self) -> int:
-        """The number of planned blocks in which every method has a record. A failed case counts.
-
-        ``run.retry`` removes the records from the first failed block on before a ledger reads them.
-        """
-        have = _methods_of(self.recorded[: self.kept])
-        return sum(have.get(block.key, frozenset()).issuperset(block.order) for block in self._plan)
-
-    @cached_property
     def rest(self) -> list[Block]:
-        """The blocks to run, numbered after those that stay, with the methods that are missing and the references."""
+        """The blocks to run, numbered after those that stay, with the methods that are missing and the references.
+
+        A failed case counts as done. ``run.retry`` removes the records from the first failed block on before a ledger
+        reads them.
+        """
         have = _methods_of(self.recorded[: self.kept])
         rest: list[Block] = []
         for block in self._plan:

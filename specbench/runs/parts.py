@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from specbench.input import InputError
-from specbench.measure.plan import LASTING, REFERENCES, Block
+from specbench.measure.plan import LASTING, REFERENCES
 from specbench.records.manifest import Growth, Manifest
 from specbench.records.store import (
     MANIFEST,
@@ -29,8 +29,6 @@ from specbench.records.store import (
     write_manifest,
 )
 from specbench.runs.digest import decisive, find_difference
-from specbench.runs.ledger import Ledger
-from specbench.types import Case
 
 FIX = "restore it, or make the part again"
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
@@ -225,11 +223,7 @@ def _find_blocks(shard: Shard) -> list[_StoredBlock]:
         stored = read_blocks(path, methods, first_blocks, fix=FIX)
         names = [records[0].case for records, _ in itertools.islice(stored, len(shard.places))]
     where = {(name, turn): place for turn in range(rounds) for name, place in zip(names, shard.places, strict=False)}
-    plan = [
-        Block(number, turn, Case(name, "", ()), tuple(methods), place)
-        for number, ((name, turn), place) in enumerate(where.items())
-    ]
-    ledger, found, start = Ledger(plan), list[_StoredBlock](), 0
+    found, start = list[_StoredBlock](), 0
     have: dict[tuple[str, int], frozenset[str]] = {}
     for number, (records, end) in enumerate(read_blocks(path, methods, first_blocks, fix=FIX)):
         at = records[0].case, records[0].round
@@ -241,12 +235,11 @@ def _find_blocks(shard: Shard) -> list[_StoredBlock]:
         have[at] = before | present
         by_then = frozenset(name for name in methods if first_blocks.get(name, 0) <= number)
         found.append(_StoredBlock(len(by_then), at[1], where[at], shard.number, start, end - start, by_then))
-        ledger.add(records)
         start = end
-    total = len(shard.places) * rounds
-    if ledger.done != total:
+    total, done = len(shard.places) * rounds, sum(present.issuperset(methods) for present in have.values())
+    if done != total:
         raise RunError(
-            f"{shard.directory}: {ledger.done} of {total} blocks are done; the command that began it goes on from there"
+            f"{shard.directory}: {done} of {total} blocks are done; the command that began it goes on from there"
         )
     return found
 

@@ -57,8 +57,7 @@ def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
         if source.loads and job.way != TENSOR:
             loading.info("choosing the threads")
             stage = replace(stage, threads=choose_threads(stage.engine, model.threads, threads))
-        readers = frozenset(entry.name for entry in job.entries if source.bind(entry, stage))
-        source.refuse_together(job.entries)
+        readers = source.bind(job.entries, stage)
         loading.info("warming up, %d prompts a method", len(stage.warmup))
         yield replace(stage, readers=readers)
     finally:
@@ -72,7 +71,7 @@ class Session:
 
     def __init__(self, job: Job, stage: Stage, meter: Meter | None = None) -> None:
         """meter: of the GPUs' energy, None if it cannot be read."""
-        self._engine, self.next_turn, self._source = stage.engine, stage.next_turn, stage.source
+        self._engine, self.next_turn, self._source = stage.engine, stage.next_turn, job.source
         self._decode, self._measure, self._sampling = job.config.decode, job.config.measure, job.sampling
         self._limit, self._meter = job.limit, meter
         self._entries = {entry.name: entry for entry in job.rows}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,12 +62,11 @@ class Turn:
 class Stage:
     """The parts with which a run decodes: an engine and a target, with the methods bound to it.
 
-    source: checks the answers. next_turn: (case, its answers so far) -> its next turn. warmup: cases to decode before
-    the clock counts. note: on the choice of the engine. readers: methods whose drafts come from what the target
+    next_turn: (case, its answers so far) -> its next turn. warmup: cases to decode before the clock counts. note: on
+    the choice of the engine. readers: methods whose drafts come from what the target
     computes while it is driven along a record, so that their accepted lengths mean nothing. threads: of the CPU.
     """
 
-    source: Source
     engine: Engine
     target: Target
     next_turn: Callable[[Case, Sequence[str]], Turn]
@@ -79,8 +77,8 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Source(ABC):
-    """The questions of a run, the model's card, how prompts are made, and the trace if answers are recorded."""
+class Source:
+    """A model that is loaded here answers the questions of a suite; the other sources differ from it in some steps."""
 
     config: Config
     suite: Suite
@@ -92,27 +90,52 @@ class Source(ABC):
     timed: ClassVar[bool] = True  # its seconds are those of a model
 
     @classmethod
-    @abstractmethod
     def gather(cls, config: Config) -> Source:
         """Read everything but weights. Raises InputError."""
+        if config.suite.format == FROM_TRACE:
+            raise InputError(
+                "suite=trace: is for a trace, as model=replay model.trace=FILE; expected a suite of questions"
+            )
+        card = read_card(**_card_options(config))
+        return cls(config, load_suite(config.suite), card, _prompts(config, card.tokenizer))
 
-    @abstractmethod
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
         """Load what methods decode with; none is bound yet. way, why: as ``choose_parallelism`` chose them."""
+        config, kind, most = self.config, self.config.engine.kind, self.config.engine.max_nodes
+        log.info("loading the weights of %s", self.card.name)
+        if way == TENSOR:
+            engine, model = start(
+                TeamSettings(
+                    card=self.card,
+                    ranks=config.model.gpus or 1,
+                    max_nodes=most,
+                    revision=config.model.revision,
+                    safetensors=config.model.safetensors,
+                    seed=_seed(config),
+                    options=_fast_options(config),
+                    threads=config.model.threads,
+                    check=config.model.check_ranks,
+                )
+            )
+            try:
+                return self.ask(sampling, engine, model)
+            except BaseException:
+                engine.close()
+                raise
+        model = load_model(self.card, seed=_seed(config), **model_options(config))
+        chosen, reason = make_engine(kind, model, self.card, most, config.model.attention, _fast_options(config))
+        reason = (why or reason) if kind == EngineKind.AUTO else None
+        return self.ask(sampling, chosen, model, f"engine=auto chose {chosen.kind}: {reason}" if reason else None)
 
-    def refuse_method(self, entry: Entry) -> None:
-        """Raise InputError for a method that this source cannot serve."""
-
-    def refuse_together(self, entries: Sequence[Entry]) -> None:
-        """Raise InputError for bound methods that cannot be compared."""
-
-    def bind(self, entry: Entry, stage: Stage) -> bool:
-        """Bind a method to the target, and prepare the engine for its needs; whether it is one of the ``readers``.
+    def bind(self, entries: Sequence[Entry], stage: Stage) -> frozenset[str]:
+        """Bind methods to the target, and prepare the engine for their needs; returns the ``readers``.
 
         Raises InputError for a method that cannot be served.
         """
-        engine, target = stage.engine, stage.target
-        self.refuse_method(entry)
+        return frozenset(entry.name for entry in entries if self._bind(entry, stage.engine, stage.target))
+
+    def _bind(self, entry: Entry, engine: Engine, target: Target) -> bool:
+        """Bind one method; returns whether it is one of the ``readers``."""
         log.info("loading %s", entry.name)
         watched = target.asked if isinstance(target, WatchedTarget) else None
         if watched is not None:
@@ -150,49 +173,7 @@ class Source(ABC):
 
         target = Target(self.card, model, settings.max_nodes, sampling, settings.attention)
         warmup = tuple(WARMUP[index % len(WARMUP)] for index in range(self.config.measure.warmup))
-        return Stage(self, engine, target, next_turn, warmup, note)
-
-
-class Model(Source):
-    """A model that is loaded here answers the questions of a suite."""
-
-    @classmethod
-    def gather(cls, config: Config) -> Source:
-        """Read the suite, the model's card and its tokenizer. Raises InputError."""
-        if config.suite.format == FROM_TRACE:
-            raise InputError(
-                "suite=trace: is for a trace, as model=replay model.trace=FILE; expected a suite of questions"
-            )
-        card = read_card(**_card_options(config))
-        return cls(config, load_suite(config.suite), card, _prompts(config, card.tokenizer))
-
-    def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
-        """Load the weights for the configured engine, on one device or shared by several."""
-        config, kind, most = self.config, self.config.engine.kind, self.config.engine.max_nodes
-        log.info("loading the weights of %s", self.card.name)
-        if way == TENSOR:
-            engine, model = start(
-                TeamSettings(
-                    card=self.card,
-                    ranks=config.model.gpus or 1,
-                    max_nodes=most,
-                    revision=config.model.revision,
-                    safetensors=config.model.safetensors,
-                    seed=_seed(config),
-                    options=_fast_options(config),
-                    threads=config.model.threads,
-                    check=config.model.check_ranks,
-                )
-            )
-            try:
-                return self.ask(sampling, engine, model)
-            except BaseException:
-                engine.close()
-                raise
-        model = load_model(self.card, seed=_seed(config), **model_options(config))
-        chosen, reason = make_engine(kind, model, self.card, most, config.model.attention, _fast_options(config))
-        reason = (why or reason) if kind == EngineKind.AUTO else None
-        return self.ask(sampling, chosen, model, f"engine=auto chose {chosen.kind}: {reason}" if reason else None)
+        return Stage(engine, target, next_turn, warmup, note)
 
 
 class Server(Source):
@@ -226,21 +207,21 @@ class Server(Source):
         """Nothing is loaded: the methods ask the servers."""
         return self.ask(sampling, ServerEngine(self.card, self.config.engine.max_nodes), None)
 
-    def refuse_method(self, entry: Entry) -> None:
-        """Raise InputError for a method that needs a model here."""
-        if not isinstance(entry.method, Remote):
-            raise InputError(
-                f"method.{entry.name}: decodes with a model here, and engine=server has none; expected rows of servers"
-                " (methods.server.method.ServerPeer), or a model and engine=auto"
-            )
-
-    def refuse_together(self, entries: Sequence[Entry]) -> None:
-        """Raise InputError if a server has another model than the baseline's."""
+    def bind(self, entries: Sequence[Entry], stage: Stage) -> frozenset[str]:
+        """As of ``Source``. Raises InputError for a method that needs a model here, or a server with another model."""
         methods = {entry.name: entry.method for entry in entries if isinstance(entry.method, Remote)}
+        for entry in entries:
+            if entry.name not in methods:
+                raise InputError(
+                    f"method.{entry.name}: decodes with a model here, and engine=server has none; expected rows of"
+                    " servers (methods.server.method.ServerPeer), or a model and engine=auto"
+                )
+        readers = super().bind(entries, stage)
         for name, method in methods.items():
             if method is not methods[VANILLA]:
                 with named(f"method.{name}."):
                     method.require_same_model(methods[VANILLA])
+        return readers
 
     def check(
         self, engine: Engine, vanilla: Method, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]
@@ -326,12 +307,14 @@ class Recorded(Source):
 
         # Only what is recorded can be decoded, so the trace warms up too.
         warmup = tuple(each.case for each in self.trace.conversations[: self.config.measure.warmup])
-        return Stage(self, engine, target, next_turn, warmup, note)
+        return Stage(engine, target, next_turn, warmup, note)
 
-    def refuse_method(self, entry: Entry) -> None:
-        """Raise InputError for a method that decodes with the model itself."""
-        if isinstance(entry.method, Peer):
-            raise InputError(_no_replay(entry.name, "it decodes with the model itself"))
+    def bind(self, entries: Sequence[Entry], stage: Stage) -> frozenset[str]:
+        """As of ``Source``. Raises InputError for a method that decodes with the model itself."""
+        for entry in entries:
+            if isinstance(entry.method, Peer):
+                raise InputError(_no_replay(entry.name, "it decodes with the model itself"))
+        return super().bind(entries, stage)
 
 
 class Timed(Recorded):
@@ -389,7 +372,7 @@ def gather(config: Config) -> Source:
             f"engine.kind={config.engine.kind} with model.trace={config.model.trace}: expected both or neither;"
             " model=replay model.trace=FILE sets both; model=MODEL engine=timed model.trace=FILE times MODEL along it"
         )
-    return SOURCES.get(EngineKind(config.engine.kind), Model).gather(config)
+    return SOURCES.get(EngineKind(config.engine.kind), Source).gather(config)
 
 
 def _no_replay(name: str, reason: str) -> str:

@@ -80,7 +80,7 @@ NUMBERS = (
 )
 
 TARGETS = (
-    target("os.system", "holds no methods", "PYTHONPATH"),  # and others: tests/run/test_targets.py
+    target("os.system", "holds no methods", "PYTHONPATH"),  # and others: tests/runs/test_targets.py
     target("methods.pld.Draft", "subclass of specbench.method.Method"),
     bad("+method.x._target_=[os.system]", "method.x._target_=['os.system']", "cannot be imported"),
     bad("method=[hybrid] +method.hybrid.members.x._target_=os.system", "method.hybrid.members.x._target_=os.system"),

@@ -105,7 +105,7 @@ def test_a_run_under_load_end_to_end(tmp_path):
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_run_that_was_killed_goes_on_and_asks_nothing_twice(tmp_path):
-    from run.test_resume import begin, timeless
+    from runs.test_resume import begin, timeless
 
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
         urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drafting.url}"]

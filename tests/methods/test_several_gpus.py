@@ -75,7 +75,7 @@ def test_layers_on_two_devices(name, together):
     ids=["kinds", "others"],
 )
 @pytest.mark.slow
-@pytest.mark.exhaustive  # tests/run/test_parallel_run.py has two processes in every run of the tests
+@pytest.mark.exhaustive  # tests/runs/test_parallel_run.py has two processes in every run of the tests
 def test_two_processes(tmp_path, names):
     methods = f"method=[{','.join(names)}]"
     one = turns(tmp_path / "one", methods, "engine=fast")
