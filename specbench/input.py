@@ -97,7 +97,7 @@ def parse_json(text: bytes, where: str, fix: str) -> Any:
 
 
 def refuse_repeated_keys(text: bytes, where: str) -> None:
-    """Raise InputError for a good JSON text in which an object has a key twice: the last would count."""
+    """Raise InputError for a valid JSON text in which an object has a key twice, of which a parser keeps the last."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         keys = [key for key, _ in pairs]

@@ -1,4 +1,4 @@
-"""Names of methods, models and categories are untrusted data: how one becomes part of a path or of a printed text."""
+"""Makes names of methods, models and categories, which are untrusted, safe as parts of paths and of printed texts."""
 
 from __future__ import annotations
 

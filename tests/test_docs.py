@@ -1,5 +1,6 @@
-"""The documents: links lead to a file and a heading, command lines compose, the site has every page, and tables follow
-the code that they list. ``test_doc_examples`` runs the README's commands.
+"""The documents: links lead to a file and a heading, command lines compose, and tables follow the code that they list.
+
+``test_doc_examples`` runs the README's commands.
 """
 
 from __future__ import annotations
@@ -11,14 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import yaml
 from doc_tables import TABLES, page_with_table
 
 from builders.runs import composed
-from scripts.site_pages import FORMULA, on_page_markdown
 from specbench import commands
 from specbench.runs.composition import with_own_groups
 
@@ -29,7 +27,6 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELLS = ("", "sh", "bash", "console")
 INLINE = re.compile(r"^(?:\| `(specbench [^`]+)` \|| {4}(specbench .*)$)", re.MULTILINE)
 EXAMPLE = re.compile("echo|repeat_last|successor|my_")  # methods, and an experiment, that pages write down
-EXPANDED = re.compile(r"[\[\]{}*?~^#|;&<>()$]")  # what bash or an interactive zsh would change outside quotes
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="docs/ is not next to an installed package")
 
@@ -67,29 +64,6 @@ def test_links_lead_to_a_file_and_a_heading():
     assert [fault.split(": ")[1] for fault in found] == ["none.md", "README.md#none"]
 
 
-def test_the_site_has_every_page_in_the_order_of_the_index():
-    def pages(entry):
-        return [entry] if isinstance(entry, str) else [page for part in entry for page in pages(part)]
-
-    settings = yaml.safe_load(text_of(ROOT / "mkdocs.yml"))
-    nav = pages([each if isinstance(each, str) else [*each.values()] for each in settings["nav"]])
-    linked = re.findall(r"\]\((\w+\.md)\)", text_of(ROOT / "docs/README.md"))
-    assert nav == ["README.md", *linked]
-    assert sorted(nav) == sorted(path.name for path in ROOT.glob("docs/*.md"))
-    rows = text_of(ROOT / "docs/methods.md")
-    assert set(re.findall(r"\(methods/(\w+\.md)\)", rows)) == {path.name for path in ROOT.glob("docs/methods/*.md")}
-
-
-def test_the_site_has_no_link_out_of_its_folder_and_formulas_but_no_variables_of_a_shell():
-    text = "[a](../b.py), [c\nd](../../e/f.md#g), [h](i.md), [j](../k.md#l)"
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="methods/m.md"))
-    assert on_page_markdown(text, page=page) == "[a](../b.py), c\nd, [h](i.md), [j](../k.md#l)"
-    page.file.src_uri = "m.md"
-    assert on_page_markdown(text, page=page) == "a, c\nd, [h](i.md), j"
-    text = '`$TMPDIR` and `$HOME`, $n$ a\n\n$$ a\n+ b $$ "${REPLAY[@]}" "$LINE" $(specbench $A)\n $q_t$.'
-    assert [found[0] for found in FORMULA.finditer(text)] == ["$n$", "$$ a\n+ b $$", "$q_t$"]
-
-
 @pytest.mark.parametrize("page", TABLES)
 def test_tables_follow_the_code(page):
     """``python tests/doc_tables.py`` writes them."""
@@ -109,17 +83,6 @@ COMMANDS = [
     [word for each in shlex.split(line)[1:] if (word := each.strip("\\ ")) not in ("...", "") and "$" not in word]
     for _, line in LINES
 ]
-
-
-def may_expand(line: str) -> bool:
-    return bool(EXPANDED.search(re.sub(r"'[^']*'|\"[^\"]*\"", "", line)))
-
-
-def test_no_shell_expands_a_line():
-    """In zsh a trailing comment is not a comment, and an unquoted bracket or brace is a pattern."""
-    assert [may_expand(each) for each in ("specbench 'a=[b]' c=d", "x a=[b]", "x  # why")] == [False, True, True]
-    wrong = [f"{page.relative_to(ROOT)}: {line}" for page, line in LINES if may_expand(line)]
-    assert not wrong, "\n".join(["quote what a shell would expand, and put comments into prose:", *wrong])
 
 
 class _Parsed(Exception):
@@ -152,6 +115,7 @@ def settings_of(words: Sequence[str], patch: pytest.MonkeyPatch) -> list[str]:
     return []  # of --help
 
 
+@pytest.mark.exhaustive
 def test_every_line_is_a_command_with_settings_that_exist(monkeypatch, capsys):
     """Settings that choose the same groups are composed together: no file is opened, no model loaded."""
     assert {words[0] for words in COMMANDS if words} >= {*commands.COMMANDS} - {commands.DEFAULT}

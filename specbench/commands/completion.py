@@ -75,7 +75,7 @@ def _split(line: str) -> tuple[list[str], bool]:
 
 
 def complete_word(word: str, before: Sequence[str]) -> Iterator[str]:
-    """Whole words that begin with ``word``. before: the words of the command line in front of it."""
+    """Yields the words that begin with ``word``. before: the words of the command line before it."""
     if before and before[0] in COMMANDS and before[0] not in (DEFAULT, "fetch", "profile", "tune"):
         return
     key, equals, value = word.partition("=")

@@ -30,7 +30,7 @@ def grid_of(texts: list[str]) -> dict[str, list[str]]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Search, judge, print. Raises InputError."""
+    """Search on one half, measure on the other, print. Raises InputError."""
     kind = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="specbench tune", description=__doc__, formatter_class=kind)
     parser.add_argument("overrides", nargs="+", help="of specbench: model=replay model.trace=... 'method=[NAME]' ...")

@@ -1,7 +1,7 @@
 """The manifest of a run, ``manifest.json``: what the records were made with. One model checks, reads and writes it.
 
-An entry that a manifest lacks, as those of older versions do, has the default below and stays absent when the manifest
-is written again; entries that are not listed here are kept. What a table cannot do without is asked for there.
+An entry that a manifest of an older version lacks has the default below, and stays absent when the manifest is written
+again; entries that are not listed here are kept. The code of a table checks the entries that the table requires.
 """
 
 from __future__ import annotations

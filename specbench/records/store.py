@@ -4,8 +4,8 @@ The unit of writing is a block: every method's record of one case in one round, 
 one call and synced; when the directory is opened again, whatever follows the last complete block is cut off. So no case
 is lost, doubled, or paired across two processes.
 
-When a run is read, its records are checked against each other: each exists once, all records of a case have one
-question, and verdicts agree with the ids.
+When a run is read, its records are checked against each other: each exists once, all records of a case have the same
+question, and the results of the lossless check agree with the ids.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The configuration as Hydra composes it: the groups and their options, overrides, and the explanation of a wrong one.
+"""Composes the configuration with Hydra from groups, options and overrides, and explains an override that is wrong.
 
-Needs no torch: ``--help``, ``--cfg`` and what lists settings start at once.
+The module does not import torch, so that ``--help`` and ``--cfg`` start fast.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CONFIG = "config"  # the name of the default configuration
 
 
 def run_name(root: DictConfig) -> str:
-    """``<model>-<suite>-<hash of the configuration>``: the same command finds its run."""
+    """Returns ``<model>-<suite>-<hash of the configuration>``, by which the same command finds its run."""
     plain = plain_values(root)
     model = plain["model"]
     suite = plain["suite"]["name"] or suite_name(plain["suite"]["path"] or "")
@@ -184,7 +184,7 @@ def plain_settings(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def inform(argv: Sequence[str]) -> bool:
-    """Print what Hydra's own flags ask for, such as help, values and completions; whether there is one."""
+    """Prints the answer to Hydra's own flags, such as --help and --cfg; returns whether the arguments have one."""
     given = read_flags(argv)
     asked = given.help or given.hydra_help or given.cfg or given.info or given.shell_completion
     if asked:

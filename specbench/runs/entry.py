@@ -1,6 +1,6 @@
 """A method in a run: made from its configuration, whose ``_target_`` names a class and whose other keys its arguments.
 
-The constructor of a method is the schema of its settings. Only modules that may hold methods are imported.
+The constructor of a method is the schema of its settings. Only modules that may contain methods are imported.
 """
 
 from __future__ import annotations

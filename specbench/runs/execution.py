@@ -133,7 +133,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def _open(job: Job, writer: RunWriter, own: bool) -> tuple[list[CaseRecord], Manifest | None]:
-    """What is done, and its manifest. With ``measure.fresh`` an earlier run that is not ``own`` is set aside."""
+    """Returns the records of an earlier run and its manifest; ``measure.fresh`` sets one aside that is not ``own``."""
     directory = writer.directory
     names = [name for name in (RECORDS, MANIFEST) if (directory / name).exists()]
     if names and job.config.measure.fresh and not own:
@@ -178,16 +178,16 @@ def _decode(job: Job, writer: RunWriter, rest: Sequence[Block], earlier: Manifes
 
 
 class _Attempts:
-    """In which block the process is, so that the next one knows where this one was killed.
+    """Notes on disk which block the process is in, so that the next process knows in which block this one was killed.
 
-    deadly: blocks in which so many were killed that none tries again.
+    deadly: blocks in which ``MOST_DEATHS`` processes were killed; they are not tried again.
     """
 
     def __init__(self, directory: Path) -> None:
         self._file = os.open(directory / AT, os.O_RDWR | os.O_CREAT, 0o666)
         text = directory / DEATHS
         deaths = Counter(json.loads(text.read_text()) if text.exists() else {})
-        if last := os.pread(self._file, _WIDTH, 0).strip():  # a process that ends by itself leaves it blank
+        if last := os.pread(self._file, _WIDTH, 0).strip():  # blank after a process that was not killed
             deaths[last.decode()] += 1
             write_atomically(text, json.dumps(deaths))
         self.deadly = {int(block) for block, count in deaths.items() if count >= MOST_DEATHS}
@@ -200,7 +200,7 @@ class _Attempts:
         os.close(self._file)
 
     def watch(self, blocks: Iterator[list[CaseRecord]], start: int) -> Iterator[list[CaseRecord]]:
-        """The records of each block, whose number is noted before it begins. start: the first one's."""
+        """Yields the records of each block; its number is noted before it begins. start: the number of the first."""
         for number in itertools.count(start):
             self._note(str(number))
             records = next(blocks, None)

@@ -42,9 +42,9 @@ class Job:
     """A run that has passed every check that needs no weights. resolved: the configuration as plain values.
 
     entries: the methods; rows: the same with the A/A control, if there is one. source: where tokens come from. limit:
-    of drafts. way, why: see ``choose_parallelism``; (None, None) where no model is loaded. whole: the digest without
-    ``suite.part``. launch: the command that asked for it, None = this process. left_out: method of the default list ->
-    why it cannot run here; it is in none of the others.
+    of drafts. way, why: as of ``choose_parallelism``; None if no model is loaded. whole: the digest without
+    ``suite.part``. launch: identifies the command that began it, None = this process. left_out: method of the default
+    list -> why it cannot run here; no other field has it.
     """
 
     config: Config
@@ -69,7 +69,7 @@ class Job:
 
 
 def job_of(overrides: Sequence[str], like: Job | None = None) -> Job:
-    """The checked job of ``specbench run OVERRIDES``, for scripts and tests; like: see ``make_job``."""
+    """The checked job of ``specbench run OVERRIDES``, for scripts and tests. like: as of ``make_job``."""
     with composition.composing(overrides) as cfg:
         return make_job(cfg, like)
 

@@ -1,6 +1,6 @@
-"""Decodes the blocks of a plan under load: in each, every method serves the same cases in a stretch of its own.
+"""Decodes the blocks of a plan under load: in a block, every method serves the same cases in its own stretch of time.
 
-In front of the measured cases of a stretch come those of the ramp, and behind them others until all measured ones have
+The cases of the ramp run before the measured cases of a stretch, and others after them until all measured cases have
 ended. Both are cases of the suite; a method that keeps state learns from them too, but they have no record.
 """
 
@@ -41,7 +41,7 @@ PRIVATE = ("turn", "case")  # reset policies under which no request sees what an
 
 @dataclass(slots=True)
 class SharedTurn:
-    """A turn of a case: what the server is asked (``specbench.decode.together.Question``).
+    """A turn of a case, as the request of a shared server (``specbench.decode.together.Question``).
 
     method: a copy for this case alone, or the one that all cases share. answers: of the turns before.
     """
@@ -57,14 +57,14 @@ class SharedTurn:
     shared: SharedRequest | None = None
 
     def request(self) -> Request:
-        """Asked when it is admitted: an engine that replays loads the answer then."""
+        """Returns the request. It is called at the admission of the turn, when a replay engine loads the answer."""
         if self.entry.reset == "turn" or (self.entry.reset == "case" and not self.number):
             self.method.reset()
         self.asked = self.session.next_turn(self.case, self.answers)
         return self.session.request(self.asked, (self.case.id, self.number, self.block.round), self.block)
 
     def close(self, shared: SharedRequest) -> SharedTurn | None:
-        """The next turn of the case; its method is free after the last."""
+        """Returns the next turn of the case. After the last one, its method is free for another case."""
         self.shared = shared
         if shared.error is None and self.number + 1 < len(self.case.turns):
             with boundary(shared):
@@ -73,7 +73,7 @@ class SharedTurn:
         return None
 
     def follow(self) -> SharedTurn:
-        """The next turn of the case, which has the answers so far."""
+        """Returns the next turn of the case, with the answers so far."""
         assert self.asked is not None
         assert self.shared is not None
         answers = (*self.answers, self.session.text(self.asked, self.shared.transcript))
@@ -107,7 +107,7 @@ class LoadSession(Session):
     def _stretch(
         self, block: Block, place: int, entry: Entry, prompts: dict[tuple[str, str], list[list[int]]]
     ) -> list[CaseRecord]:
-        """The records of one method. An error outside of a request's own is that of all of them."""
+        """Returns the records of one method. An error that is not one request's fails all of them."""
         records = {case.id: record_of(block, case, place, entry.name) for case in block.cases}
         try:
             served = self._serve(block, entry)
@@ -127,7 +127,7 @@ class LoadSession(Session):
         return list(records.values())
 
     def _enter(self, record: CaseRecord, turn: SharedTurn, visit: Visit, served: Served) -> None:
-        """A turn's figures with the times of the schedule."""
+        """Adds a turn to its record, with the times of the schedule."""
         shared = turn.shared
         assert shared is not None
         if shared.error is not None:
@@ -155,7 +155,7 @@ class LoadSession(Session):
 
     def _serve(self, block: Block, entry: Entry) -> Served:
         load, engine = self.load, self._engine
-        others, shared = load.requests - 1, entry.reset not in PRIVATE  # states that requests in flight decode with
+        others, shared = load.requests - 1, entry.reset not in PRIVATE  # one state per request
         states = [entry.method, *(entry.method if shared else entry.method.private() for _ in range(others))]
         self.free = deque(method for method in states if method is not None)
         places = len(self.free)
@@ -170,7 +170,7 @@ class LoadSession(Session):
         laps = SharedLaps()
         batch = engine.batch(places, load.tokens or engine.context, laps)
         try:
-            if entry.name not in self._budgets:  # what is known of a load outlives a stretch
+            if entry.name not in self._budgets:  # a policy learns over all stretches
                 own = make_budgets(load.budget, load.nodes or engine.max_nodes)
                 self._budgets[entry.name] = self._limit(own) or own
             server = SharedServer(batch, laps, engine.eos, engine.max_nodes, self._budgets[entry.name])

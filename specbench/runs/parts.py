@@ -1,6 +1,6 @@
 """Parts of a run, ``k/n``: every n-th case from the k-th on. Parts that were made anywhere merge into the run.
 
-A block is copied as it was written, except for its number and the part that measured it. Pairing stays inside the
+A block is copied unchanged, except for its number and the part that measured it. Pairing stays inside the
 block, so every ratio is the one that was measured. Records are read one at a time, and written in plan order.
 """
 

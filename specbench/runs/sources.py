@@ -40,9 +40,9 @@ from specbench.suite.prompt import PromptBuilder, answer_text
 from specbench.trace import Trace, find_trace, kind_of, model_of, read_trace
 from specbench.types import Case, InputError, named
 
-ALIKE = 0.9  # share of answers whose count comes out with the right tokenizer; a wrong one gives far less
-SPELLED = 50  # answers that are turned into text to see whether the tokenizer is theirs
-SERVED = "server"  # in place of a folder of weights
+ALIKE = 0.9  # least share of answers with the recorded text or count; a wrong tokenizer gives far less
+SPELLED = 50  # answers that are decoded into text to check the tokenizer
+SERVED = "server"  # the path of a model without a folder of weights
 MOST_CONTEXT = 1 << 20  # [tokens] if a tokenizer names no length: the server refuses what is too long
 FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
 LOADING = "specbench.runs.loading"  # name of the log of the steps of loading, which the display shows

@@ -51,8 +51,3 @@ def test_bad_input(case, tmp_path, monkeypatch, capsys):
         after = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*") if not path.is_dir()}
         left = {path.relative_to(tmp_path).as_posix() for path in after if after[path] != before.get(path)}
         assert left <= {"run/.lock", *(["run/run.log"] if case.loads else [])}, "something was written"
-
-
-def test_names_of_cases_are_different():
-    names = [case.name for case in CASES]
-    assert sorted({name for name in names if names.count(name) > 1}) == []

@@ -18,12 +18,15 @@ from specbench.records.store import RunWriter, write_atomically
 from specbench.runs import launch
 from specbench.screen import FAILED, INTERRUPTED, Screen, ending_as_interrupts
 
-JOB = ("method=[pld]", "suite.limit=1", "decode.max_new_tokens=8", "measure=quick", "measure.warmup=0")
+
+@pytest.fixture(scope="module")
+def job():
+    return job_for("method=[pld]", "suite.limit=1")
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("place", ["decoding", "report", "the other command"])
-def test_a_signal_ends_it_as_an_interrupt(place, name, tmp_path, monkeypatch, capsys):
+def test_a_signal_ends_it_as_an_interrupt(job, place, name, tmp_path, monkeypatch, capsys):
     number = getattr(signal, name)
     before = signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
 
@@ -39,7 +42,7 @@ def test_a_signal_ends_it_as_an_interrupt(place, name, tmp_path, monkeypatch, ca
         if place == "the other command":
             code = report_command.main([str(tmp_path)])
         else:
-            code = launch.run_job(job_for(*JOB), tmp_path / "run")
+            code = launch.run_job(job, tmp_path / "run")
         assert signal.getsignal(number) is ended
     finally:
         signal.signal(number, before)
@@ -63,7 +66,7 @@ LEFT = "can no longer be written ({}); what is done is safe, the same command go
         (errno.ECONNRESET, None, ""),
     ],
 )
-def test_a_fault_of_the_disk(number, name, said, place, tmp_path, monkeypatch, capsys):
+def test_a_fault_of_the_disk(job, number, name, said, place, tmp_path, monkeypatch, capsys):
     """One without a file that is none of the disk's stays what it is."""
 
     def fail(*given, **named):
@@ -72,7 +75,7 @@ def test_a_fault_of_the_disk(number, name, said, place, tmp_path, monkeypatch, c
     monkeypatch.setattr(launch, "execute", fail if place == "decoding" else lambda *_: [])
     monkeypatch.setattr(report, "build_report", fail)
     with contextlib.nullcontext() if said else pytest.raises(ConnectionResetError):
-        assert launch.run_job(job_for(*JOB), tmp_path / "run") == FAILED
+        assert launch.run_job(job, tmp_path / "run") == FAILED
         printed = capsys.readouterr().out
         assert said in printed
         assert LEFT.partition(" (")[0] not in printed or str(tmp_path) in printed

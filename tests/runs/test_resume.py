@@ -8,6 +8,7 @@ import functools
 import itertools
 import multiprocessing
 import operator
+import signal
 import sys
 import time
 from multiprocessing.process import BaseProcess
@@ -20,22 +21,33 @@ from filelock import FileLock
 import specbench.runs.execution
 import specbench.runs.session
 import specbench.runs.sources
-from builders.resumed import edit_manifest, timeless
-from builders.runs import Stopped, watch_job
+from builders.resumed import edit_manifest, replay_of, timeless
+from builders.runs import Stopped, execute_job, watch_job
 from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, point_latest, read_manifest, read_run
 from specbench.runs.digest import ADDED, digest
 from specbench.types import InputError
 
-OPTIONS = ("method=[pld]", "suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
+LIVE = ("model=tiny", "method=[pld]", "suite.limit=1", "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0")
 
 
-def run(folder: Path, *overrides: str, stop_after: int | None = None) -> list[int]:
-    """Execute with ``OPTIONS``; the blocks that were observed."""
-    return [*itertools.chain(*watch_job(folder, *OPTIONS, *overrides, stop_after=stop_after))]
+@pytest.fixture(scope="module")
+def replay(tmp_path_factory) -> tuple[str, ...]:
+    """Settings of a run of seven cases, which loads no model."""
+    return *replay_of(tmp_path_factory.mktemp("trace"), 7), "method=[pld]"
 
 
-def test_the_same_command_goes_on_and_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
+@pytest.fixture
+def run(replay):
+    """Executes in a folder; returns the blocks that were observed."""
+
+    def execute(folder: Path, *overrides: str, stop_after: int | None = None) -> list[int]:
+        return [*itertools.chain(*watch_job(folder, *replay, *overrides, stop_after=stop_after))]
+
+    return execute
+
+
+def test_the_same_command_goes_on_and_a_finished_run_is_not_run_again(run, tmp_path, monkeypatch):
     """A price may be set when it is over."""
     run(tmp_path / "whole")
     run(tmp_path / "cut", stop_after=2)
@@ -44,7 +56,7 @@ def test_the_same_command_goes_on_and_a_finished_run_is_not_run_again(tmp_path, 
     whole, cut = read_run(tmp_path / "whole"), read_run(tmp_path / "cut")
     assert [timeless(record) for record in cut.records] == [timeless(record) for record in whole.records]
     before = (tmp_path / "cut" / RECORDS).read_bytes()
-    monkeypatch.setattr("specbench.runs.sources.load_model", lambda *a, **k: pytest.fail("loaded the model again"))
+    monkeypatch.setattr(specbench.runs.execution, "set_stage", lambda *_: pytest.fail("loaded the model again"))
     run(tmp_path / "cut")
     run(tmp_path / "cut", "measure.price_per_hour=2.5")
     assert (tmp_path / "cut" / RECORDS).read_bytes() == before
@@ -54,7 +66,7 @@ def test_the_same_command_goes_on_and_a_finished_run_is_not_run_again(tmp_path, 
     assert after.manifest == cut.manifest
 
 
-def test_a_failed_case_keeps_its_error_unless_it_is_retried(tmp_path, monkeypatch):
+def test_a_failed_case_keeps_its_error_unless_it_is_retried(run, tmp_path, monkeypatch):
     """Earlier records stay; all files are backed up; a second command finds nothing to do."""
     run(tmp_path / "whole")
     answer = specbench.runs.session.decode
@@ -84,7 +96,7 @@ def test_a_failed_case_keeps_its_error_unless_it_is_retried(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("stop_after", [pytest.param(2, marks=pytest.mark.exhaustive), None])
-def test_an_older_run_that_names_a_home_loses_the_name_and_nothing_else(tmp_path, monkeypatch, stop_after):
+def test_an_older_run_that_names_a_home_loses_the_name_and_nothing_else(run, tmp_path, monkeypatch, stop_after):
     monkeypatch.setenv("HOME", "/home/somebody")
     with contextlib.suppress(Stopped):
         run(tmp_path / "r", stop_after=stop_after)
@@ -104,7 +116,7 @@ def test_an_older_run_that_names_a_home_loses_the_name_and_nothing_else(tmp_path
     ("section", "key", "what"),
     [("model", "fingerprint", "weights"), ("suite", "sha256", "suite file")],
 )
-def test_a_run_does_not_go_on_with_other_inputs(tmp_path, section, key, what):
+def test_a_run_does_not_go_on_with_other_inputs(run, tmp_path, section, key, what):
     run(tmp_path / "r", stop_after=1)
     edit_manifest(tmp_path / "r", lambda manifest: manifest[section].update({key: "other"}))
     with pytest.raises(InputError, match=f"another {what}"):
@@ -115,16 +127,16 @@ def test_a_run_does_not_go_on_under_another_template(tmp_path):
     """An older run does not say what it had."""
     template = tmp_path / "t.jinja"
     template.write_text("{% for m in messages %}{{ m.content }} {% endfor %}")
-    given = (f"model.template={template}", "suite.first=1", "method=[]", "decode.max_new_tokens=2")
-    run(tmp_path / "r", *given)
+    given = (*LIVE, f"model.template={template}", "suite.first=1", "method=[]", "decode.max_new_tokens=2")
+    watch_job(tmp_path / "r", *given)
     template.write_text("{% for m in messages %}{{ m.content }}! {% endfor %}")
     with pytest.raises(InputError, match="another chat template"):
-        run(tmp_path / "r", *given)
+        watch_job(tmp_path / "r", *given)
     edit_manifest(tmp_path / "r", lambda manifest: manifest["model"].pop("template"))
-    run(tmp_path / "r", *given)
+    watch_job(tmp_path / "r", *given)
 
 
-def test_latest_points_to_no_run_that_was_refused(tmp_path, monkeypatch):
+def test_latest_points_to_no_run_that_was_refused(run, tmp_path, monkeypatch):
     (tmp_path / "refused").mkdir()
     (tmp_path / "latest").symlink_to("refused")  # as an earlier version left it
 
@@ -150,7 +162,7 @@ def test_latest_of_somebody_else_stays(tmp_path, kind):
     assert latest.resolve() == (latest if kind == "folder" else tmp_path / "other" / "place")
 
 
-def test_fresh_keeps_the_old_run_aside_also_if_only_a_manifest_of_another_run_is_left(tmp_path):
+def test_fresh_keeps_the_old_run_aside_also_if_only_a_manifest_of_another_run_is_left(run, tmp_path):
     for name in ("r", "other"):
         (tmp_path / name).mkdir()
     run(tmp_path / "r")
@@ -161,7 +173,7 @@ def test_fresh_keeps_the_old_run_aside_also_if_only_a_manifest_of_another_run_is
     assert (tmp_path / "other.old1" / MANIFEST).exists()
 
 
-def test_two_processes_do_not_share_a_directory(tmp_path):
+def test_two_processes_do_not_share_a_directory(run, tmp_path):
     (tmp_path / "r").mkdir()
     with FileLock(tmp_path / "r" / ".lock"), pytest.raises(InputError, match="another process"):
         run(tmp_path / "r")
@@ -180,13 +192,13 @@ def test_threads_are_this_runs_only(tmp_path, monkeypatch):
     monkeypatch.setattr(specbench.runs.sources, "load_model", watched)
     torch.set_num_threads(before + 1)
     try:
-        run(tmp_path / "r", f"model.threads={before}", "suite.first=1")
+        watch_job(tmp_path / "r", *LIVE, f"model.threads={before}", "suite.first=1")
         assert (seen, torch.get_num_threads()) == ([before], before + 1)
     finally:
         torch.set_num_threads(before)
 
 
-def test_manifest_keeps_every_process_of_a_resumed_run(tmp_path):
+def test_manifest_keeps_every_process_of_a_resumed_run(run, tmp_path):
     run(tmp_path / "r", stop_after=1)
     created = read_manifest(tmp_path / "r").created
     edit_manifest(tmp_path / "r", lambda manifest: manifest["processes"][0]["git"].update(commit="0" * 40))
@@ -198,7 +210,7 @@ def test_manifest_keeps_every_process_of_a_resumed_run(tmp_path):
     assert any("resumed on other commits" in warning for warning in manifest.warnings)
 
 
-def test_state_that_outlives_cases_starts_its_span_again(tmp_path, caplog):
+def test_state_that_outlives_cases_starts_its_span_again(run, tmp_path, caplog):
     run(tmp_path / "r", "method.pld.reset=never", stop_after=3)
     seen = run(tmp_path / "r", "method.pld.reset=never")
     assert seen[0] == 0
@@ -222,24 +234,21 @@ def begin(command: list[str]) -> BaseProcess:
 @pytest.mark.slow
 def test_kill_at_three_moments(tmp_path):
     """SIGKILL of the real command: while loading, in the middle, and near the end."""
-    run(tmp_path / "whole", "suite.limit=2")
-    folder = tmp_path / "killed"
-    command = ["specbench", *OPTIONS, "suite.limit=2", f"hydra.run.dir={folder}", "report.plots=false"]
-    total = len(read_run(tmp_path / "whole").records)
-    for wanted in (0, total // 3, 2 * total // 3):
-        process = begin(command)
+    folder, settings = tmp_path / "killed", (*LIVE, "engine=eager")
+    whole = execute_job(tmp_path / "whole", *settings)
+    for wanted in (0, len(whole) // 3, 2 * len(whole) // 3):
+        process = begin(["specbench", *settings, f"hydra.run.dir={folder}"])
         deadline = time.monotonic() + 120
+        seen = folder / (RECORDS if wanted else ".lock")
         while time.monotonic() < deadline and process.is_alive():
-            lines = (folder / RECORDS).read_bytes().count(b"\n") if (folder / RECORDS).exists() else 0
-            if lines >= wanted and (wanted or time.monotonic() > deadline - 118):
+            if seen.exists() and seen.read_bytes().count(b"\n") >= wanted:
                 break
             time.sleep(0.005)
         process.kill()
         process.join()
-    process = begin(command)
-    process.join()
-    assert process.exitcode == 0
-    killed, whole = read_run(folder).records, read_run(tmp_path / "whole").records
+        assert process.exitcode == -signal.SIGKILL
+    killed = execute_job(folder, *settings)
+    assert len(read_manifest(folder).processes) >= 3
     assert [timeless(record) for record in killed] == [timeless(record) for record in whole]
 
 

@@ -12,8 +12,9 @@ from builders.resumed import counted, cut_records, replay_of
 from builders.runs import execute_job
 from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, read_run
+from specbench.runs import launch
 from specbench.runs.execution import AT, DEATHS
-from specbench.screen import USAGE
+from specbench.screen import DONE, USAGE
 
 METHODS = 2
 CASES = 5
@@ -37,8 +38,10 @@ def single(folder, settings) -> Path:
 
 
 @pytest.fixture
-def command(settings, tmp_path):
-    """``specbench SETTINGS OVERRIDES`` in ``run``; its exit code."""
+def command(request, settings, tmp_path, monkeypatch):
+    """``specbench SETTINGS OVERRIDES`` in ``run``, without a report unless it is tested; its exit code."""
+    if request.function is not test_shards_make_the_single_run:
+        monkeypatch.setattr(launch, "_report", lambda *_: DONE)
 
     def run(*overrides: str) -> int:
         place = [f"hydra.run.dir={tmp_path / 'run'}"]
@@ -47,7 +50,7 @@ def command(settings, tmp_path):
     return run
 
 
-def test_shards_make_the_single_run(command, single, tmp_path, capsys):
+def test_shards_make_the_single_run(command, single, tmp_path, monkeypatch, capsys):
     """Also more shards than cases; the same command has nothing left to do, with and without the shards."""
     run = tmp_path / "run"
     assert command("run.shards=9") == 0
@@ -55,10 +58,11 @@ def test_shards_make_the_single_run(command, single, tmp_path, capsys):
     assert counted(run) == counted(single)
     merged, whole = (read_run(directory).manifest for directory in (run, single))
     assert merged["config_hash"] == whole["config_hash"]
+    assert "Shards of merged runs" in capsys.readouterr().out
     before = (run / RECORDS).stat().st_mtime_ns
+    monkeypatch.setattr(launch, "_report", lambda *_: DONE)
     assert command("run.shards=9") == command() == 0
     assert (run / RECORDS).stat().st_mtime_ns == before
-    assert "Shards of merged runs" in capsys.readouterr().out
 
 
 def test_the_same_command_does_what_is_left(command, single, tmp_path):

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.input import InputError
 from specbench.records.record import CaseRecord, Lossless, TurnRecord
-from specbench.records.store import RECORDS, RunError, RunWriter, read_manifest, read_run
+from specbench.records.store import RECORDS, RunError, RunWriter
 
 METHODS = ("vanilla", "pld")
 
@@ -56,32 +55,9 @@ def test_cut_at_any_byte(blocks, share):
         assert (path.read_bytes() if size else b"") == whole
 
 
-def test_rewind_drops_blocks_from_a_span_on(tmp_path):
-    writer = write(tmp_path, 5)
-    assert {entry.block for entry in writer.rewind(3)} == {0, 1, 2}
-    assert len(RunWriter(tmp_path).resume(METHODS)) == 6
-
-
 def test_a_block_without_vanilla_is_refused(tmp_path):
     with pytest.raises(RuntimeError, match="vanilla"):
         RunWriter(tmp_path).append([record(0, "pld")])
-
-
-def test_bad_line_in_the_middle_is_named(tmp_path):
-    write(tmp_path, 2)
-    path = tmp_path / RECORDS
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([lines[0], b"garbage\n", *lines[1:]]))
-    (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(InputError, match="line 2"):
-        read_run(tmp_path)
-
-
-def test_missing_run_is_named(tmp_path):
-    with pytest.raises(RunError, match="no such directory"):
-        read_manifest(tmp_path / "nope")
-    with pytest.raises(RunError, match=r"holds no manifest\.json"):
-        read_manifest(tmp_path)
 
 
 def test_a_record_taken_out_of_the_middle_is_noticed(tmp_path):
