@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pandas as pd
+from pydantic import BaseModel, BeforeValidator, FiniteFloat, ValidationError
 
+from specbench.input import describe
 from specbench.records.store import Run, RunError
 from specbench.report.frames.facts import Facts, read_parameters, read_settings, spell_value
 from specbench.report.frames.findings import Findings
@@ -25,21 +26,28 @@ from specbench.report.table import KEYS, Table
 from specbench.report.writers import write_tables
 
 PACKAGE = Path(__file__).resolve().parents[1]
-COLUMNS = (
-    *("source", "table", "model", "suite", "category", "method", "name", "setting", "metric", "value", "spread"),
-    *("printed", "needs", "setup", "corpus", "hardware", "date", "url"),
-)
-DEFINITION, TRACE, WEIGHTS, HARDWARE = "definition", "trace", "weights", "hardware"
-NEEDS = (DEFINITION, TRACE, WEIGHTS, HARDWARE)
+DEFINITION, TRACE, HARDWARE = "definition", "trace", "hardware"
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedFigure:
-    """A printed figure; results/published/README.md defines each column.
+def _pairs(text: object) -> object:
+    """'k=10;w=10' -> {'k': '10', 'w': '10'}."""
+    if not isinstance(text, str):
+        return text
+    entries = [entry.partition("=") for entry in text.split(";") if entry]
+    if not all(equals for _, equals, _ in entries):
+        raise ValueError("expected KEY=VALUE;KEY=VALUE")
+    return {key: value for key, _, value in entries}
+
+
+Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+
+
+class PublishedFigure(BaseModel, frozen=True):
+    """A printed figure, a row of a file; results/published/README.md defines each column.
 
     model, suite, category, method, metric: in this harness's names, '' = it has none. name: the row as printed.
     setting: what distinguishes the row from others of the method. setup: how the source measured, where it states it.
-    needs: definition | trace | weights | hardware, the most that it takes to measure it again.
+    needs: the most that it takes to measure it again.
     """
 
     source: str
@@ -49,12 +57,13 @@ class PublishedFigure:
     category: str
     method: str
     name: str
-    setting: Mapping[str, str]
+    setting: Pairs
     metric: str
-    value: float
+    value: FiniteFloat
+    spread: str
     printed: str
-    needs: str
-    setup: Mapping[str, str]
+    needs: Literal["definition", "trace", "weights", "hardware"]
+    setup: Pairs
     corpus: str
     hardware: str
     date: str
@@ -64,6 +73,9 @@ class PublishedFigure:
     def place(self) -> tuple[str, str]:
         """Source and table."""
         return self.source, self.table
+
+
+COLUMNS = tuple(PublishedFigure.model_fields)
 
 
 def published_dir() -> Path:
@@ -90,32 +102,13 @@ def _read_file(path: Path) -> Iterable[PublishedFigure]:
     if tuple(reader.fieldnames or ()) != COLUMNS:
         raise RunError(f"{path}: has the columns {reader.fieldnames}; expected {', '.join(COLUMNS)}")
     for number, row in enumerate(reader, 2):
+        if None in row or None in row.values():
+            fix = "expected one a column, and quotes around what holds a comma"
+            raise RunError(f"{path}, line {number}: has not {len(COLUMNS)} cells; {fix}")
         try:
-            yield _figure(row)
-        except ValueError as error:
-            raise RunError(f"{path}, line {number}: {error}") from error
-
-
-def _figure(row: dict[str, str]) -> PublishedFigure:
-    """Raises ValueError if the row is not a figure."""
-    if None in row or None in row.values():
-        raise ValueError(f"has not {len(COLUMNS)} cells; expected one a column, and quotes around what holds a comma")
-    value = float(row["value"])
-    if not math.isfinite(value):
-        raise ValueError(f"value={row['value']!r}; expected a finite number")
-    if row["needs"] not in NEEDS:
-        raise ValueError(f"needs={row['needs']!r}; expected one of {', '.join(NEEDS)}")
-    row.pop("spread")
-    lists = {key: _pairs(row[key]) for key in ("setting", "setup")}
-    return PublishedFigure(**{**row, **lists, "value": value})  # type: ignore[arg-type]
-
-
-def _pairs(text: str) -> dict[str, str]:
-    """'k=10;w=10' -> {'k': '10', 'w': '10'}. Raises ValueError."""
-    entries = [entry.partition("=") for entry in text.split(";") if entry]
-    if not all(equals for _, equals, _ in entries):
-        raise ValueError(f"{text!r}; expected KEY=VALUE;KEY=VALUE")
-    return {key: value for key, _, value in entries}
+            yield PublishedFigure.model_validate(row)
+        except ValidationError as error:
+            raise RunError(f"{path}, line {number}: {describe(error)}") from None
 
 
 MAT_TOLERANCE = 0.03  # half of it is rounding, the rest near ties and how the prefill is counted
@@ -332,29 +325,25 @@ def _row(match: Match, letters: Mapping[str, str]) -> tuple[Cell, ...]:
 
 def published_frame(matches: Sequence[Match]) -> pd.DataFrame:
     """Returns one row per pair of figures, unrounded, with its notes in words."""
-    named = ("source", "table", "model", "suite", "category", "name")
-    return pd.DataFrame(
-        [
-            {name: getattr(match.figure, name) for name in named}
-            | {
-                "setting": ";".join(f"{key}={value}" for key, value in match.figure.setting.items()),
-                "method": match.figure.method,
-                "variant": match.variant,
-                "metric": match.figure.metric,
-                "published": match.figure.value,
-                "printed": match.figure.printed,
-                "ours": match.ours,
-                "difference": match.difference,
-                "verdict": match.verdict,
-                "note": "; ".join(match.notes),
-                "published_on": match.figure.hardware,
-                "ours_on": match.ran_on,
-                "date": match.figure.date,
-                "url": match.figure.url,
-            }
-            for match in matches
-        ]
-    )
+    kept = {"source", "table", "model", "suite", "category", "name", "method", "metric", "printed", "date", "url"}
+    columns = ["source", "table", "model", "suite", "category", "name", "setting", "method", "variant", "metric"]
+    columns += ["published", "printed", "ours", "difference", "verdict", "note", "published_on", "ours_on"]
+    rows = [
+        match.figure.model_dump(include=kept)
+        | {
+            "setting": ";".join(f"{key}={value}" for key, value in match.figure.setting.items()),
+            "variant": match.variant,
+            "published": match.figure.value,
+            "ours": match.ours,
+            "difference": match.difference,
+            "verdict": match.verdict,
+            "note": "; ".join(match.notes),
+            "published_on": match.figure.hardware,
+            "ours_on": match.ran_on,
+        }
+        for match in matches
+    ]
+    return pd.DataFrame(rows, columns=[*columns, "date", "url"])
 
 
 def write_published(matches: Sequence[Match], tables: Sequence[Table], output: Path) -> list[Path]:
