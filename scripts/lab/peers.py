@@ -101,8 +101,8 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
         device = stage.target.device
         for pair in pairs:
             sides = [methods[name] for name in pair_named(pair)]
-            timed = time_pair(stage.engine, device, sides, prompts, given.blocks, given.tokens)
-            rows += pair_rows(pair.replace(":", ", "), *timed, cpu=device.type == "cpu")
+            ours, peer = time_pair(stage.engine, device, sides, prompts, given.blocks, given.tokens)
+            rows += pair_rows(pair.replace(":", ", "), ours, peer, cpu=device.type == "cpu")
     about = {"model": job.source.card.name, "engine": given.engine, "dtype": job.source.card.dtype,
              "tokens": given.tokens, "prompts": len(prompts), "blocks": given.blocks,
              "threads": torch.get_num_threads()}  # fmt: skip
@@ -201,7 +201,9 @@ def time_pair(
     found = []  # by prompt, turn and side
     for place, prompt in enumerate(prompts):
         with without_collector():
-            found.append(take_turns([partial(decode_once, method, prompt) for method in sides], 2 * rounds, place % 2))
+            found.append(
+                take_turns([partial(decode_once, method, prompt) for method in sides], 2 * rounds, bool(place % 2))
+            )
     timed = []
     for side in range(len(sides)):
         outs = [turns[0][side][0] for turns in found]

@@ -29,7 +29,7 @@ def new_model(shape: Mapping[str, int], settings: TrainingSettings) -> Trainee:
     tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
     torch.manual_seed(settings.seed)
     ends: dict[str, Any] = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": CONTEXT, **shape}
+    sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "max_position_embeddings": CONTEXT, **shape}
     model = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **ends, **sizes))  # tied to keep the model small
     model.generation_config.update(**ends)
     forward = torch.compile(model)

@@ -52,7 +52,7 @@ def day(*arguments: object, out: Path, hidden: Sequence[str] = ()) -> subprocess
     """``python scripts/gpu_day ARGUMENTS --rehearse``, from a checkout. hidden: packages that are not there."""
     for name in hidden:
         (out.parent / f"{name}.py").write_text("raise ImportError('not on this machine')")
-    environment = os.environ | {"PYTHONPATH": str(out.parent), "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {"PYTHONPATH": str(out.parent), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(ROOT / "scripts" / "gpu_day"), *map(str, arguments), "--out", str(out), "--rehearse"]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=out.parent, env=environment)
 
