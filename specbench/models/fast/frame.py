@@ -37,8 +37,8 @@ class Buffer:
     def __init__(self, shape: int | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         """Zeros of ``shape``. bfloat16, which numpy lacks, has its bits in ``values``; ``never`` is minus infinity."""
         bits = dtype == torch.bfloat16
-        self.host = torch.zeros(shape, dtype=dtype)
-        self.device = self.host if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
+        self.device = torch.zeros(shape, dtype=dtype, device=device)
+        self.host = self.device if device.type == "cpu" else torch.zeros(shape, dtype=dtype)
         self.values = (self.host.view(torch.int16) if bits else self.host).numpy()
         self.never: float = INFINITE_BITS if bits else NEVER
 
