@@ -1,4 +1,4 @@
-"""Hugging Face ``generate`` on a static cache with torch.compile, as a peer: the library at its fastest.
+"""Hugging Face ``generate`` on a static cache with torch.compile, as a peer: the fastest set-up of transformers.
 
 One cache serves every request, so that there is one shape and one compilation, paid for in ``bind``.
 """

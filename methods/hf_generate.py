@@ -1,4 +1,4 @@
-"""Hugging Face ``generate`` without drafts, as a peer: the papers' denominator.
+"""Hugging Face ``generate`` without drafts, as a peer: the baseline of most papers' speedups.
 
 Its speed relative to vanilla's shows the cost of the library's loop; its ids must be vanilla's.
 """

@@ -1,4 +1,4 @@
-"""LogitSpec (Liu et al. 2025, arXiv 2507.01449): the last logits also rank the token after next; retrieve after each.
+"""LogitSpec (Liu et al. 2025, arXiv 2507.01449): the last logits also rank the token after next.
 
 The first branch copies what followed the context's longest suffix before. Every further one starts with a token that
 the logits after the last token ranked high, and continues with what followed it in the context (section 3).

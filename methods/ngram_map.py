@@ -1,4 +1,4 @@
-"""llama.cpp's ``ngram-map-k`` and ``ngram-map-k4v``: copy what stood after the last n tokens, while it fits.
+"""llama.cpp's ``ngram-map-k`` and ``ngram-map-k4v``: draft what followed an earlier occurrence of the last n tokens.
 
 Of each n-gram one place is kept, and how many tokens of its last draft were accepted: the next draft is no longer.
 ``k4v`` counts the m-grams that followed, and drafts only where one of them is frequent enough
@@ -66,7 +66,7 @@ class _Lookup(Drafter):
             key.accepted[slot] = len(step.path)
 
     def _take(self, context: Sequence[int], count: int) -> None:
-        """Keep places of n-grams that a whole draft stands after: the prompt's from its end, then the answer's so.
+        """Keep places of n-grams that a complete draft follows: the prompt's from its end, then the answer's so.
 
         Places at the end of the prompt, with fewer tokens of it after them, are never kept.
         """

@@ -1,4 +1,4 @@
-"""PEARL (Liu et al. 2025, parallel speculative decoding with adaptive draft length): draft on during the verification.
+"""PEARL (Liu et al. 2025, adaptive draft length): the draft model drafts while the target verifies.
 
 Tokens that were drafted and not verified yet (pending) are the target's draft; meanwhile the draft model writes the
 next ``gamma``. The first of those is verified by the same forward: with nothing pending this is the paper's pre-verify,

@@ -1,4 +1,4 @@
-"""Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding): copy what followed before.
+"""Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding): draft what followed before.
 
 The longest suffix of the context, of at most ``max_ngram`` tokens, that occurred before; draft the tokens after it.
 The rules differ in which occurrence is taken and what happens near the end (see docs/methods/pld.md); that of

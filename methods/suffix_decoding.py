@@ -1,4 +1,4 @@
-"""SuffixDecoding (Oliaro et al. 2024; code: ArcticInference): what most often followed, here and in all answers.
+"""SuffixDecoding (Oliaro et al. 2024): draft the most frequent continuation in this request and earlier answers.
 
 Two suffix trees count how often every string occurred: a local one of the request's prompt and answer, a global one of
 all answers. Every end of the context that a tree holds proposes its likeliest continuation, the longer the match the

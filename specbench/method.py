@@ -40,7 +40,7 @@ GoesOn = Callable[[DraftLevel], bool]  # asked between two levels of a draft: wh
 
 
 class Drafter(ABC):
-    """The state of one request; many may be alive at once.
+    """The state of one request; several may exist concurrently.
 
     goes_on: the run's policy of draft lengths, which a drafter asks that drafts level by level; None = as it wants. A
     draft that was not cut on the way is cut behind it (``specbench.decode.lengths``).
@@ -177,7 +177,7 @@ class Method(ABC):
     def private(self) -> Method | None:
         """Return this method with its own ``learned`` and the rest shared, for one of several concurrent requests.
 
-        Itself where nothing is learned; None where its requests can only come one after the other, as those of a method
+        Itself where nothing is learned; None if its requests must be served one after the other, as those of a method
         that has a ``reset`` and no ``learned``. Call ``reset`` on it, and never ``close``.
         """
         if not self.learned:

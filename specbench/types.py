@@ -32,7 +32,7 @@ MOST = 4096  # the largest size that a draft, or a part of one, may be set to
 
 
 def require_count(name: str, value: int, low: int = 1, high: int | None = None) -> None:
-    """Raise InputError where a whole number is out of bounds, before anything of that size is built."""
+    """Raise InputError if an integer is out of bounds, before memory of that size is allocated."""
     if value < low or (high is not None and value > high):
         bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise InputError(f"{name}={value}: expected a whole number {bounds}")

@@ -1,4 +1,4 @@
-"""Documents of a corpus as token ids, from text, JSON lines and JSON lists, without texts of a benchmark."""
+"""Reads the documents of a corpus as token ids, leaving out documents that overlap with a benchmark."""
 
 from __future__ import annotations
 

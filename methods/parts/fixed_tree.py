@@ -1,4 +1,4 @@
-"""A draft tree of fixed shape filled by a draft model, a forward a level: the engine of SpecInfer and Sequoia.
+"""A draft tree of fixed shape that a draft model fills with one forward per level, for SpecInfer and Sequoia.
 
 At temperature 0 a node's children are the draft's best tokens. Above they are drawn, and the draft states the
 distribution of each given its earlier siblings, so that the walker keeps the target's distribution.

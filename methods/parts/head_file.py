@@ -43,7 +43,7 @@ WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 class HeadFormat:
     """The file names of one kind of head: weights as safetensors, and as torch files.
 
-    config: whether ``config.json`` is needed, read where it is there, or unused.
+    config: whether ``config.json`` is needed, read if it exists, or unused.
     """
 
     kind: str
@@ -354,7 +354,7 @@ def head_norms(file: HeadFile) -> bool:
 
 
 def mask_token(file: HeadFile, vocab: int, *places: str) -> int:
-    """The token that stands for one still to be drafted; 0 for a random head. places: mappings that may hold it.
+    """The token that marks a position to be drafted; 0 for a random head. places: mappings that may hold it.
 
     Raises InputError where it is missing, or not a token of a vocabulary of ``vocab`` tokens.
     """

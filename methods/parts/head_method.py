@@ -86,7 +86,7 @@ class TargetEnds:
         return torch.where(weight == 0, 1.0, weight).to(weight.dtype)
 
     def place(self, state: dict[str, Tensor], where: str) -> dict[str, Tensor]:
-        """Weights on the output head's device, in the target's dtype; whole numbers keep theirs.
+        """Weights on the output head's device, in the target's dtype; integers keep their type.
 
         where: for messages. Raises InputError for other values (``require_numbers``).
         """

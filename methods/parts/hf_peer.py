@@ -1,4 +1,4 @@
-"""Hugging Face ``generate`` as a peer: the library's own loop, cache and masks, reported iteration by iteration."""
+"""Hugging Face ``generate`` as a peer: the loop, cache and masks of transformers, reported forward by forward."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class DraftActor(ABC):
 
 
 def load_actor(kind: Callable[..., DraftActor], card: ModelCard, attention: str, *rest: Any) -> DraftActor:
-    """The actor with the weights of ``card``; in a process of its own, quietly. attention: see ``DraftLM``."""
+    """The actor with the weights of ``card``; in a separate process, without output. attention: see ``DraftLM``."""
     if multiprocessing.parent_process() is not None:
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()

@@ -174,7 +174,7 @@ class ThreadChannel:
 
 
 class ProcessChannel(ThreadChannel):
-    """A process of its own; all that it is given is pickled."""
+    """An actor in a separate process; all that it is given is pickled."""
 
     def __init__(self, build: Build, arguments: tuple[Any, ...], patience_s: float) -> None:
         context = torch.multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""A suffix array over token ids: every place of a text, sorted by the text from there on (Manber and Myers 1990).
+"""A suffix array over token ids: positions of a text, sorted by the tokens that follow (Manber and Myers 1990).
 
 It is built by libdivsufsort through pydivsufsort, and queried by compiled functions: the longest suffix of a context
 that occurs, and what most often follows it. Suffixes that share their first tokens are adjacent in the array, sorted by

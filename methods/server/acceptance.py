@@ -1,4 +1,4 @@
-"""A server's reports on its drafts in one form, and the check that its accounts agree.
+"""Brings a server's reports on its drafts into one form and checks that they agree with the emitted tokens.
 
 Three accounts of a request: its own figures, the difference of the server's counters, and the sizes of the streamed
 chunks. None is trusted alone: engines count the bonus token or drop the steps without a draft, chunks hold several
@@ -91,7 +91,7 @@ def report_from_counters(before: Mapping[str, float], after: Mapping[str, float]
 
 
 def reconcile(count: int, sizes: Sequence[int] | None, reports: Sequence[DraftReport]) -> Account:
-    """The steps after the first chunk, from the account that the emitted tokens bear out.
+    """The steps after the first chunk, from the count that the emitted tokens confirm.
 
     count: tokens after the first chunk. sizes: of these chunks, None where a chunk is not a step. reports: the
     request's own first. An account may count tokens after the answer's end, of its last step: fewer than one draft.

@@ -42,7 +42,7 @@ class Beginning(NamedTuple):
 
 
 class Identity:
-    """A server as it was at first: its models, its process's start and its counters, as far as it reports them.
+    """A server at the start of the run: its models, its process's start and its counters, as far as it reports them.
 
     A process that takes the place of another has a later start or lower counters, and perhaps another model.
     """

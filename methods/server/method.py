@@ -120,7 +120,7 @@ def _ignore(ids: Sequence[int], proposed: int = 0) -> bool:
 
 @dataclass(eq=False)
 class ServerPeer(Parameters, Remote):
-    """One engine as it was started, with its own speculation; conf/method/server.yaml describes the parameters."""
+    """One running engine with its own speculation; conf/method/server.yaml describes the parameters."""
 
     url: str
     dialect: str = "auto"
@@ -292,7 +292,7 @@ class ServerPeer(Parameters, Remote):
         return Settled(answer.ids, account.steps, answer.stats())
 
     def _page(self) -> str:
-        """The server's metrics; read until the counters stand still, since they may lag behind an answer."""
+        """The server's metrics; read until the counters no longer change, since they may lag behind an answer."""
         text = self._connection.read(METRICS) or ""
         for _ in range(5 if parse_counters(text) else 0):
             before, text = text, self._connection.read(METRICS) or ""

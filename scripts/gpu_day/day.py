@@ -1,4 +1,4 @@
-"""A day of measurements on a GPU: device, shapes, goals, and the calls, whose sections each end with a file."""
+"""The device, shapes and goals of the measurements on a GPU, and the calls that run their sections."""
 
 from __future__ import annotations
 

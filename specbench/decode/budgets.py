@@ -37,7 +37,7 @@ class Budgets:
         """Return the number of nodes that each request may draft.
 
         Args:
-            methods: of the requests. A request with a share of 0 is not asked for a draft if its method ``pauses``.
+            methods: of the requests. A request with a share of 0 does not draft if its method ``pauses``.
             most: [nodes] the engine's limit.
         """
         return [most] * len(methods)

@@ -100,7 +100,7 @@ class Walk:
         return draw(self.sampling(logits), upload(numbers, logits.device, torch.float64))
 
     def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
-        """Verify by whole distributions: nodes that were drawn, then ``late`` where all are accepted; or lossily.
+        """Verify by complete distributions: nodes that were drawn, then ``late`` where all are accepted; or lossily.
 
         The step's only read-back is here.
         logits: (N+1, V) raw, row 0 the root's.

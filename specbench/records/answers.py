@@ -1,4 +1,4 @@
-"""Reads and writes Spec-Bench's answer file: one line of JSON a question, as its ``evaluation/eval.py`` writes it.
+"""Reads and writes Spec-Bench's answer file: one line of JSON per question, as its ``evaluation/eval.py`` writes it.
 
 Only the first of a line's choices counts, as in Spec-Bench's ``speed.py``. The accept lengths of all turns are one
 list.

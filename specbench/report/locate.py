@@ -1,4 +1,4 @@
-"""The runs of a report, also those of an object store; for a notebook named in the environment, with its profile."""
+"""Finds the runs of a report, in folders or in an object store; for a notebook, those that the environment names."""
 
 from __future__ import annotations
 

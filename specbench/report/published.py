@@ -121,7 +121,7 @@ _LENGTH, _DTYPE, _PREFILL = "decode.max_new_tokens", "model.dtype", "prefill"
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One published figure next to ours. verdict: reproduced | differs | '' (times: shown, never judged)."""
+    """One published figure next to ours. verdict: reproduced | differs | '' (times: shown, never compared)."""
 
     figure: PublishedFigure
     variant: str
@@ -154,7 +154,7 @@ def compare(findings: Findings, figures: Sequence[PublishedFigure]) -> list[Matc
 def _belongs(reported: ReportedRun, figure: PublishedFigure, figures: Sequence[PublishedFigure]) -> bool:
     """Whether the run's row is this row, with the method set as there; a row without a temperature is greedy.
 
-    Tables of other models only where the suite has none of its own.
+    Tables of other models only if the suite has no tables.
     """
     facts = reported.facts
     if not (figure.model and figure.method and figure.suite == facts.suite and figure.needs != DEFINITION):

@@ -1,4 +1,4 @@
-"""Earlier runs: whether a job may continue one or grow it, which one that is, and what they predict of a new run.
+"""Finds the earlier run that a job may continue or grow, and what earlier runs predict of a new one.
 
 A run in the job's own directory is continued if its settings, questions, weights and files are the job's. A run with
 the same settings and fewer methods, cases or rounds may grow into the job's.

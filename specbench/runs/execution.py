@@ -1,4 +1,4 @@
-"""Runs a checked job in a directory: locks it, opens it or resumes what is there, decodes block by block, writes."""
+"""Runs a checked job in a directory: locks it, creates or resumes it, decodes block by block, and writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs on one of Hydra's launchers, those of a sweep or the shards of one run, and how each of them ended.
+"""Starts the jobs of a sweep or the shards of a run on one of Hydra's launchers, and reports how each ended.
 
 A launcher may pickle the task and run it anywhere, so all that a job reports comes back as its value (``Ended``).
 """

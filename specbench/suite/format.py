@@ -1,4 +1,4 @@
-"""A format of suites: how a file becomes rows, how a row becomes a case, and in which forms a question may be put."""
+"""A format of suites: how a file becomes rows, how a row becomes a case, and the forms of the prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a suite: where its questions are, how they are put, and which of them a run decodes."""
+"""The settings of a suite: the places of its questions, the form of the prompt, and the selected cases."""
 
 from __future__ import annotations
 

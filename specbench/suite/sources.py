@@ -1,4 +1,4 @@
-"""The places where a suite may be, in a fixed order, and an error that names all of them.
+"""Finds the file of a suite: places are searched in a fixed order, and an error names all of them.
 
 The order: the file or folder that the user named; what is in the package; the data directory ``$SPECBENCH_DATA``; the
 Hugging Face hub, if the suite has the address of a file or of a data set's split there. Nothing is fetched unless the

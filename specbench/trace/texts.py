@@ -1,4 +1,4 @@
-"""Traces of texts: a Spec-Bench answer file, or a user's own chat log.
+"""Traces from answers that are stored as text: a Spec-Bench answer file, or a user's own chat log.
 
 The text of an answer becomes tokens inside its conversation: the conversation is written out and tokenised whole, and
 the prompt is cut off. Tokenised alone, an answer differs at its first token (a Llama tokenizer puts a space before

@@ -98,7 +98,7 @@ class Team:
         return part
 
     def send(self, op: Op, *lists: Iterable[int], wait: bool = True) -> None:
-        """Rank 0: send a message. wait: False for the last message, which nobody may be left to receive."""
+        """Rank 0: send a message. wait: False for the last message, which may have no receiver."""
         parts = [list(each) for each in lists]
         numbers = torch.tensor([op, len(parts), *map(len, parts), *chain(*parts)], dtype=torch.int64)
         packet = torch.zeros(PACKET, dtype=torch.int64)
@@ -182,7 +182,7 @@ class RankLog:
         self._tokens[targets] = self._tokens[sources]
 
     def move_behind(self, start: int, rows: Sequence[int]) -> None:
-        """Rows of the frame that began in slot ``start`` were moved behind its root."""
+        """Rows of the frame that began in slot ``start`` were moved next to its root."""
         self.move(np.array(rows, dtype=np.int64) + start, np.arange(1, len(rows) + 1) + start)
 
     def close_step(self, past: int, width: int, length: int, slots: int, states: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Spec-Bench: its formulas over answers, its answer files from a run, and a run in its formulas next to ours.
+"""Spec-Bench's formulas over answer files and over a run, next to specbench's figures; writes its answer files.
 
 The formulas are what its ``evaluation/speed.py`` and leaderboard print, oddities included:
 

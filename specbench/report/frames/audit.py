@@ -1,4 +1,4 @@
-"""The worth of a drafter, by category: how often it agrees with the target, what it costs, what it takes to win.
+"""How often a drafter agrees with the target, what it costs, and the acceptance at which it would pay, by category.
 
 The oracle is the best that any policy of draft lengths could have done on the drafts of a run: every step feeds and
 drafts as many levels as were accepted, or none at all, or what it did, where that is cheaper. Longer drafts cost more

@@ -131,7 +131,7 @@ Detail = dict[str, pd.DataFrame]  # name -> frame, whose rows begin with model, 
 class DetailFrame:
     """A frame of details. name: of its csv. row, meaning: what a row is and what it contains, for docs/measurement.md.
 
-    columns: behind model, suite, method and variant. count: a method's trials, and whether the target was timed, to
+    columns: after model, suite, method and variant. count: a method's trials, and whether the target was timed, to
     rows of these columns. drafts: vanilla, its control and peers have no rows. paired: vanilla's trials are counted
     with them, None if its times are not a baseline.
     """

@@ -1,4 +1,4 @@
-"""The contents of a report: the figures of one or several runs, the warnings about them, and speedups as products."""
+"""The contents of a report: figures of one or several runs, warnings, and speedups as products of factors."""
 
 from __future__ import annotations
 

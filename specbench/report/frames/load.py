@@ -1,4 +1,4 @@
-"""A method's modelled speedup where many equal requests share each forward, and where it stops paying.
+"""The modelled speedup of a method if equal requests share each forward, and the load at which the gain ends.
 
 B requests that all take the same recorded steps feed B times the tokens and read B times the context, but no token
 attends to another request's. So with S(fed, context) the profile's step and T its forward, a shared step takes

@@ -1,4 +1,4 @@
-"""Contests: the ratio of any two methods, not only of one over vanilla, on the cases that all of them finished.
+"""The ratio of the figures of any two methods, not only of one over vanilla, on the cases that both finished.
 
 Each is measured over the vanilla of its own run, and both are resampled together, so that a hard case counts for both.
 Two methods tie if the interval of their ratio contains 1.

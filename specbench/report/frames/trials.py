@@ -1,4 +1,4 @@
-"""One row a record: a run's records as columns of plain counts and times, before anything is averaged.
+"""A run's records as columns with one row per record: plain counts and times, before anything is averaged.
 
 They are built in one pass over the records, none of which is kept: a record takes about 200 bytes here, whatever the
 length of its answer. Which answers passed the tests of a user's sandbox is read from JSON lines; code is never run.

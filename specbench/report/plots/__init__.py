@@ -1,4 +1,4 @@
-"""The looks of a report's plots: for a screen, for a paper, or as a style file of matplotlib has it."""
+"""The styles of a report's plots: for a screen, for a paper, or from a style file of matplotlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all plots of one model and suite share: the methods, the colours and marks of each, and the details to draw.
+"""The methods of one model and suite with their colours, marks and details, which all plots share.
 
 Colours, hatches and markers are safe for colour-blind readers, and a method keeps its own in all plots of a report.
 """

@@ -1,4 +1,4 @@
-"""Load: throughput against what a user sees, speedup against the number of requests, and the MAT that pays."""
+"""Plots of load: throughput against tokens/s per user, speedup against the number of requests, the MAT that pays."""
 
 from __future__ import annotations
 
