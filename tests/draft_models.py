@@ -33,7 +33,7 @@ MAKE = {
     "specinfer": lambda **options: SpecInfer("unused", [2, 1, 2], **options),
     "sequoia": lambda **options: Sequoia("unused", [0.6, 0.2], nodes=10, depth=3, **options),
     "opt_tree": lambda **options: OptTree("unused", nodes=10, threshold=0.1, max_depth=3, **options),
-    "ouroboros": lambda **options: Ouroboros("unused", gamma=3, window=3, level=4, endings=2, **options),
+    "ouroboros": lambda **options: Ouroboros("unused", gamma=4, window=4, level=4, endings=2, **options),
 }
 PARALLEL = {
     "pearl": lambda **options: Pearl("unused", gamma=3, **options),
