@@ -82,12 +82,12 @@ def lossy(manifest, records):
     manifest["methods"]["token_recycling"]["lossless"] = False
 
 
-def vary(edit, **parameters):
-    """An edit that also sets the parameters of pld."""
+def vary(edit, method="pld", **parameters):
+    """An edit that also sets the parameters of a method."""
 
     def change(manifest, records):
         edit(manifest, records)
-        manifest["methods"]["pld"]["parameters"] = parameters
+        manifest["methods"][method]["parameters"] = parameters
 
     return change
 

@@ -1,13 +1,15 @@
-"""The notebooks run on real runs, import the report alone, and are kept short and without outputs."""
+"""The notebooks run on timed, replayed and loaded runs, import the report alone, and are short."""
 
 import ast
+import itertools
 import json
 import os
 import re
 from pathlib import Path
 
 import pytest
-from report.conftest import fail, write_run
+from report.conftest import build_run, fail, write_run
+from report.test_golden import replay, vary
 from report.test_served import run_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
@@ -106,29 +108,19 @@ def test_the_others_say_what_there_is_nothing_of(execute, make_run, tmp_path, no
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
-    """A real run of two methods on the bundled model, a few tokens a case."""
-    from builders.runs import job_for
-    from specbench.runs.execution import execute as execute_run
-
-    folder = tmp_path_factory.mktemp("live")
-    settings = ["model=tiny", "suite=mini", "suite.limit=2", "measure=quick", "decode.max_new_tokens=24"]
-    execute_run(job_for(*settings, "method=[pld,token_recycling]"), folder, lambda *_: None)
-    return folder
+    """A run of two methods whose target was timed."""
+    methods = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4)}
+    return build_run(tmp_path_factory.mktemp("live"), methods, peers=(), per_category=2)
 
 
 @pytest.fixture(scope="module")
-def sweep(live, tmp_path_factory):
-    """Its answers replayed with four settings of a method."""
-    from builders.runs import job_for
-    from specbench.runs.execution import execute as execute_run
-
+def sweep(tmp_path_factory):
+    """Replays with four settings of a method."""
     folder = tmp_path_factory.mktemp("sweep")
-    for leader in (1, 2):
-        for follower in (2, 4):
-            name = "method.cacheback_no_frozen"
-            chosen = [f"{name}.leader_length={leader}", f"{name}.follower_length={follower}"]
-            settings = ["model=replay", f"model.trace={live / 'records.jsonl'}", "method=[cacheback_no_frozen]"]
-            execute_run(job_for(*settings, *chosen), folder / f"{leader}-{follower}", lambda *_: None)
+    for place, (ngram, count) in enumerate(itertools.product((1, 2), (2, 4))):
+        edit = vary(replay, "sam", max_ngram=ngram, num_draft=count)
+        methods = {"sam": (3.0 + place, 0.4, 4e-6)}
+        build_run(folder / f"{ngram}-{count}", methods, peers=(), control=False, per_category=2, seed=place, edit=edit)
     return folder
 
 
