@@ -18,6 +18,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from specbench.method import GoesOn, Method
+from specbench.models.tree import compute_depths
 from specbench.types import ROOT, CaseError, Draft, Step
 
 TrimmedDraft = tuple[
@@ -61,10 +62,7 @@ def may_cut(method: Method) -> bool:
 
 def find_depths(draft: Draft) -> list[int]:
     """(N,) of its nodes, 1 = child of the root."""
-    depths: list[int] = []
-    for parent in draft.parents:
-        depths.append(1 if int(parent) == ROOT else depths[int(parent)] + 1)
-    return depths
+    return compute_depths([*map(int, draft.parents)])
 
 
 def chances_of(draft: Draft, rate: Callable[[int], float] = lambda _: 0.5) -> list[float]:

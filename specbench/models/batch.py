@@ -10,11 +10,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from specbench.models.engine import Batch, Engine, Laps, Verifier, require_place
 from specbench.models.transfer import upload
@@ -150,8 +150,8 @@ class SlotBatch(Batch):
         """Zero the slots of a place, where a request may have left numbers that are not finite."""
 
     @property
+    @override
     def free(self) -> int:
-        """See ``Batch``."""
         return self.requests - len(self._open)
 
     def lengths(self) -> list[int]:
@@ -161,8 +161,8 @@ class SlotBatch(Batch):
             found[place] = handle.length
         return found
 
+    @override
     def open(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs) -> Handle:
-        """See ``Batch``."""
         if len(prompt) + limit > self.tokens:
             raise CaseError(
                 f"prompt of {len(prompt)} and answer of {limit} tokens; expected at most {self.tokens} together, which"
@@ -175,16 +175,16 @@ class SlotBatch(Batch):
         return handle
 
     @torch.inference_mode()
+    @override
     def close(self, handle: Handle) -> None:
-        """See ``Batch``."""
         if self._open.get(handle.place) is handle:
             del self._open[handle.place]
             if not handle.clean:
                 self.wipe(handle.place)
 
     @torch.inference_mode()
+    @override
     def prefill(self, handle: Handle, most: int | None = None) -> Prefill | None:
-        """See ``Batch``."""
         handle.clean = False
         end = len(handle.prompt) if most is None else min(handle.length + most, len(handle.prompt))
         for part in list_masked_chunks(end, handle.length):
@@ -206,8 +206,8 @@ class SlotBatch(Batch):
         return logits, hidden
 
     @torch.inference_mode()
+    @override
     def forward(self, drafts: Sequence[tuple[Handle, Draft | None]]) -> None:
-        """See ``Batch``."""
         self._drafted, fed, most = [handle for handle, _ in drafts], [], self.engine.max_nodes
         for handle, draft in drafts:
             handle.refused, handle.clean, handle.topk = None, False, None
@@ -242,8 +242,8 @@ class SlotBatch(Batch):
         return PackedRows(handles, [handle.host_parents for handle in handles], bounds, packed)
 
     @torch.inference_mode()
+    @override
     def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
-        """See ``Batch``."""
         back = self._read_back() if self._rows.handles else _ReadBack([], [], None, None)
         found: list[Step | CaseError] = []
         fed = iter(range(len(self._rows.handles)))
@@ -299,7 +299,12 @@ class SlotBatch(Batch):
             path, tokens = back.accepted(number)
             kept = late is not None and continues(late, len(path) == len(handle.draft), tokens[-1])
         else:
-            path, tokens, kept = self._follow(handle, self._rows.slice_of(number), back, late)
+            part = self._rows.slice_of(number)
+            require_finite(back.peaks[part], self._logits.dtype)
+            if handle.is_drawn(late):
+                path, tokens, kept = handle.verify_drawn(self._logits[part], self._rows.ids[part], late)
+            else:
+                path, tokens, kept = handle.follow(back.picks[part], back.ids[part] if back.ids else None, late)
         emitted, done = cut(tokens, self.engine.eos, left)
         if not back.accepted:
             moved = enumerate(path[: len(emitted) - 1])
@@ -312,17 +317,6 @@ class SlotBatch(Batch):
             hidden = {layer: self._hidden[layer][part] for layer in needs.hidden}
             fed = self._rows.ids[part] if needs.node_topk or hidden else None
         return handle.close_step(emitted, path, done, kept and len(emitted) == len(tokens), fed, hidden)
-
-    def _follow(
-        self, handle: Handle, part: slice, back: _ReadBack, late: Draft | None
-    ) -> tuple[list[int], list[int], bool]:
-        """See ``ActiveRequest.verify``."""
-        require_finite(back.peaks[part], self._logits.dtype)
-        if handle.is_drawn(late):
-            verdict = handle.walk.verify(self._logits[part], handle.draft, self._rows.ids[part], late)
-            return verdict.path, verdict.tokens, verdict.late
-        fed = back.ids[part][1:] if back.ids else cast(Sequence[int], handle.draft.tokens)
-        return handle.follow(fed, back.picks[part], late)
 
 
 @dataclass(slots=True)

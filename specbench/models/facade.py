@@ -37,6 +37,7 @@ class Target:
     """The target that ``Method.bind`` gets. ``model`` is for peers with their own loop; None for a replay.
 
     sampling: (rows, V) raw logits -> (rows, V) probabilities of the request; None at temperature 0.
+    asked: the names of the calls that read weights, if they are noted.
     """
 
     card: ModelCard
@@ -44,6 +45,7 @@ class Target:
     max_nodes: int
     sampling: Callable[[Tensor], Tensor] | None
     attention: str = "sdpa"  # of drafts, ``engine.attention``, which draft models have too
+    asked: list[str] | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -75,7 +77,9 @@ class Target:
         """The device of token ids: the input embedding's."""
         return self.model.get_input_embeddings().weight.device if self.model is not None else torch.device("cpu")
 
-    def _weights(self) -> Any:
+    def _weights(self, call: str = "") -> Any:
+        if self.asked is not None and call:
+            self.asked.append(call)
         if self.model is None:
             raise InputError("needs the target's weights, and a replay has only recorded tokens; choose a model")
         return self.model
@@ -83,14 +87,14 @@ class Target:
     @torch.inference_mode()
     def embed(self, ids: Tensor) -> Tensor:
         """Embed (rows,) token ids -> (rows, D)."""
-        return self._weights().get_input_embeddings()(ids)
+        return self._weights("embed").get_input_embeddings()(ids)
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
         """Compute the (rows, V) logits of (rows, D) states after the final norm."""
-        return self._weights().get_output_embeddings()(hidden)
+        return self._weights("head").get_output_embeddings()(hidden)
 
     @torch.inference_mode()
     def logits(self, ids: Tensor) -> Tensor:
         """Read (rows, T) sequences, each from an empty cache -> (rows, V) logits after the last token."""
-        return self._weights()(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1]
+        return self._weights("logits")(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, -1]

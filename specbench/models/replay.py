@@ -14,6 +14,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from specbench.models.engine import SILENT, Batch, Engine, Laps, Verifier, require_place
 from specbench.models.facade import ModelCard
@@ -121,12 +122,12 @@ class ReplayBatch(Batch):
         self._drafted: list[Replayed] = []
 
     @property
+    @override
     def free(self) -> int:
-        """See ``Batch``."""
         return self.requests - len(self._open)
 
+    @override
     def open(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs) -> Replayed:
-        """See ``Batch``."""
         require_place(self)
         engine = ReplayEngine(self._engine.eos, self._engine.max_nodes)
         engine.context, engine._answer = self._engine.context, self._engine._answer
@@ -134,14 +135,14 @@ class ReplayBatch(Batch):
         self._open.add(handle)
         return handle
 
+    @override
     def prefill(self, handle: Replayed, most: int | None = None) -> Prefill | None:
-        """See ``Batch``."""
         count = len(handle.prompt)
         handle.prompt_read = count if most is None else min(count, handle.prompt_read + most)
         return handle.first if handle.prompt_read == count else None
 
+    @override
     def forward(self, drafts: Sequence[tuple[Replayed, Draft | None]]) -> None:
-        """See ``Batch``."""
         self._drafted, self.fed = [handle for handle, _ in drafts], 0
         for handle, draft in drafts:
             handle.refused = None
@@ -152,15 +153,15 @@ class ReplayBatch(Batch):
                 handle.refused = error
         self._laps.lap("forward")
 
+    @override
     def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
-        """See ``Batch``."""
         given = zip(self._drafted, left, lates or [None] * len(left), strict=True)
         found = [handle.refused or handle.engine.settle(most, late) for handle, most, late in given]
         self._laps.lap("verify")
         return found
 
+    @override
     def close(self, handle: Replayed) -> None:
-        """See ``Batch``."""
         self._open.discard(handle)
 
 

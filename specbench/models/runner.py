@@ -10,11 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from specbench.models.eager.cache import SlotCache
 from specbench.models.family import find_windows
@@ -26,7 +27,7 @@ from specbench.models.fast.frame import Frame
 from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, Frames, many_recordings
 from specbench.models.fast.host.forward import SHORT, build_forward
 from specbench.models.transfer import upload
-from specbench.models.tree import TreeRows, build_additive_mask
+from specbench.models.tree import TreeRows
 
 ROOMS = (32, 128, 512, 2048)  # nodes that a frame on a GPU has columns for
 
@@ -66,22 +67,7 @@ Ids = Sequence[int] | Tensor
 Run = tuple[Any, Ids, Sequence[int], TreeRows | None, int]  # the arguments of ``Runner.run``
 EXTRA = 16  # a request is fed with others if the logits of at most this many of its rows are not wanted
 Shape = tuple[int, int, int]  # of a forward: rows, nodes behind the context with them, rows whose logits are wanted
-
-
-class DraftCache(Protocol):
-    """The keys and values of a context, and of a tree after it; the first ``length`` slots are in use."""
-
-    length: int
-    capacity: int
-
-    def truncate(self, length: int) -> None:
-        """Forget every token from ``length`` on."""
-
-    def keep(self, start: int, slots: Sequence[int]) -> None:
-        """Keep only ``slots`` (absolute, in path order) of the tokens from ``start`` on, moved together."""
-
-    def grow(self, slots: int) -> None:
-        """Make room for ``slots``; cached tokens stay."""
+DraftCache = CachedPlace | SlotCache  # of a context, and of a tree after it
 
 
 class Runner(ABC):
@@ -146,12 +132,12 @@ class LibraryRunner(Runner):
         super().__init__(model, context)
         self._model = model
 
+    @override
     def new_cache(self) -> SlotCache:
-        """See ``Runner.new_cache``."""
         return SlotCache.for_model(self._model)
 
+    @override
     def run(self, cache: SlotCache, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
-        """See ``Runner.run``."""
         self._make_room(cache, cache.length + len(ids))
         output = self._model(
             input_ids=self._on_device(ids)[None],
@@ -165,12 +151,8 @@ class LibraryRunner(Runner):
 
     def _masks(self, tree: TreeRows, keys: int) -> Tensor | Mapping[str, Tensor]:
         """Build additive masks (1, 1, m, keys) of the rows: one, or one by kind of layer."""
-        near, past = tree.list_near(None), keys - len(tree.places)
-        seen = np.ones((len(near), keys), dtype=bool)
-        seen[:, past:] = near
-        whole = TreeRows(seen, [*range(past), *tree.places])
         masks = {
-            kind: upload(build_additive_mask(whole.list_near(window), self.dtype), self.device, self.dtype)
+            kind: upload(tree.build_mask(window, self.dtype, keys - len(tree.places)), self.device, self.dtype)
             for kind, window in self.windows.items()
         }
         return next(iter(masks.values())) if len(masks) == 1 else masks
@@ -206,8 +188,8 @@ class CompactRunner(Runner):
         body = self._model
         return SharedKV(len(body.layers), body.key_heads, body.size, body.dtype, body.device)
 
+    @override
     def new_cache(self) -> CachedPlace:
-        """See ``Runner.new_cache``."""
         return (self._shared if self._compiled else self._new_memory()).add()
 
     def empty(self, cache: CachedPlace) -> None:
@@ -216,8 +198,8 @@ class CompactRunner(Runner):
         if self.buckets.lengths:
             cache.memory.clear()
 
+    @override
     def run(self, cache: CachedPlace, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
-        """See ``Runner.run``."""
         start, count, last = cache.length, len(ids), wanted == 1
         if start == 0 and tree is None and not (self._compiled and count <= SHORT):
             self._make_room(cache, count)
@@ -281,8 +263,8 @@ class CompactRunner(Runner):
             states = states[-1:]
         return self._model.head(states, None if frame.logits is None else frame.logits[: len(states)])
 
+    @override
     def prepare(self, cache: CachedPlace, shapes: Iterable[Shape]) -> None:
-        """See ``Runner.prepare``."""
         if self._compiled:  # before a request waits for it
             self.run(cache, [0], [0], None, 1)
             cache.truncate(0)

@@ -9,15 +9,14 @@ the record's. Beyond a live step there is one copy of ids to the device; for a t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import Engine, Laps, Verdict, Verifier
-from specbench.models.facade import Target
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.layout import DraftLayout
 from specbench.models.transfer import upload
@@ -93,8 +92,8 @@ class AlongRecord(Engine):
         """Read the prompt and emit the record's first token; see ``Engine.start``."""
         return super().start(prompt, limit, self.bound_walk(walk), needs, laps)  # type: ignore[safe-super]
 
+    @override
     def bound_walk(self, walk: Verifier) -> Verifier:
-        """See ``Engine``."""
         return walk if self._answer is None else RecordedPicks(walk, self._answer)
 
 
@@ -118,25 +117,3 @@ class TimedFast(AlongRecord, FastEngine):
         else:
             frame.forced.copy_(request.walk.look_up(frame.depths))
         return super().accept()
-
-
-@dataclass(frozen=True, slots=True)
-class WatchedTarget(Target):
-    """A target that notes which of its weights a method reads."""
-
-    asked: list[str] = field(default_factory=list)  # the calls so far
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """See ``Target.embed``."""
-        self.asked.append("embed")
-        return Target.embed(self, ids)
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """See ``Target.head``."""
-        self.asked.append("head")
-        return Target.head(self, hidden)
-
-    def logits(self, ids: Tensor) -> Tensor:
-        """See ``Target.logits``."""
-        self.asked.append("logits")
-        return Target.logits(self, ids)

@@ -59,14 +59,8 @@ def build_tree_mask(
     past: [tokens] already in the cache, at positions 0..past-1; the root has position ``past``.
     window: [positions] a row sees those less than ``window`` before it; None = all.
     """
-    rows = len(parents) + 1
-    visible = np.ones((rows, past + rows), dtype=bool)
-    visible[:, past:] = mark_ancestors(parents)
-    if window is not None:
-        at = past + np.array([0, *depths])
-        key_position = np.concatenate([np.arange(past), at])
-        visible &= (at[:, None] - key_position[None, :]) < window
-    return build_additive_mask(visible, dtype)
+    rows = TreeRows(mark_ancestors(parents), [past, *(past + depth for depth in depths)])
+    return rows.build_mask(window, dtype, past)
 
 
 def build_causal_mask(length: int, window: int | None, dtype: torch.dtype, start: int = 0) -> Tensor:
@@ -159,6 +153,15 @@ class TreeRows:
         at = np.asarray(self.places)
         near: np.ndarray = seen & (at[-len(seen) :, None] - at < window)
         return near
+
+    def build_mask(self, window: int | None, dtype: torch.dtype, past: int) -> Tensor:
+        """Build the additive mask (1, 1, m, past + n) over the nodes and the ``past`` [tokens] of the context."""
+        near = self.list_near(window)
+        visible = np.ones((len(near), past + near.shape[1]), dtype=bool)
+        visible[:, past:] = near
+        if window is not None:
+            visible[:, :past] = np.asarray(self.places)[-len(near) :, None] - np.arange(past) < window
+        return build_additive_mask(visible, dtype)
 
 
 CHUNK = 2048  # [tokens] of which one forward makes masks or logits

@@ -89,22 +89,25 @@ class ActiveRequest:
         depths: (N+1,) of the rows, 0 = the root.
         fed: (N+1,) int64 tokens of the rows, on the device.
         """
-        draft = self.draft
         if self.is_drawn(late):
-            verdict = self.walk.verify(logits, draft, fed, late)
-            return verdict.path, verdict.tokens, verdict.late
-        picks, back = self._pick(logits, depths, fed if isinstance(draft.tokens, Tensor) else None)
-        return self.follow(back[1:] if back is not None else cast(Sequence[int], draft.tokens), picks, late)
+            return self.verify_drawn(logits, fed, late)
+        return self.follow(*self._pick(logits, depths, fed if isinstance(self.draft.tokens, Tensor) else None), late)
 
     def is_drawn(self, late: Draft | None) -> bool:
         """True if the walk compares distributions, because nodes were drawn or the rule is lossy."""
         walk = self.walk
         return walk.sampling is not None and (walk.lossy or _is_drawn(self.draft) or _is_drawn(late))
 
+    def verify_drawn(self, logits: Tensor, fed: Tensor, late: Draft | None) -> tuple[list[int], list[int], bool]:
+        """Verify by distributions; see ``verify``."""
+        verdict = self.walk.verify(logits, self.draft, fed, late)
+        return verdict.path, verdict.tokens, verdict.late
+
     def follow(
-        self, tokens: Sequence[int], picks: Sequence[int], late: Draft | None
+        self, picks: Sequence[int], back: Sequence[int] | None, late: Draft | None
     ) -> tuple[list[int], list[int], bool]:
-        """See ``verify``. tokens: (N,) of the draft. picks: (N+1,) of the rows."""
+        """Verify by the rows' picks (N+1,); see ``verify``. back: ``fed`` on the host, if tokens are on the device."""
+        tokens = cast(Sequence[int], self.draft.tokens) if back is None else back[1:]
         path = self.walk.follow(tokens, self.host_parents, self.draft.passenger, picks)
         last = picks[path[-1] + 1] if path else picks[0]
         kept = continues(late, len(path) == len(tokens), last)

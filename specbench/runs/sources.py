@@ -31,7 +31,7 @@ from specbench.models.fast.attention import FastOptions
 from specbench.models.load import find_eos, load_model, locate, read_card, read_tokenizer
 from specbench.models.replay import ReplayEngine, ServerEngine
 from specbench.models.tensor_parallel.start import TeamSettings, start
-from specbench.models.timed import AlongRecord, WatchedTarget
+from specbench.models.timed import AlongRecord
 from specbench.records.record import VANILLA, CaseRecord, EngineKind
 from specbench.runs.config import Config
 from specbench.runs.entry import Entry
@@ -137,7 +137,7 @@ class Source:
     def _bind(self, entry: Entry, engine: Engine, target: Target) -> bool:
         """Bind one method; returns whether it is one of the ``readers``."""
         log.info("loading %s", entry.name)
-        watched = target.asked if isinstance(target, WatchedTarget) else None
+        watched = target.asked
         if watched is not None:
             watched.clear()
         with named(f"method.{entry.name}."):
@@ -358,7 +358,7 @@ class Timed(Recorded):
         engine, reason = make_engine(EngineKind.TIMED, model, self.card, settings.max_nodes, attention, options)
         assert isinstance(engine, AlongRecord)
         check_engine(engine, model)
-        target = WatchedTarget(self.card, model, settings.max_nodes, None, settings.attention)
+        target = Target(self.card, model, settings.max_nodes, None, settings.attention, asked=[])
         return self.recall(engine, target, f"engine=timed drives the eager forward: {reason}" if reason else None)
 
 

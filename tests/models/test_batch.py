@@ -194,8 +194,9 @@ def break_slots(batch, place: int) -> None:
     with torch.inference_mode():
         if isinstance(batch, FastBatch):
             batch.cache.whole[:, :, place * batch.room : (place + 1) * batch.room] = float("nan")
-        for stack in getattr(batch, "_stacks", ()):
-            stack[:, place] = float("nan")
+        else:
+            for stack in batch.cache._stacks:
+                stack[:, place] = float("nan")
 
 
 @EACH

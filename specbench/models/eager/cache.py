@@ -1,8 +1,8 @@
-"""A KV cache of one request for the library's models, in preallocated slots that forwards append to in place.
+"""A KV cache for the models of transformers, in preallocated slots that forwards append to in place.
 
-The library's dynamic cache copies the whole cache once per layer and step; its sliding cache drops tokens when a
-rejected branch exceeds the window. Here every layer keeps every token, ``keep`` compacts the accepted path, and the
-mask implements the window.
+The dynamic cache of transformers copies the complete cache once per layer and step; its sliding cache drops tokens
+when a rejected branch exceeds the window. Here every layer keeps every token, ``keep`` compacts the accepted path, and
+the mask implements the window.
 """
 
 from __future__ import annotations
@@ -31,24 +31,6 @@ class LayerShape:
     value_size: int
     dtype: torch.dtype
     device: torch.device
-
-
-def allocate(
-    shapes: Sequence[LayerShape], requests: int, slots: int
-) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
-    """Return zeroed keys and values of all layers: one stacked tensor per shape, and the pairs layer by layer."""
-    groups: dict[LayerShape, list[int]] = {}
-    for layer, shape in enumerate(shapes):
-        groups.setdefault(shape, []).append(layer)
-    stacks: list[Tensor] = []
-    pairs: dict[int, tuple[Tensor, Tensor]] = {}
-    for shape, members in groups.items():
-        make: Any = {"dtype": shape.dtype, "device": shape.device}
-        keys = torch.zeros(len(members), requests, shape.key_heads, slots, shape.key_size, **make)
-        values = torch.zeros(len(members), requests, shape.value_heads, slots, shape.value_size, **make)
-        stacks += [keys, values]
-        pairs |= dict(zip(members, zip(keys, values, strict=True), strict=True))
-    return stacks, [pairs[layer] for layer in range(len(shapes))]
 
 
 class RowCopies:
@@ -94,17 +76,24 @@ class RowCopies:
         self._pair, self._shared = None, 0
 
 
-class AllocatedLayer(CacheLayerMixin):
-    """One layer's slots; ``keys`` and ``values`` are views of the cache's stacked buffers."""
+class SlotLayer(CacheLayerMixin):
+    """One layer's slots; ``keys`` and ``values``, (requests, K, slots, D), are views of the cache's stacked buffers.
+
+    length: [tokens] of the only request.
+    at: of the next forward of several requests: places; their numbers (k, 1); slots (k, q); slots that are read.
+    """
 
     is_sliding = False
     is_croppable = True
     keys: Any
     values: Any
+    at: tuple[slice, Tensor, Tensor, int] | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.is_initialized = True
+        self.length = 0
+        self.copies = RowCopies()
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Do nothing: the cache allocates."""
@@ -113,21 +102,18 @@ class AllocatedLayer(CacheLayerMixin):
         """[tokens] that fit."""
         return 0 if self.keys is None else self.keys.shape[-2]
 
-
-class SlotLayer(AllocatedLayer):
-    """One layer of one request; keys and values are (1, K, slots, D) once the cache has reserved room."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.length = 0
-        self.copies = RowCopies()
-
     def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
         """Append (1, K, q, D) keys and values; return views of all (1, K, length+q, D).
 
         A batch of rows, (k, K, q, D), is not appended but waits for ``SlotCache.keep_row``; returned are the rows'
-        (k, K, length+q, D).
+        (k, K, length+q, D). If ``at`` is set, the rows are of k places: they are written, and (k, K, end, D) are
+        returned.
         """
+        if self.at is not None:
+            places, numbers, slots, end = self.at
+            self.keys[numbers, :, slots] = key_states.transpose(1, 2)
+            self.values[numbers, :, slots] = value_states.transpose(1, 2)
+            return self.keys[places, :, :end], self.values[places, :, :end]
         if len(key_states) > 1:
             return self.copies.read((self.keys, self.values), self.length, (key_states, value_states))
         end = self.length + key_states.shape[-2]
@@ -138,7 +124,7 @@ class SlotLayer(AllocatedLayer):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(key length, key offset) of the mask for the next forward."""
-        return self.length + query_length, 0
+        return self.length + query_length if self.at is None else self.at[3], 0
 
     def get_seq_length(self) -> int:
         """[tokens] in the cache."""
@@ -150,10 +136,10 @@ class SlotLayer(AllocatedLayer):
 
 
 class SlotCache(Cache):
-    """All layers of one request. Layers of the same shape and device share one stacked buffer."""
+    """All layers of one request, or of several. Layers of the same shape and device share one stacked buffer."""
 
-    def __init__(self, shapes: Sequence[LayerShape]) -> None:
-        self.shapes = shapes
+    def __init__(self, shapes: Sequence[LayerShape], requests: int = 1) -> None:
+        self.shapes, self._requests = shapes, requests
         self.slots = [SlotLayer() for _ in shapes]
         super().__init__(layers=list(self.slots))
         self._stacks: list[Tensor] = []
@@ -193,18 +179,38 @@ class SlotCache(Cache):
         """Empty the cache and make room for ``slots`` tokens; after an error it has no slots until the next call."""
         self.truncate(0)
         if slots > self.capacity:
-            self._allocate(-(-slots // GROWTH) * GROWTH)
+            self.allocate(-(-slots // GROWTH) * GROWTH)
 
-    def _allocate(self, capacity: int) -> None:
+    def allocate(self, capacity: int) -> None:
+        """Take zeroed memory of ``capacity`` slots for each request; 0 frees the memory."""
         self.capacity = 0
         self._stacks.clear()
         for layer in self.slots:
             layer.copies.drop()
             layer.keys = layer.values = None  # free the old buffers before the new ones are taken
-        self._stacks, pairs = allocate(self.shapes, 1, capacity)
-        for layer, (keys, values) in zip(self.slots, pairs, strict=True):
-            layer.keys, layer.values = keys, values
+        groups: dict[LayerShape, list[SlotLayer]] = {}
+        for shape, layer in zip(self.shapes, self.slots, strict=True):
+            groups.setdefault(shape, []).append(layer)
+        for shape, members in groups.items():
+            make: Any = {"dtype": shape.dtype, "device": shape.device}
+            count = len(members), self._requests
+            keys = torch.zeros(*count, shape.key_heads, capacity, shape.key_size, **make)
+            values = torch.zeros(*count, shape.value_heads, capacity, shape.value_size, **make)
+            self._stacks += [keys, values]
+            for layer, own_keys, own_values in zip(members, keys, values, strict=True):
+                layer.keys, layer.values = own_keys, own_values
         self.capacity = capacity
+
+    def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy slots (m,) of requests to slots of the same requests, all in one operation; both may overlap."""
+        for stack in self._stacks:
+            at, source, target = (upload(each, stack.device) for each in (places, sources, targets))
+            stack[:, at, :, target] = stack[:, at, :, source]  # copies first: no aliasing
+
+    def wipe(self, place: int) -> None:
+        """Zero the slots of one request."""
+        for stack in self._stacks:
+            stack[:, place] = 0
 
     def grow(self, slots: int) -> None:
         """Make room for ``slots`` and keep the cached tokens."""

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
+from typing_extensions import override
 
 from specbench.models.batch import PackedRows, PaddedRows, SlotBatch
-from specbench.models.eager.cache import AllocatedLayer, SlotCache, allocate
+from specbench.models.eager.cache import SlotCache
 from specbench.models.engine import SILENT, Engine, Laps, Verifier
 from specbench.models.family import find_windows
 from specbench.models.transfer import upload
@@ -29,32 +30,6 @@ from specbench.records.record import EngineKind
 from specbench.types import ROOT, Draft, Needs, Prefill, Step
 
 
-class PlaceLayer(AllocatedLayer):
-    """One layer's slots of all places of a batch; keys and values are (requests, K, room, D)."""
-
-    is_croppable = False
-    at: tuple[slice, Tensor, Tensor, int]  # of the next forward: places; their numbers (k, 1); slots (k, q); slots read
-
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        super().__init__()
-        self.keys, self.values = keys, values
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
-        """Write (k, K, q, D) keys and values; return views of those that are read, (k, K, end, D)."""
-        places, numbers, slots, end = self.at
-        self.keys[numbers, :, slots] = key_states.transpose(1, 2)
-        self.values[numbers, :, slots] = value_states.transpose(1, 2)
-        return self.keys[places, :, :end], self.values[places, :, :end]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """(key length, key offset) of the next forward's mask."""
-        return self.at[3], 0
-
-    def get_seq_length(self) -> int:
-        """Return 0: the batch counts tokens."""
-        return 0
-
-
 class EagerBatch(SlotBatch):
     """The batch of the eager engine."""
 
@@ -62,18 +37,17 @@ class EagerBatch(SlotBatch):
 
     def __init__(self, engine: EagerEngine, requests: int, tokens: int, laps: Laps) -> None:
         super().__init__(engine, requests, tokens, laps)
-        self._stacks, pairs = allocate(engine.cache.shapes, requests, self.room)  # (layers, requests, K, room, D)
-        self._layers = [PlaceLayer(keys, values) for keys, values in pairs]
-        self._cache = Cache(layers=[*self._layers])
+        self.cache = SlotCache(engine.cache.shapes, requests)
+        self.cache.allocate(self.room)
 
+    @override
     def nbytes(self) -> int:
-        """See ``Batch``."""
-        return sum(stack.nbytes for stack in self._stacks)
+        return self.cache.nbytes()
 
+    @override
     def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
-        """See ``Batch``."""
         padded = PaddedRows(rows, self.lengths(), self.engine.context)
-        for layer in self._layers:
+        for layer in self.cache.slots:
             device = layer.keys.device
             layer.at = padded.places, upload(padded.numbers, device), upload(padded.slots, device), padded.end
         nodes = upload(padded.nodes, self.engine.device)
@@ -87,28 +61,24 @@ class EagerBatch(SlotBatch):
             ids.view(padded.slots.shape),
             upload(padded.positions, self.engine.device),
             next(iter(masks.values())) if len(masks) == 1 else masks,
-            self._cache,
+            self.cache,
             1 if wanted == 1 else 0,
             bool(taps),
         )
         logits = output.logits[0] if wanted == 1 else output.logits.flatten(0, 1)[nodes]
         return logits, {layer: output.hidden_states[layer].flatten(0, 1)[nodes] for layer in taps}
 
+    @override
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
-        """See ``Batch``."""
-        for stack in self._stacks:
-            at, source, target = (upload(each, stack.device) for each in (places, sources, targets))
-            stack[:, at, :, target] = stack[:, at, :, source]  # copies first: no aliasing
+        self.cache.move(places, sources, targets)
 
+    @override
     def wipe(self, place: int) -> None:
-        """See ``Batch``."""
-        for stack in self._stacks:
-            stack[:, place] = 0
+        self.cache.wipe(place)
 
+    @override
     def end(self) -> None:
-        """See ``Batch``."""
-        self._stacks, self._layers = [], list[PlaceLayer]()
-        self._cache = Cache(layers=[])
+        self.cache.allocate(0)
 
 
 @dataclass(slots=True)
@@ -234,8 +204,8 @@ class EagerEngine(Engine):
         return gaps
 
     @torch.inference_mode()
+    @override
     def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> EagerBatch:
-        """See ``Engine.batch``."""
         return EagerBatch(self, requests, tokens, laps)
 
     def run_model(

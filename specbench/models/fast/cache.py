@@ -118,15 +118,15 @@ class CachedPlace:
         return self.memory.room if self.base < self.memory.capacity else 0
 
     def grow(self, slots: int) -> None:
-        """See ``DraftCache.grow``."""
+        """Make room for ``slots``; cached tokens stay."""
         self.memory.make_room(slots)
 
     def truncate(self, length: int) -> None:
-        """See ``DraftCache.truncate``."""
+        """Forget every token from ``length`` on."""
         self.length = length
 
     def keep(self, start: int, slots: Sequence[int]) -> None:
-        """See ``DraftCache.keep``."""
+        """Keep only ``slots`` (absolute, in path order) of the tokens from ``start`` on, moved together."""
         if any(slot != start + place for place, slot in enumerate(slots)):
             device, first = self.memory.whole.device, self.base + start
             source = upload([self.base + slot for slot in slots], device)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from specbench.models.batch import Accepted, PackedRows, PaddedRows, SlotBatch
 from specbench.models.engine import SILENT, Engine, Laps, Verifier
@@ -45,8 +46,8 @@ class FastBatch(SlotBatch):
         self.cache.reserve(requests * self.room)
         self._layout: PackedLayout | None = None  # of the last forward, where it was compiled
 
+    @override
     def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
-        """See ``Batch``."""
         engine, handle, alone = self.engine, rows.handles[0], len(rows.handles) == 1
         long = alone and len(rows) > SHORT
         self._layout = None
@@ -58,8 +59,8 @@ class FastBatch(SlotBatch):
         states, hidden = read_prompt(engine.compact, self.cache, inputs, len(rows), tuple(taps))
         return engine.compact.head(states[-wanted:]), hidden
 
+    @override
     def accept_greedily(self, rows: PackedRows, logits: Tensor) -> Accepted | None:
-        """See ``SlotBatch``."""
         compiled, layout = self.engine.compiled, self._layout
         if compiled is None or layout is None:
             return None
@@ -95,21 +96,21 @@ class FastBatch(SlotBatch):
         used = self.requests * self.room
         return ForwardInput(rows.ids, upload(positions, device), upload(slots, device), used, masks)
 
+    @override
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
-        """See ``Batch``."""
         base, device = np.array(places) * self.room, self.engine.device
         self.cache.move(upload(base + sources, device), upload(base + targets, device))
 
+    @override
     def wipe(self, place: int) -> None:
-        """See ``Batch``."""
         self.cache.whole[:, :, place * self.room : (place + 1) * self.room] = 0
 
+    @override
     def nbytes(self) -> int:
-        """See ``Batch``."""
         return self.cache.nbytes()
 
+    @override
     def end(self) -> None:
-        """See ``Batch``."""
         self.cache = self.engine.compact.new_cache()
 
 
@@ -176,8 +177,8 @@ class FastEngine(Engine):
         self._clean = True  # the cache contains finite numbers only: no request failed in the middle
         self.request = FastRequest(Needs(), SILENT)
 
+    @override
     def describe_forward(self) -> str:
-        """See ``Engine``."""
         reason = f", since {self.uncompiled}" if self.uncompiled else ""
         return "compiled code" if self.compiled else f"operations of torch{reason}"
 
@@ -263,8 +264,8 @@ class FastEngine(Engine):
         return list_prompt_inputs(ids, self.windows, self.dtype, start, self.context)
 
     @torch.inference_mode()
+    @override
     def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> FastBatch:
-        """See ``Engine.batch``."""
         return FastBatch(self, requests, tokens, laps)
 
     @torch.inference_mode()

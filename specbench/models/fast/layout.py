@@ -147,7 +147,7 @@ class DeviceLayout(_RowsOfNodes):
         run(("lay out", frame.width), partial(lay_out_rows, frame))
 
     def depths_in(self, frame: TreeFrame) -> Tensor:
-        """See ``DraftLayout``."""
+        """(N+1,) depths of the root and of each node, on the device."""
         return frame.depths[: len(self)]
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from specbench.models.batch import Handle, PackedRows
 from specbench.models.engine import SILENT, Laps
@@ -38,8 +39,8 @@ class RankBatch(FastBatch):
         super().__init__(engine, requests, tokens, laps)
         self._log = RankLog(requests * self.room) if engine.check else None
 
+    @override
     def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
-        """See ``SlotBatch``."""
         if self._log is None:
             return super().feed(rows, taps, wanted)
         last = len(self.engine.compact.layers)
@@ -50,8 +51,8 @@ class RankBatch(FastBatch):
         self.engine.compare(self._log.close_step(sum(self.lengths()), len(rows), wanted, slots, hidden[last]))
         return logits, hidden
 
+    @override
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
-        """See ``SlotBatch``."""
         super().move(places, sources, targets)
         if self._log:
             base = np.array(places) * self.room
@@ -67,8 +68,8 @@ class LeaderBatch(RankBatch):
         with engine.together(Op.BATCH, [requests, tokens]):
             super().__init__(engine, requests, tokens, laps)
 
+    @override
     def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
-        """See ``SlotBatch``."""
         places, counts = (
             [handle.place for handle in rows.handles],
             [end - start for start, end in pairwise(rows.bounds)],
@@ -77,18 +78,18 @@ class LeaderBatch(RankBatch):
         with self.engine.together(Op.FEED, [wanted], taps, self.lengths(), places, counts, ids, parents):
             return super().feed(rows, taps, wanted)
 
+    @override
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
-        """See ``SlotBatch``."""
         with self.engine.together(Op.MOVE, places, sources, targets):
             super().move(places, sources, targets)
 
+    @override
     def wipe(self, place: int) -> None:
-        """See ``SlotBatch``."""
         with self.engine.together(Op.WIPE, [place]):
             super().wipe(place)
 
+    @override
     def end(self) -> None:
-        """See ``Batch``."""
         with self.engine.together(Op.END):
             super().end()
 
@@ -98,8 +99,8 @@ class FollowerBatch(RankBatch):
 
     cached: Sequence[int] = ()
 
+    @override
     def lengths(self) -> list[int]:
-        """See ``SlotBatch``."""
         return [*self.cached]
 
     def follow(self, wanted: int, *lists: Sequence[int]) -> None:
@@ -141,8 +142,8 @@ class RankEngine(FastEngine):
             for layer in self.compact.layers
         ]
 
+    @override
     def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
-        """See ``FastEngine``."""
         found = super().read_prompt(prompt, taps)
         if self._log:
             self._log.enter(0, prompt)
@@ -228,19 +229,19 @@ class Leader(RankEngine):
     settle = _by_all_ranks(RankEngine.settle)
     gaps = _by_all_ranks(RankEngine.gaps)
 
+    @override
     def reserve(self, tokens: int) -> None:
-        """See ``Engine.reserve``."""
         grows = self.count_slots(tokens) > self.cache.capacity
         with self.together(Op.RESERVE if grows else None, [tokens]):
             super().reserve(tokens)
 
+    @override
     def prepare(self, needs: Needs, greedy: bool) -> None:
-        """See ``Engine.prepare``."""
         with self.together(Op.PREPARE, [greedy, needs.rows], needs.hidden):
             super().prepare(needs, greedy)
 
+    @override
     def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
-        """See ``FastEngine``."""
         self._moves = []
         self.team.send(Op.READ, prompt, taps)
         return super().read_prompt(prompt, taps)
@@ -254,8 +255,8 @@ class Leader(RankEngine):
         self.team.send(Op.STEP, numbers, needs.hidden, self._moves, listed, request.host_parents)
         self._moves = []
 
+    @override
     def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> LeaderBatch:
-        """See ``Engine.batch``."""
         return LeaderBatch(self, requests, tokens, laps)
 
     def note_accepted(self, path: Sequence[int]) -> None:

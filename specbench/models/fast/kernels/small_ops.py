@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from triton import cdiv, next_power_of_2
+from typing_extensions import override
 
 from specbench.models.fast.operations import Norm, Rotate, SmallOps
 
@@ -74,8 +75,8 @@ def choose_warps(block: int) -> int:
 class FusedOps(SmallOps):
     """``SmallOps`` in Triton, which launches on the current device: so each call selects the tensors' device."""
 
+    @override
     def add_norm(self, rows: Tensor, added: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
-        """See ``SmallOps``."""
         summed, normed, size = rows.new_empty(rows.shape), rows.new_empty(rows.shape), rows.shape[1]
         block = next_power_of_2(size)
         with torch.cuda.device_of(rows):
@@ -85,16 +86,16 @@ class FusedOps(SmallOps):
             )  # fmt: skip
         return summed, normed
 
+    @override
     def gate(self, gate_up: Tensor) -> Tensor:
-        """See ``SmallOps``."""
         count, size = len(gate_up), gate_up.shape[1] // 2
         out = gate_up.new_empty(count, size)
         with torch.cuda.device_of(out):
             gate_product[(count, cdiv(size, BLOCK))](gate_up.contiguous(), out, size, BLOCK)
         return out
 
+    @override
     def make_rotation(self, positions: Tensor) -> Rotate:
-        """See ``SmallOps``."""
 
         def rotate(heads: Tensor, slots: Tensor, at: Tensor) -> Tensor:
             count, all_heads, size = heads.shape
