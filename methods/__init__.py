@@ -1,1 +1,1 @@
-"""The methods: one file each, named after its paper; ``conf/method/`` has their settings."""
+"""The methods: one module or package each, named after its paper; ``conf/method/`` has their settings."""

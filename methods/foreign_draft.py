@@ -1,4 +1,4 @@
-"""A draft model of another vocabulary (Timor et al. 2025, arXiv 2502.05202): TLI by tokens, SLEM by text.
+"""A draft model whose vocabulary differs from the target's (Timor et al. 2025, arXiv 2502.05202): TLI and SLEM.
 
 Token-level intersection: the draft's distribution is confined to the tokens that both vocabularies have, and its tokens
 are verified by the ratio test. String-level exact match: the draft writes text in its own tokens, the target's

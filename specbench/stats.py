@@ -1,4 +1,4 @@
-"""The statistics of a benchmark run: pure functions on arrays, one entry a case.
+"""The statistics of a benchmark run: pure functions on arrays with one entry per case.
 
 Two intervals that must never be mixed. *Prompts like these*: cases are resampled, so the interval says how far the
 figure would move on other prompts of the same kind; every table prints this one. *This suite re-timed*: the noise of

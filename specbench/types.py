@@ -1,4 +1,4 @@
-"""Values that the parts of the harness exchange.
+"""The data types that the packages exchange, such as ``Draft``, ``Step`` and ``Case``, and the errors.
 
 Shape letters, used everywhere: ``N`` draft nodes, ``A`` accepted nodes, ``T`` context tokens, ``V`` vocabulary,
 ``D`` hidden size, ``L`` layers, ``H`` heads, ``K`` key-value heads. Units are in names: ``_s``, ``_ms``, ``_bytes``.

@@ -3,7 +3,8 @@
 (a) The greedy ids are compared with vanilla's, and the first divergence is noted. (b) Teacher forcing: the emitted ids
 go through the target in one pass. Each must be the argmax there or lie within a tolerance of it (a tie: the forward
 that emitted it had another shape and rounded differently); otherwise it is a violation. Vanilla is checked in the same
-way: its ties are the noise floor.
+way: its ties are the noise floor. A server gives no logits: there the log-probabilities of the two tokens are compared
+at the first difference, if it states them (a difference of logits equals one of log-probabilities).
 
 The same pass counts the steps that another rounding could change: those with an id whose best rival is within a
 rounding step of the dtype.

@@ -1,4 +1,4 @@
-"""The tokenizer of a run: it counts the tokens of a text and spells ids; neither model nor network is needed.
+"""The tokenizer of a run, for reports: counts a text's tokens and spells token ids, without model or network.
 
 The text of shown ids is kept next to a run's records, so that its report can be made on any machine.
 """

@@ -1,6 +1,7 @@
 """The forms of a printed table: ``WRITERS`` has Markdown, LaTeX and its notes, HTML for a page, and a terminal's.
 
-A new form is one more entry. A csv has the unrounded figures of a frame, and is written by ``to_csv``.
+A new form is one more entry, and one in ``FILES`` if a report stores it as a file. A csv has the unrounded figures of
+a frame, and is written by ``to_csv``.
 """
 
 from __future__ import annotations

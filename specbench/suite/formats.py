@@ -1,4 +1,4 @@
-"""The formats by their names in ``suite.format``. A new one is a reader here: a function row -> case, and an entry.
+"""The suite formats by name (``suite.format``): each has a function that turns a row into a case, and an entry.
 
 A suite whose files have one of these formats needs no code, only a yaml in conf/suite/.
 """

@@ -1,1 +1,1 @@
-"""The printed tables, as Markdown, LaTeX, csv and on the terminal."""
+"""The printed tables, as Markdown, LaTeX, csv, HTML and on the terminal."""
