@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import mmap
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ SUMMARY = "summary.csv"
 WIDTH = 120
 _PIPED = 1000  # columns: nothing is cut if no terminal ends the line
 DECIDING = ("speedup", "predicted_speedup", "mat")  # the first that a run has
+_CHUNK = 1 << 16  # [bytes] read at once from the end of the records
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +110,26 @@ def find_best(summary: Path, lossy: set[str]) -> str:
 
 
 def count_blocks(records: Path) -> int:
-    """Returns the number of blocks that were begun, by the last line that is a record; 0 without one."""
-    if not records.is_file() or not records.stat().st_size:
-        return 0
-    with records.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        end = len(text)
-        while end > 0:
-            start = text.rfind(b"\n", 0, end) + 1
-            try:
-                return int(json.loads(text[start:end])["block"]) + 1
-            except (ValueError, KeyError, TypeError):
-                end = start - 1
+    """Blocks that were begun, by the last whole line; 0 without one."""
+    for line in _last_lines(records):
+        try:
+            return int(json.loads(line)["block"]) + 1
+        except (ValueError, KeyError, TypeError):
+            continue
     return 0
+
+
+def _last_lines(path: Path) -> Iterator[bytes]:
+    """Whole lines of a file from its end, read as they are requested."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        place, rest = file.seek(0, os.SEEK_END), b""
+        while place:
+            size = min(_CHUNK, place)
+            place = file.seek(place - size)
+            first, *lines = (file.read(size) + rest).split(b"\n")
+            yield from (line for line in reversed(lines) if line)
+            rest = first
+        if rest:
+            yield rest

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from specbench.input import InputError, parse_as, read_file
 from specbench.profile.analytic import find_pair
-from specbench.profile.profile import MEASURED, PUBLISHED, Ceilings, ModelShape, Profile, RowGrid, Size
+from specbench.profile.profile import MEASURED, PUBLISHED, Ceilings, ModelShape, Profile, RowGrid, Size, Whole
 from specbench.profile.surface import Fit, Floats, Grid, Positive
 from specbench.records.record import Amount
 from specbench.records.store import write_atomically
@@ -160,6 +160,7 @@ def _check_sizes(values: list[Any], given: Mapping[str, Any], *axes: str) -> Non
 
 
 Text = Annotated[str, Field(min_length=1)]
+_Number = Annotated[int, Field(ge=0, le=10**18), Whole]
 
 
 class _Grid(BaseModel):
@@ -181,9 +182,9 @@ class _Grid(BaseModel):
 class _Rows(BaseModel):
     """The entry ``rows``. ms: null if no draft has that shape."""
 
-    k: Annotated[list[int], _axis(1)]
-    w: Annotated[list[int], _axis(0)]
-    contexts: Annotated[list[int], Field(min_length=1), _axis()]
+    k: Annotated[list[Size], _axis(1)]
+    w: Annotated[list[_Number], _axis(0)]
+    contexts: Annotated[list[_Number], Field(min_length=1), _axis()]
     ms: list[list[list[Positive | None]]]
 
     @field_validator("ms")
@@ -206,7 +207,7 @@ class _File(BaseModel):
     date: Text
     source: str = ""
     parameters: Size | None = None
-    rounds: Annotated[int, Field(ge=0, le=10**18)] = 0
+    rounds: _Number = 0
     versions: dict[str, str] = {}
     fit: Fit | None = None
     grid: _Grid | None = None
@@ -215,3 +216,13 @@ class _File(BaseModel):
     ceilings: Ceilings | None = None
     shape: ModelShape | None = None
     rows: _Rows | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, given: Any) -> Any:
+        """An entry that is null or has no keys is absent."""
+        return (
+            {key: value for key, value in given.items() if value is not None and value != {}}
+            if isinstance(given, dict)
+            else given
+        )

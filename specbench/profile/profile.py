@@ -9,14 +9,15 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from specbench.input import InputError
 from specbench.names import file_name
 from specbench.profile.surface import Fit, Floats, Grid, Mask, Positive
 from specbench.records.record import EXACT
 
-Size = Annotated[int, Field(gt=0, le=10**18)]
+Whole = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+Size = Annotated[int, Field(gt=0, le=10**18), Whole]  # a file may have 8e9
 _LAYER_STATES = 4  # results of hidden size in a layer: two norms, queries, attention; residuals are added in passing
 _MLP_STATES = 3  # gate, up and their product
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -31,20 +33,26 @@ _ALONE = lay_out((), EMPTY, None)
 class Buffer:
     """A tensor on the host and on the device: ``values`` writes the host's, ``send`` copies it. On a CPU it is one.
 
-    Every copy has its own pinned memory, so ``values`` may change before the device has received them.
+    Copies of a pinned buffer read its own memory: ``values`` must not change before the device has received them.
+    Otherwise every copy has its own pinned memory.
     """
 
-    def __init__(self, shape: int | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, shape: int | tuple[int, ...], dtype: torch.dtype, device: torch.device, pinned: bool = False
+    ) -> None:
         """Zeros of ``shape``. bfloat16, which numpy lacks, has its bits in ``values``; ``never`` is minus infinity."""
+        self._pinned = pinned and device.type != "cpu"
         bits = dtype == torch.bfloat16
         self.device = torch.zeros(shape, dtype=dtype, device=device)
-        self.host = self.device if device.type == "cpu" else torch.zeros(shape, dtype=dtype)
+        self.host = self.device if device.type == "cpu" else torch.zeros(shape, dtype=dtype, pin_memory=self._pinned)
         self.values = (self.host.view(torch.int16) if bits else self.host).numpy()
         self.never: float = INFINITE_BITS if bits else NEVER
 
     def send(self) -> None:
         """Enqueue the copy."""
-        if self.device is not self.host:
+        if self._pinned:
+            self.device.copy_(self.host, non_blocking=True)
+        elif self.device is not self.host:
             write(self.device, self.host)
 
 
@@ -58,6 +66,8 @@ class Frame:
     words) int32, a bit for each of these slots.
     logits: (width, V) memory of a recorded forward's result; None: new at every call.
     """
+
+    pinned: ClassVar[bool] = False  # the memory of uploads, see ``Buffer``: forwards of a draft model do not wait
 
     def __init__(
         self,
@@ -76,8 +86,9 @@ class Frame:
         self.width, self.columns, self.windows, self._attend = width, columns or width, windows, attend
         self.logits = logits
         shape, stored = (self.columns, dtype) if attend is None else (count_words(self.columns), torch.int32)
-        self._step, self._depths = Buffer(2 * width + 2, torch.int64, device), Buffer(width, torch.int64, device)
-        self._biases = {kind: Buffer((width, shape), stored, device) for kind in windows}
+        make = partial(Buffer, device=device, pinned=self.pinned)
+        self._step, self._depths = make(2 * width + 2, torch.int64), make(width, torch.int64)
+        self._biases = {kind: make((width, shape), stored) for kind in windows}
         sizes = [1, width + 1, width]
         self.past, self.slots, self.ids = self._step.device.split(sizes)
         self._past, self._slots, self._ids = np.split(self._step.values, np.cumsum(sizes)[:2])
@@ -129,6 +140,8 @@ class TreeFrame(Frame):
     forced: (width,) int64 picks that replace the argmax; None: the argmax is used.
     """
 
+    pinned = True  # the read-back of a step comes before the next draft is written
+
     def __init__(
         self,
         width: int,
@@ -141,11 +154,12 @@ class TreeFrame(Frame):
     ) -> None:
         """See ``Frame``. forces: acceptance reads ``forced`` instead of the argmax."""
         super().__init__(width, windows, dtype, device, attend, logits)
-        self._tree = [Buffer(width, torch.int64, device), *(Buffer(shape, torch.float32, device)
+        make = partial(Buffer, device=device, pinned=self.pinned)
+        self._tree = [make(width, torch.int64), *(make(shape, torch.float32)
                                                             for shape in ((width,), (width, width)))]  # fmt: skip
         self.parents, self.reach, self.above = (each.device for each in self._tree)
         self.wrong = torch.zeros(width, dtype=torch.float32, device=device)
-        self._forced = Buffer(width, torch.int64, device) if forces else None
+        self._forced = make(width, torch.int64) if forces else None
         self.forced = self._forced.device if self._forced else None
         self.layout: Layout | None = None
 

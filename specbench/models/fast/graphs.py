@@ -84,6 +84,7 @@ class Frames(Generic[Frame]):
     def __init__(self, make: Callable[..., Frame], buckets: Buckets, head: Tensor) -> None:
         """make: width, memory of the logits, other sizes by name -> the buffers. head: (V, D) weights."""
         self._make, self._recorded, self._head = make, bool(buckets.widths), head
+        self._bounded = not self._recorded and head.device.type != "cuda"  # a recording reads its buffers for ever
         self.known: dict[tuple[int, ...], Frame] = {}
         self.logits = head.new_empty(0, len(head))
 
@@ -93,7 +94,7 @@ class Frames(Generic[Frame]):
         if self._recorded and width > len(self.logits):  # earlier recordings keep their memory
             self.logits = self._head.new_empty(max(width, most), len(self._head))
         if size not in self.known:
-            if len(self.known) == FRAMES and not self._recorded:
+            if len(self.known) == FRAMES and self._bounded:
                 self.known.clear()
             self.known[size] = self._make(width, logits=self.logits[:width] if self._recorded else None, **others)
         return self.known[size]
