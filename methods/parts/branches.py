@@ -30,7 +30,7 @@ class Branches:
         """Spell ``tokens`` below ``node`` with at most ``room`` new nodes; returns the last node."""
         start = len(self.tokens)
         if not self.merge:
-            fresh = tokens[:room]
+            fresh = tokens[: max(room, 0)]
             if not fresh:
                 return node
             self.tokens += fresh
