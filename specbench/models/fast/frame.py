@@ -155,8 +155,7 @@ class TreeFrame(Frame):
         """See ``Frame``. forces: acceptance reads ``forced`` instead of the argmax."""
         super().__init__(width, windows, dtype, device, attend, logits)
         make = partial(Buffer, device=device, pinned=self.pinned)
-        self._tree = [make(width, torch.int64), *(make(shape, torch.float32)
-                                                            for shape in ((width,), (width, width)))]  # fmt: skip
+        self._tree = [make(width, torch.int64), make(width, torch.float32), make((width, width), torch.float32)]
         self.parents, self.reach, self.above = (each.device for each in self._tree)
         self.wrong = torch.zeros(width, dtype=torch.float32, device=device)
         self._forced = make(width, torch.int64) if forces else None
