@@ -1,4 +1,4 @@
-"""Training on the bundled world: the tokenizer, packed batches of conversations, the loop, and held-out figures.
+"""Trains the bundled models on the bundled corpus: the tokenizer, packed batches, the loop, and figures on other answers.
 
 The chat template ends a prompt with ``<|assistant|>``, a special token. No merge crosses it, so prompt and answer have
 the same tokens together and separately. A batch has complete conversations in sequence. The learning rate warms up,
