@@ -1,4 +1,4 @@
-"""Trains the bundled models on the bundled corpus: the tokenizer, packed batches, the loop, and figures on other answers.
+"""Trains the bundled models on the bundled corpus: the tokenizer, packed batches, the loop, and figures of the result.
 
 The chat template ends a prompt with ``<|assistant|>``, a special token. No merge crosses it, so prompt and answer have
 the same tokens together and separately. A batch has complete conversations in sequence. The learning rate warms up,
