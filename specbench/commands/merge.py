@@ -7,14 +7,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from specbench.input import InputError
 from specbench.names import printable
 from specbench.records.store import point_latest
 from specbench.runs.parts import merge
-from specbench.screen import DONE, FAILED
+from specbench.screen import FAILED, fail
 
 
-def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 merged, 1 the disk is full. Raises InputError if the parts do not allow it."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 merged, 1 the disk is full, 2 the parts do not allow it."""
     parser = argparse.ArgumentParser(prog="specbench merge", description="Merge the parts of a run into the run.")
     parser.add_argument("shards", nargs="+", type=Path, metavar="SHARD", help="directory of a part (suite.part=k/n)")
     parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="directory of the run")
@@ -22,10 +23,12 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     try:
         manifest = merge(options.shards, options.out, options.any_versions)
+    except InputError as error:
+        return fail(str(error), "specbench merge")
     except OSError as error:
         print(printable(f"specbench merge: {error.filename}: {error.strerror}"), file=sys.stderr)
         return FAILED
     point_latest(options.out)
     print(printable(f"{manifest.suite.cases} cases of {len(manifest.shards)} parts are in {options.out}"))
     print(printable(f"its page: specbench report {options.out}"))
-    return DONE
+    return 0

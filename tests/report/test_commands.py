@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from specbench.commands.diff import describe_equal
 from specbench.input import InputError
 from specbench.records.store import MANIFEST, RECORDS, read_run
 
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 LIGHT = ("runs", "completion", "tune", "profile", "choose")
 
 
@@ -174,3 +178,15 @@ def test_a_run_from_python_is_that_of_the_command(tmp_path, monkeypatch):
     assert pld["mat"].iloc[0] == pytest.approx(found.overall.set_index("method")["mat"]["pld"])
     with pytest.raises(InputError, match="did you mean tiny"):
         run("model=tny")
+
+
+@pytest.mark.parametrize(("name", "target"), SCRIPTS.items())
+def test_an_installed_script_reads_the_command_line(name, target, monkeypatch, capsys):
+    """An entry point is called without arguments."""
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    try:
+        code = pkgutil.resolve_name(target)()
+    except SystemExit as end:
+        code = end.code
+    assert not code
+    assert "--" in capsys.readouterr().out
