@@ -21,7 +21,7 @@ from methods.parts.branches import Branches
 from methods.parts.built_file import BuiltFile
 from methods.parts.corpus import Corpus
 from methods.parts.ngrams import ContextWindows, Gram, LruTable
-from methods.parts.parameters import Parameters, count
+from methods.parts.parameters import KEPT, Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
 from specbench.types import ROOT, Draft, InputError, Prefill, Step
@@ -232,9 +232,9 @@ class Cacheback(Parameters, Method):
     sources = ("dynamic", "frozen")
 
     leader_length: int = count(1)
-    leader_capacity: int = count(2**20)
+    leader_capacity: int = count(2**20, high=KEPT)
     follower_length: int = count(3)
-    follower_capacity: int = count(128)
+    follower_capacity: int = count(128, high=KEPT)
     total_draft_length: int = count(96)
     chaining_reserve: int = count(16, low=0)
     tables: Literal["dual", "dynamic", "frozen"] = "dual"

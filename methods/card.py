@@ -30,7 +30,7 @@ from methods.parts.parameters import count
 from methods.parts.port import Ticket
 from specbench.method import Drafter
 from specbench.models.facade import Target
-from specbench.types import MOST, ROOT, Draft, InputError, Prefill, Step
+from specbench.types import ROOT, Draft, InputError, Prefill, Step
 
 
 @dataclass(slots=True)
@@ -356,10 +356,10 @@ class Card(ParallelDraft):
 
     kind = CardActor
 
-    nodes_per_layer: int = count(50, high=MOST)
-    children: int | None = count(None, high=MOST)
-    ratio: int | None = count(5, high=MOST)
-    max_depth: int = count(50, high=MOST)
+    nodes_per_layer: int = count(50)
+    children: int | None = count(None)
+    ratio: int | None = count(5)
+    max_depth: int = count(50)
     correct: bool = True
     wait: bool = False
 

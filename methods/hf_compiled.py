@@ -19,6 +19,7 @@ from methods.parts.hf_peer import HFPeer
 from methods.parts.parameters import Parameters, count
 from specbench.method import Emit
 from specbench.models.facade import Target
+from specbench.models.family import MOST_CONTEXT
 from specbench.types import CaseError, InputError
 
 WARM_TOKENS = 4  # the first results from the prompt, uncompiled; the others from the compiled forward
@@ -28,7 +29,7 @@ WARM_TOKENS = 4  # the first results from the prompt, uncompiled; the others fro
 class HFCompiled(Parameters, HFPeer):
     """The library's compiled ``generate``; conf/method/hf_compiled.yaml describes the parameters."""
 
-    length: int = count(2048, low=WARM_TOKENS + 1)
+    length: int = count(2048, low=WARM_TOKENS + 1, high=MOST_CONTEXT)
     compile: bool = True
 
     def bind(self, target: Target) -> None:

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor
 
-from methods.parts.parameters import Parameters, count
+from methods.parts.parameters import Parameters, count, positive, probability
 from specbench.method import Drafter, Method, Peer
 from specbench.models.compiled_code import njit
 from specbench.models.facade import ModelCard, Target
@@ -248,17 +248,12 @@ class Hybrid(Parameters, Method):
     members: Mapping[str, Method]
     budget: int = count(32)
     member_budget: int = count(64)
-    threshold: float = 0.0
-    prior: float = 0.3
-    strength: float = 8.0
+    threshold: float = probability(0.0)
+    prior: float = probability(0.3)
+    strength: float = positive(8.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, share in (("threshold", self.threshold), ("prior", self.prior)):
-            if not 0 <= share <= 1:
-                raise InputError(f"{name}={share}: expected a probability, 0 to 1")
-        if not self.strength > 0:
-            raise InputError(f"strength={self.strength}: expected more than 0")
         if not self.members:
             raise InputError("members: none; expected at least one method")
         for name, member in self.members.items():

@@ -15,7 +15,7 @@ from typing import Literal
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
-from specbench.types import MOST, Draft, Needs, Prefill, Step, require_nodes
+from specbench.types import Draft, Needs, Prefill, Step, require_nodes
 
 
 class _Window(Drafter):
@@ -54,7 +54,7 @@ class Jacobi(Parameters, Method):
     sources = ("window",)
     pad = 0
 
-    window: int = count(8, high=MOST)
+    window: int = count(8)
     padding: Literal["pad", "prompt", "repeat"] = "pad"
 
     @property

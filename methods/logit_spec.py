@@ -65,9 +65,9 @@ class LogitSpec(Parameters, Method):
     by_node = True
     sources = ("next", "ranked", "behind_ranked")
 
-    max_ngram: int = count(3, high=MOST)
-    num_draft: int = count(20, high=MOST)
-    capacity: int = count(64, low=2, high=MOST)
+    max_ngram: int = count(3)
+    num_draft: int = count(20)
+    capacity: int = count(64, low=2)
     ranks: Sequence[int] = (8, 32)
     lengths: Sequence[int] = (4, 3, 1)
     merge: bool = False
@@ -75,10 +75,10 @@ class LogitSpec(Parameters, Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         ranks, lengths = list(self.ranks), list(self.lengths)
-        if ranks != sorted(set(ranks)) or min(ranks, default=0) < 0:
-            raise InputError(f"ranks={ranks}: expected rising whole numbers from 0 on")
-        if len(lengths) != len(ranks) + 1 or min(lengths) < 1:
-            raise InputError(f"lengths={lengths}: expected {len(ranks) + 1} of at least 1, one more than ranks")
+        if ranks != sorted(set(ranks)) or not all(0 <= rank <= MOST for rank in ranks):
+            raise InputError(f"ranks={ranks}: expected rising whole numbers from 0 to {MOST}")
+        if len(lengths) != len(ranks) + 1 or not all(1 <= each <= MOST for each in lengths):
+            raise InputError(f"lengths={lengths}: expected {len(ranks) + 1} from 1 to {MOST}, one more than ranks")
         self.length_at = [lengths[bisect_left(ranks, rank)] for rank in range(self.capacity)]
         self._ranked = self.capacity
 

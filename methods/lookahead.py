@@ -17,7 +17,7 @@ from methods.parts.ngrams import ContextWindows, Gram, LruTable
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
-from specbench.types import MOST, ROOT, Draft, Needs, Prefill, Step, require_nodes
+from specbench.types import ROOT, Draft, Needs, Prefill, Step, require_nodes
 
 POOL, WINDOW = 0, 1
 
@@ -61,9 +61,9 @@ class Lookahead(Parameters, Method):
     by_node = True
     sources = ("pool", "window")
 
-    ngram: int = count(5, low=3, high=MOST)
-    window: int = count(7, high=MOST)
-    guesses: int = count(7, high=MOST)
+    ngram: int = count(5, low=3)
+    window: int = count(7)
+    guesses: int = count(7)
     bonus: Literal["dropped", "kept"] = "dropped"
     verification: Literal["chains", "trie"] = "chains"
     pool_from_prompt: bool = False

@@ -28,7 +28,7 @@ from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
 from specbench.records.store import write_atomically
-from specbench.types import EMPTY, MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
+from specbench.types import EMPTY, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
 
 log = logging.getLogger(__name__)
 
@@ -241,9 +241,9 @@ class NGrammys(Parameters, Method):
 
     sources = ("context", "bigram", "unigram")
 
-    k: int = count(10, high=MOST)
-    w: int = count(10, high=MOST)
-    q: int = count(1, high=MOST)
+    k: int = count(10)
+    w: int = count(10)
+    q: int = count(1)
     strategy: Literal["mixed", "context", "bigram", "extended_bigram", "unigram"] = "mixed"
     verify: Literal["batch", "trie"] = "batch"
     ties: Ties = "recent"
@@ -254,7 +254,7 @@ class NGrammys(Parameters, Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_count("k * w", self.k * self.w, high=MOST)
+        require_count("k * w", self.k * self.w)
         self.width = 1 if self.strategy in ("bigram", "unigram") else self.w
         self.filler = UNIGRAM if self.strategy == "unigram" else BIGRAM
         self.parents = [ROOT if node % self.width == 0 else node - 1 for node in range(self.k * self.width)]

@@ -72,7 +72,7 @@ class NgramMod(Parameters, Method):
 
     match: int = count(24)
     num_draft: int = count(64)
-    min_draft: int = 48
+    min_draft: int = count(48, low=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

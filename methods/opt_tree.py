@@ -17,7 +17,7 @@ from methods.parts.parameters import count, number
 from specbench.method import Drafter
 from specbench.models.facade import Target
 from specbench.models.transfer import upload
-from specbench.types import EMPTY, MOST, ROOT, Draft, Prefill, Step, require_nodes
+from specbench.types import EMPTY, ROOT, Draft, Prefill, Step, require_nodes
 
 
 class _Growth:
@@ -108,9 +108,9 @@ class _OptTree(Drafter):
 class OptTree(DraftModelMethod):
     """OPT-Tree; conf/method/opt_tree.yaml describes the parameters."""
 
-    nodes: int = count(50, high=MOST)
+    nodes: int = count(50)
     threshold: float = number(0.5, lambda value: 0 <= value < 1, "tokens from 0 to below 1, a layer's most")
-    max_depth: int = count(10, high=MOST)
+    max_depth: int = count(10)
 
     def bind(self, target: Target) -> None:
         """Refuse a tree larger than a draft; load the draft's weights."""

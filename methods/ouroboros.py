@@ -19,7 +19,7 @@ from methods.parts.parameters import count
 from specbench.decode.walk import Walk
 from specbench.method import Drafter
 from specbench.models.facade import Target
-from specbench.types import EMPTY, MOST, ROOT, Draft, Needs, Prefill, Step, require_nodes
+from specbench.types import EMPTY, ROOT, Draft, Needs, Prefill, Step, require_nodes
 
 Phrase = tuple[int, ...]
 LINK_BYTES = 200  # what a key takes in the dict, list included, at the usual fill
@@ -192,10 +192,10 @@ class Ouroboros(DraftModelMethod):
     by_node = True
     sources = ("draft model", "phrases")  # type: ignore[assignment]
 
-    gamma: int = count(12, high=MOST)
-    window: int = count(20, high=MOST)
-    level: int = count(7, low=3, high=MOST)
-    endings: int = count(3, low=0, high=MOST)
+    gamma: int = count(12)
+    window: int = count(20)
+    level: int = count(7, low=3)
+    endings: int = count(3, low=0)
     overshoot: Literal["kept", "cut"] = "kept"
 
     def __post_init__(self) -> None:

@@ -15,10 +15,10 @@ import torch
 
 from methods.parts.draft_lm import DraftLM, draw_one
 from methods.parts.draft_method import DrawingMethod, TargetTraits
-from methods.parts.parameters import count
+from methods.parts.parameters import KEPT, count
 from specbench.method import Drafter, Drafting, DraftLevel, SharedDrafter
 from specbench.models.facade import ModelCard
-from specbench.types import EMPTY, MOST, Draft, InputError, Prefill
+from specbench.types import EMPTY, Draft, InputError, Prefill
 
 NAMES = ("pard_token", "ptd_token_id")  # of the mask token in config.json: the authors', and vLLM's other one
 
@@ -54,8 +54,8 @@ class _Chain(SharedDrafter):
 class Pard(DrawingMethod):
     """PARD; conf/method/pard.yaml describes the parameters."""
 
-    length: int = count(12, high=MOST)
-    mask_token: int | None = None
+    length: int = count(12)
+    mask_token: int | None = count(None, low=0, high=KEPT)
     choice: Literal["drawn", "argmax"] = "drawn"
 
     def __post_init__(self) -> None:

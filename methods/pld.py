@@ -95,7 +95,7 @@ class PromptLookup(Parameters, Method):
     max_ngram: int = count(3)
     num_draft: int = count(10)
     rule: Literal["original", "hf", "recent", "ngram_simple", "ngram_cache"] = "original"
-    min_ngram: int = 1
+    min_ngram: int = count(1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,7 +20,7 @@ import numpy as np
 from methods.parts.built_file import BuiltFile
 from methods.parts.corpus import Corpus
 from methods.parts.counted_tree import CountedTree
-from methods.parts.parameters import Parameters, count
+from methods.parts.parameters import KEPT, Parameters, count
 from methods.parts.suffix_array import CROSSING, MatchCounts, SuffixArray, cut_paths
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
@@ -104,11 +104,11 @@ class Rest(Parameters, Method):
     sources = ("datastore",)
 
     datastore: str | None = None
-    longest: int = 16
+    longest: int = count(16)
     shortest: int = count(2)
     depth: int = count(10)
     nodes: int = count(64)
-    max_matches: int = count(5000)
+    max_matches: int = count(5000, high=KEPT)
     subset: Literal["uniform", "first"] = "uniform"
     cut: Literal["paper", "reference"] = "paper"
     cross_documents: bool = True

@@ -18,14 +18,14 @@ import numpy as np
 
 from methods.parts.built_file import BuiltFile
 from methods.parts.corpus import Corpus
-from methods.parts.parameters import Parameters, count
+from methods.parts.parameters import Parameters, count, positive
 from methods.parts.recycling import RecyclingMatrix
 from methods.parts.suffix_automaton import EDGES, STATES, SuffixAutomaton
 from methods.parts.tree_shape import TreeShape
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
 from specbench.models.facade import ModelCard, Target
-from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, require_nodes
+from specbench.types import EMPTY, MOST, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
 
 LINK, LENGTH, FIRST, COUNT = range(4)  # columns of a packed state
 TOKEN, PARENT, STATE, RANK, LEVEL = range(5)  # columns of a drafted row; RANK: of its next child
@@ -287,7 +287,7 @@ class SAM(Parameters, Method):
     sources = ("dynamic", "static", "auxiliary")
 
     n_predicts: int = count(40, low=2)
-    alpha: float = 4.0
+    alpha: float = positive(4.0)
     children: int = count(8)
     static: str | None = None
     len_bias: int = count(0, low=0)
@@ -298,8 +298,6 @@ class SAM(Parameters, Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.alpha < float("inf"):
-            raise InputError(f"alpha={self.alpha}: expected a number above 0")
         if (self.auxiliary == "none") != (self.tree is None):
             raise InputError(
                 f"tree: {'not set' if self.tree is None else 'set'} with auxiliary={self.auxiliary}; expected child"
@@ -321,6 +319,8 @@ class SAM(Parameters, Method):
 
     def check(self, model: ModelCard) -> None:
         """Read the static automaton: it must be of the target's tokenizer and ranked for as many children."""
+        if self.shape is not None:
+            require_count("k", self.k, high=min(MOST, model.vocab_size))
         if not self.static:
             return
         self.corpus = StaticAutomaton.load(self.static, len(model.tokenizer), "static")

@@ -15,7 +15,9 @@ import numpy as np
 from methods.parts.fixed_tree import FixedTreeMethod
 from methods.parts.parameters import count
 from methods.parts.tree_shape import TreeShape
-from specbench.types import MOST, ROOT, InputError
+from specbench.types import ROOT, InputError, require_count
+
+MOST_WORK = 1 << 31  # steps of ``find_best_shape``, some ten seconds
 
 
 @dataclass(eq=False)
@@ -23,8 +25,8 @@ class Sequoia(FixedTreeMethod):
     """Sequoia's tree; conf/method/sequoia.yaml describes the parameters."""
 
     acceptance: list[float]
-    nodes: int = count(64, high=MOST)
-    depth: int = count(8, high=MOST)
+    nodes: int = count(64)
+    depth: int = count(8)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,6 +36,8 @@ class Sequoia(FixedTreeMethod):
                 f"acceptance={acceptance}: expected chances of a node's first, second, ... child, at least 0 each,"
                 " together more than 0 and at most 1"
             )
+        work = self.nodes**2 * min(self.depth, self.nodes) * len(acceptance)
+        require_count("nodes ** 2 * depth * acceptances", work, high=MOST_WORK)
         parents, _ = find_best_shape(self.nodes, min(self.depth, self.nodes), acceptance)
         self.plant(TreeShape.of(parents), f"nodes={self.nodes}")
 

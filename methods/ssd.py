@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from methods.parts.parameters import Parameters, count
+from methods.parts.parameters import KEPT, Parameters, count
 from methods.parts.suffix_array import END, MatchCounts, SuffixArray
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
@@ -78,14 +78,14 @@ class Spacelike(Parameters, Method):
     learned = ("tokens",)
     sources = ("cache", "random")
 
-    query_length: int = 10
+    query_length: int = count(10)
     min_query: int = count(1)
     draft_length: int = count(10)
-    max_matches: int = count(1000)
+    max_matches: int = count(1000, high=KEPT)
     vote: Literal["whole", "prefix"] = "whole"
-    rebuild_every: int = count(1)
+    rebuild_every: int = count(1, high=KEPT)
     rebuild: Literal["inline", "background"] = "inline"
-    buffer_tokens: int = count(2**22, low=2)
+    buffer_tokens: int = count(2**22, low=2, high=KEPT)
     unseen: Literal["none", "random"] = "none"
 
     def __post_init__(self) -> None:

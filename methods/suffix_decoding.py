@@ -17,12 +17,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from methods.parts.counted_tree import CountedTree
-from methods.parts.parameters import Parameters, count
+from methods.parts.parameters import KEPT, Parameters, count, number, probability
 from methods.parts.suffix_automaton import NONE, QUEUED, allocate, grow, make_room, match, nbytes
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
 from specbench.models.facade import Target
-from specbench.types import EMPTY, Draft, InputError, Prefill
+from specbench.types import EMPTY, MOST, Draft, InputError, Prefill
 
 TOKEN, PARENT, STATE, COUNT, LEVEL, WAITING, CHILD = range(7)  # columns of a drafted row
 # WAITING: the edge that is its next child; CHILD: that one's count, 0 if none waits
@@ -275,22 +275,18 @@ class SuffixDecoding(Parameters, Method):
     sources = ("local", "global")
 
     num_draft: int = count(16)
-    factor: float = 1.0
-    offset: float = 0.0
-    min_prob: float = 0.1
+    factor: float = number(1.0, lambda value: 0 <= value <= MOST, f"0 to {MOST}, as longer matches may not draft less")
+    offset: float = number(0.0, lambda value: abs(value) <= MOST, f"-{MOST} to {MOST}")
+    min_prob: float = probability(0.1)
     depth: int = count(64, low=2)
     shape: Literal["path", "tree"] = "path"
     global_tree: bool = True
-    cached_requests: int = count(100_000)
+    cached_requests: int = count(100_000, high=KEPT)
     ties: Ties = "recent"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         factor, offset, min_prob, depth = self.factor, self.offset, self.min_prob, self.depth
-        if not factor >= 0:
-            raise InputError(f"factor={factor}: expected 0 or more, as longer matches may not draft less")
-        if not 0 <= min_prob <= 1:
-            raise InputError(f"min_prob={min_prob}: expected a probability, 0 to 1")
         if not factor * (depth - 1) + offset >= 1:
             raise InputError(
                 f"offset={offset}: with factor={factor} and depth={depth} no match may draft a token; expected"

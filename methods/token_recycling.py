@@ -17,8 +17,8 @@ from methods.parts.parameters import Parameters, count
 from methods.parts.recycling import RecyclingMatrix, Update
 from methods.parts.tree_shape import TreeShape
 from specbench.method import Drafter, Method
-from specbench.models.facade import Target
-from specbench.types import ROOT, Draft, InputError, Needs, Prefill, Step, require_nodes
+from specbench.models.facade import ModelCard, Target
+from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
 
 REFERENCE = (  # github.com/Luowaterbi/TokenRecycling, model/recycling/tree_template.py: 80 nodes on 6 levels
     (8,),
@@ -88,8 +88,8 @@ class TokenRecycling(Parameters, Method):
 
     learned = ("matrix",)
 
-    nodes: int = 80
-    depth: int = 6
+    nodes: int = count(80)
+    depth: int = count(6)
     k: int = count(8)
     update: Update = "last"
     update_from_prefill: bool = False
@@ -106,6 +106,10 @@ class TokenRecycling(Parameters, Method):
     def needs(self) -> Needs:
         """The top-k of every node."""
         return Needs(node_topk=self.k, prompt_topk=self.k if self.update_from_prefill else 0)
+
+    def check(self, model: ModelCard) -> None:
+        """No more tokens can be candidates than there are."""
+        require_count("k", self.k, high=min(MOST, model.vocab_size))
 
     def bind(self, target: Target) -> None:
         """Allocate the matrix on the target's device."""

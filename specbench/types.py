@@ -31,11 +31,11 @@ def named(prefix: str) -> Iterator[None]:
 MOST = 4096  # the largest size that a draft, or a part of one, may be set to
 
 
-def require_count(name: str, value: int, low: int = 1, high: int | None = None) -> None:
+def require_count(name: str, value: int | None, low: int = 1, high: int = MOST) -> None:
     """Raise InputError if an integer is out of bounds, before memory of that size is allocated."""
-    if value < low or (high is not None and value > high):
-        bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise InputError(f"{name}={value}: expected a whole number {bounds}")
+    if value is None or not low <= value <= high:
+        given = "null" if value is None else value
+        raise InputError(f"{name}={given}: expected a whole number from {low} to {high}")
 
 
 def require_nodes(setting: str, nodes: int, most: int) -> None:

@@ -54,7 +54,7 @@ from methods.parts.tree_method import (
 from methods.parts.tree_shape import TreeShape
 from specbench.input import parse_json, read_file
 from specbench.models.facade import ModelCard
-from specbench.types import InputError
+from specbench.types import InputError, require_count
 
 
 class FirstHead(TreeHead):
@@ -312,6 +312,7 @@ class Eagle(TreeMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tree == "dynamic":
+            require_count("top_k * depth", self.top_k * self.depth, low=0)  # each has a place in the head's memory
             if self.draws:
                 raise InputError("sampling=drawn: a dynamic tree takes the best tokens; expected top, or tree=static")
             self.grown, self.widest = (self.top_k, self.depth, self.total_tokens - 1), self.top_k

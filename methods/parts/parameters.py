@@ -9,17 +9,29 @@ from collections.abc import Callable
 from dataclasses import field, fields
 from typing import Any
 
-from specbench.types import InputError, require_count
+from specbench.types import MOST, InputError, require_count
+
+KEPT = 1 << 28  # entries that a table may keep: they take memory only as requests fill it
 
 
-def count(default: int | None, low: int = 1, high: int | None = None) -> Any:
-    """A parameter that is a whole number from ``low`` to ``high``, or None."""
+def count(default: int | None, low: int = 1, high: int = MOST) -> Any:
+    """A parameter that is a whole number from ``low`` to ``high``, or None if that is its default."""
     return field(default=default, metadata={"low": low, "high": high})
 
 
 def number(default: float | None, allows: Callable[[float], bool], expected: str) -> Any:
-    """A parameter that ``allows`` accepts, or None. expected: the end of the message about another value."""
+    """A parameter that ``allows`` accepts, or None if that is its default. expected: the end of the message."""
     return field(default=default, metadata={"allows": allows, "expected": expected})
+
+
+def probability(default: float) -> Any:
+    """A parameter from 0 to 1."""
+    return number(default, lambda value: 0 <= value <= 1, "a probability, 0 to 1")
+
+
+def positive(default: float) -> Any:
+    """A parameter above 0 whose products stay finite."""
+    return number(default, lambda value: 0 < value <= 1e9, "a number above 0, at most 1e9")
 
 
 class Parameters:
@@ -28,7 +40,9 @@ class Parameters:
     def __post_init__(self) -> None:
         for parameter in fields(self):  # type: ignore[arg-type]
             value, rule = getattr(self, parameter.name), parameter.metadata
-            if "low" in rule and value is not None:
+            if value is None and parameter.default is None:
+                continue
+            if "low" in rule:
                 require_count(parameter.name, value, **rule)
-            if "allows" in rule and value is not None and not rule["allows"](value):
-                raise InputError(f"{parameter.name}={value}: expected {rule['expected']}")
+            if "allows" in rule and (value is None or not rule["allows"](value)):
+                raise InputError(f"{parameter.name}={'null' if value is None else value}: expected {rule['expected']}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specbench.models.tree import compute_depths
-from specbench.types import ROOT, InputError
+from specbench.types import MOST, ROOT, InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,8 @@ class TreeShape:
             start = len(parents)
             parents += [node for node, count in zip(above, level, strict=True) for _ in range(count)]
             above = list(range(start, len(parents)))
+            if len(parents) > MOST:
+                raise InputError(f"{key}: more than {MOST} nodes by level {depth}; expected a smaller tree")
         if not parents:
             raise InputError(f"{key}: no node; expected at least one child of the root")
         return cls.of(parents)

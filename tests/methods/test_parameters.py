@@ -47,7 +47,7 @@ REFUSED = {
     partial(Eagle, "random"): [
         ({"top_k": 0}, ""), ({"depth": -1}, ""), ({"total_tokens": 1}, ""), ({"sampling": "drawn"}, "a dynamic tree"),
     ],
-    HFCompiled: [({"length": 4}, "expected a whole number of at least 5"), ({"length": -1}, "")],
+    HFCompiled: [({"length": 4}, "expected a whole number from 5 to 16777216"), ({"length": -1}, "")],
     partial(Hybrid, {"pld": PromptLookup()}): [
         ({"budget": 0}, ""), ({"threshold": 1.5}, "expected a probability"), ({"strength": 0.0}, ""),
     ],
@@ -60,7 +60,7 @@ REFUSED = {
     Lookahead: [({"ngram": 2}, ""), ({"window": 0}, ""), ({"guesses": 0}, "")],
     NGrammys: [({"k": 0}, ""), ({"w": 0}, ""), ({"q": 0}, "")],
     partial(Medusa, "random"): [({"heads": 0}, ""), ({"typical_alpha": 0.0}, "")],
-    NgramMap: [({"min_hits": 0}, "expected a whole number of at least 1")],
+    NgramMap: [({"min_hits": 0}, "expected a whole number from 1 to 4096")],
     NgramMod: [({"min_draft": 65}, "expected a whole number from 0 to 64")],
     partial(OptTree, "x"): [
         ({"nodes": 0}, ""), ({"max_depth": 0}, ""), ({"threshold": -0.1}, ""), ({"threshold": 1.0}, ""),
@@ -81,12 +81,12 @@ REFUSED = {
         ({"max_ngram": 5, "rule": "ngram_cache"}, "expected at most 4"),
     ],
     Rest: [
-        ({"shortest": 0}, "expected a whole number of at least 1"),
-        ({"longest": 3, "shortest": 4}, "expected a whole number of at least 4"),
+        ({"shortest": 0}, "expected a whole number from 1 to 4096"),
+        ({"longest": 3, "shortest": 4}, "expected a whole number from 4 to 4096"),
         ({"nodes": 0}, ""), ({"max_matches": 0}, ""),
     ],
     SAM: [
-        ({"n_predicts": 1}, "expected a whole number of at least 2"),
+        ({"n_predicts": 1}, "expected a whole number from 2 to 4096"),
         ({"alpha": 0.0}, "expected a number above 0"),
         ({"alpha": float("nan")}, ""), ({"children": 0}, ""), ({"len_bias": -1}, ""),
     ],
@@ -103,14 +103,14 @@ REFUSED = {
         ({"draft_temperature": 0.0}, ""), ({"draft_temperature": -1.0}, ""),
     ],
     Spacelike: [
-        ({"query_length": 2, "min_query": 3}, "expected a whole number of at least 3"),
+        ({"query_length": 2, "min_query": 3}, "expected a whole number from 3 to 4096"),
         ({"buffer_tokens": 1}, ""), ({"rebuild_every": 0}, ""),
     ],
     SuffixDecoding: [
-        ({"num_draft": 0}, "expected a whole number of at least 1"),
-        ({"depth": 1}, "expected a whole number of at least 2"),
+        ({"num_draft": 0}, "expected a whole number from 1 to 4096"),
+        ({"depth": 1}, "expected a whole number from 2 to 4096"),
         ({"cached_requests": 0}, ""),
-        ({"factor": -1.0}, "expected 0 or more"),
+        ({"factor": -1.0}, "expected 0 to 4096"),
         ({"factor": float("nan")}, ""),
         ({"min_prob": 1.5}, "expected a probability"),
         ({"offset": -63.0}, "no match may draft a token"),
