@@ -46,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
     )  # fmt: skip
     kind.add_options(own)
     options = own.parse_args(given.rest)
+    kind.refuse_output(options.out, [*options.corpus, *options.exclude])
     start = time.perf_counter()
     corpus = read_corpus(options)
     built, summary = kind.from_corpus(corpus, options)
@@ -56,8 +57,6 @@ def main(argv: Sequence[str]) -> int:
 
 def read_corpus(given: argparse.Namespace) -> Corpus:
     """Reads the documents that the options name. Raises InputError if they have no token."""
-    if not given.out.parent.is_dir():
-        raise InputError(f"--out {given.out}: its folder does not exist; make it first")
     tokenizer = read_tokenizer(locate(given.tokenizer, "--tokenizer"), "--tokenizer")
     texts, dropped = drop_overlapping(read_documents(given.corpus, given.field), read_documents(given.exclude))
     documents = [ids for ids in tokenize(iter(texts), tokenizer) if len(ids)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -11,7 +12,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from specbench.input import refuse_irregular
 from specbench.models.load import locate_file
+from specbench.records.store import replacing
 from specbench.types import InputError, named
 
 
@@ -41,8 +44,30 @@ class BuiltFile:
         return sum(array.nbytes for array in self.stored.values())
 
     def save(self, path: Path, vocab: int) -> None:
-        """Writes the file. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
-        save_file(dict(self.stored), path, {"format": self.format, "vocab": str(vocab), **self.labels})
+        """Writes the file, in one step. vocab: tokens of the tokenizer it was built with, checked when it is loaded."""
+        with replacing(path) as file:
+            save_file(dict(self.stored), file.name, {"format": self.format, "vocab": str(vocab), **self.labels})
+
+    @classmethod
+    def refuse_output(cls, path: Path, inputs: Sequence[Path]) -> None:
+        """Raises InputError for an output that would overwrite anything but an earlier file of this kind."""
+        key, fix = f"--out {path}: ", "name a new file"
+        if not path.parent.is_dir():
+            raise InputError(f"{key}its folder does not exist; make it first")
+        if not os.access(path.parent, os.W_OK):
+            raise InputError(f"{key}its folder cannot be written; {fix} in another one")
+        if not path.exists():
+            return
+        if found := [str(each) for each in inputs if each.exists() and path.samefile(each)]:
+            raise InputError(f"{key}is an input, {found[0]}; {fix}")
+        refuse_irregular(path, "--out ", fix)
+        try:
+            with safe_open(path, framework="numpy") as file:
+                earlier = (file.metadata() or {}).get("format") == cls.format
+        except (SafetensorError, OSError):
+            earlier = False
+        if not earlier:
+            raise InputError(f"{key}exists and is not a {cls.kind}; {fix}")
 
     @classmethod
     def load(cls, path: Path | str, vocab: int, key: str) -> Self:

@@ -155,7 +155,7 @@ class StackedHeads(HeadMethod):
     format: ClassVar[HeadFormat]
     random_sizes: ClassVar[tuple[Any, ...]]  # of random weights, without the number of heads
 
-    heads: int | None = count(None)
+    heads: int | None = count(None, high=WIDEST)
     tree: list[list[int]] | None = None
 
     def __post_init__(self) -> None:

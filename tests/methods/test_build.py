@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,6 +65,61 @@ def test_a_corpus_or_an_option_that_cannot_be_is_named(tmp_path):
     assert build(StaticAutomaton, "--out", out, "--ranked", "4", corpus).returncode == 0
     with pytest.raises(InputError, match=r"method.sam.children=8: .* ranks 4 a state"):
         job_for("method=[sam]", f"method.sam.static={out}")
+
+
+def place_at(kind: str, folder: Path) -> Path:
+    """An output that exists, made in ``folder`` next to the corpus c.jsonl and the excluded x.jsonl."""
+    out = folder / "out"
+    match kind:
+        case "the corpus" | "an excluded file":
+            return folder / ("c.jsonl" if kind == "the corpus" else "x.jsonl")
+        case "a link to the corpus":
+            out.symlink_to(folder / "c.jsonl")
+        case "the corpus by another name":
+            out.hardlink_to(folder / "c.jsonl")
+        case "a folder":
+            out.mkdir()
+        case "a pipe":
+            os.mkfifo(out)
+        case "records":
+            out.write_text('{"case": "1"}')
+        case "a build of another kind":
+            save_file({"a": np.zeros(3)}, out, {"format": Datastore.format, "vocab": str(VOCAB)})
+    return out
+
+
+OCCUPIED = {
+    "the corpus": "is an input", "an excluded file": "is an input", "a link to the corpus": "is an input",
+    "the corpus by another name": "is an input", "a folder": "is a directory", "a pipe": "is a pipe",
+    "records": "exists and is not a suffix automaton", "a build of another kind": "exists and is not a suffix automaton",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OCCUPIED)
+def test_what_is_not_an_earlier_build_is_never_overwritten(tmp_path, kind):
+    for name in ("c.jsonl", "x.jsonl"):
+        (tmp_path / name).write_text(json.dumps({"text": TEXTS[0]}))
+    out = place_at(kind, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    done = build(StaticAutomaton, "--out", out, "--exclude", tmp_path / "x.jsonl", tmp_path / "c.jsonl")
+    assert (done.returncode, f"--out {out}: {OCCUPIED[kind]}" in done.stderr) == (2, True), done.stderr
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_an_earlier_build_is_replaced_in_one_step(tmp_path):
+    """A build that fails leaves the earlier file, and nothing next to it."""
+    corpus, out = tmp_path / "c.jsonl", tmp_path / "built.safetensors"
+    corpus.write_text(json.dumps({"text": TEXTS[0]}))
+    assert build(StaticAutomaton, "--out", out, corpus).returncode == 0
+    earlier = out.read_bytes()
+    assert build(StaticAutomaton, "--out", out, "--field", "none", corpus).returncode == 2
+    assert (out.read_bytes(), sorted(path.name for path in tmp_path.iterdir())) == (
+        earlier,
+        ["built.safetensors", "c.jsonl"],
+    )
+    corpus.write_text(json.dumps({"text": TEXTS[1]}))
+    assert build(StaticAutomaton, "--out", out, corpus).returncode == 0
+    assert out.read_bytes() != earlier
 
 
 @KINDS
