@@ -53,13 +53,17 @@ class CaseError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One question of a suite: the user's turns in order, and the reference answers if any."""
+    """One question of a suite: the user's turns in order, and the reference answers if any.
+
+    system: the question's own system message; None leaves that of the run.
+    """
 
     id: str
     category: str
     turns: tuple[str, ...]
     subcategory: str = ""
     references: tuple[object, ...] = ()
+    system: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

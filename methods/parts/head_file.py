@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
 from transformers.activations import ACT2FN
 
+from specbench.models.entries import refuse_entries
 from specbench.models.load import locate
 from specbench.types import InputError
 
@@ -291,8 +292,7 @@ def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
         raise InputError(
             f"{file.where}: num_attention_heads={heads} and num_key_value_heads={shared}; expected a multiple"
         )
-    if not config.rms_norm_eps > 0:
-        raise InputError(f"{file.where}: config.json has rms_norm_eps={config.rms_norm_eps}; expected more than 0")
+    refuse_entries(config, f"{file.where}: config.json")
     if config.hidden_act not in ACT2FN:
         raise InputError(f"{file.where}: hidden_act={config.hidden_act}; expected one that transformers has, as silu")
     return config

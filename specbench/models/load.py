@@ -141,7 +141,8 @@ def read_card(
     reader = read_tokenizer(source, f"{prefix}tokenizer", revision=revision, trust_remote_code=trust_remote_code)
     own = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     stored = dtype if dtype != "auto" else "float32" if chosen == "cpu" else own
-    refuse_size(config, stored, chosen, gpus, f"{prefix}random.config" if random else f"{named}={path}")
+    given = f"{prefix}random.config" if random else f"{prefix}overrides" if overrides else f"{named}={path}"
+    refuse_size(config, stored, chosen, gpus, given)
     check_family(config, named)
     length, warning = choose_context(config, context, int(reader.model_max_length), f"{prefix}context")
     refuse_tokenizer(len(reader), config, f"{prefix}tokenizer={source}")
@@ -151,7 +152,7 @@ def read_card(
         config=config,
         tokenizer=reader,
         context=length,
-        eos=find_eos(config, reader, path, revision),
+        eos=find_eos(config, reader, path, revision, given),
         dtype=stored,
         device=chosen,
         warnings=(warning,) if warning else (),
@@ -282,9 +283,13 @@ def _random_config(random: dict[str, Any], prefix: str) -> Any:
         raise InputError(f"{prefix}random.family={family}: unknown to transformers; expected e.g. {', '.join(known)}")
     refuse_layers(random["config"], f"{prefix}random.config")
     try:
-        return AutoConfig.for_model(family, **random["config"])
+        config = AutoConfig.for_model(family, **random["config"])
     except (ValueError, TypeError, ZeroDivisionError, StrictDataclassError) as error:
         raise InputError(f"{prefix}random.config: no {family} has this shape ({_reason(error)})") from error
+    ends, size = config.get_text_config().eos_token_id, config.get_text_config().vocab_size
+    if "eos_token_id" not in random["config"] and isinstance(ends, int) and ends >= size:  # the family's usual one
+        config.get_text_config().eos_token_id = None
+    return config
 
 
 def choose_device(device: str, gpus: int | None, prefix: str = "model.") -> str:
@@ -312,8 +317,11 @@ def choose_device(device: str, gpus: int | None, prefix: str = "model.") -> str:
     return "cuda:0" if device == "cuda" else device
 
 
-def find_eos(config: Any, tokenizer: Any, path: str, revision: str | None) -> frozenset[int]:
-    """Return every id that ends an answer: of the generation config (Llama 3 has several), config and tokenizer."""
+def find_eos(config: Any, tokenizer: Any, path: str, revision: str | None, key: str) -> frozenset[int]:
+    """Return every id that ends an answer: of the generation config (Llama 3 has several), config and tokenizer.
+
+    key: the setting that has the configuration. Raises InputError for what is not a token's id.
+    """
     found: list[Any] = [config.get_text_config().eos_token_id, tokenizer.eos_token_id]
     if Path(path).is_dir() and (Path(path) / "generation_config.json").is_file():
         try:
@@ -324,8 +332,9 @@ def find_eos(config: Any, tokenizer: Any, path: str, revision: str | None) -> fr
         with contextlib.suppress(OSError):  # many older models have no generation_config.json
             found.append(GenerationConfig.from_pretrained(path, revision=revision or "main").eos_token_id)
     ids = [each for entry in found for each in (entry if isinstance(entry, list | tuple) else [entry])]
-    if strange := [each for each in ids if not isinstance(each, int | None)]:
-        raise InputError(f"{path}: eos_token_id is {strange[0]!r}; expected a token's id, or a list of them")
+    size = config.get_text_config().vocab_size
+    if strange := [each for each in ids if each is not None and not (type(each) is int and 0 <= each < size)]:
+        raise InputError(f"{key}: eos_token_id is {strange[0]!r}; expected a token's id, 0 to {size - 1}, or a list")
     return frozenset(each for each in ids if each is not None)
 
 

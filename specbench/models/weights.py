@@ -16,13 +16,13 @@ from transformers import AutoModelForCausalLM
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, parse_as, read_file, refuse_irregular
+from specbench.models.entries import refuse_entries
 from specbench.models.facade import ModelCard
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 TORCH_WEIGHTS = ("*.bin", "*.bin.index.json")
 MOST_LAYERS = 10_000  # building the modules of more takes minutes
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
 _LAYER = re.compile(r"(?:model\.|transformer\.)?(?:layers|h)\.(\d+)\.")  # of the causal LM, not of another tower
 _SAVED = "expected what save_pretrained wrote: copy or download it again"
 _GB = 1e9
@@ -39,11 +39,9 @@ def refuse_size(config: Any, dtype: str, device: str, gpus: int | None, key: str
     """Raise InputError if the weights alone need more memory than the device has."""
     text = config.get_text_config()
     refuse_layers({name: getattr(text, name, None) for name in _LAYERS}, key)
-    for name in _SIZES:
-        if isinstance(size := getattr(text, name, None), int) and size < 1:
-            raise InputError(f"{key}: {name}={size}; expected at least 1")
-    if isinstance(pad := getattr(text, "pad_token_id", None), int) and pad >= text.vocab_size:
-        raise InputError(f"{key}: pad_token_id={pad}; expected less than vocab_size={text.vocab_size}")
+    refuse_entries(text, key)
+    if isinstance(pad := getattr(text, "pad_token_id", None), int) and not -1 <= pad < text.vocab_size:
+        raise InputError(f"{key}: pad_token_id={pad}; expected from 0 to less than vocab_size={text.vocab_size}")
     heads, shared = (getattr(text, name, None) or 1 for name in ("num_attention_heads", "num_key_value_heads"))
     if heads % shared:
         raise InputError(f"{key}: num_key_value_heads={shared}; expected a divisor of num_attention_heads={heads}")

@@ -43,6 +43,8 @@ from specbench.types import Case, InputError, named
 ALIKE = 0.9  # least share of answers with the recorded text or count; a wrong tokenizer gives far less
 SPELLED = 50  # answers that are decoded into text to check the tokenizer
 SERVED = "server"  # the path of a model without a folder of weights
+TOKEN_CHARACTERS = 128  # of the longest tokens of usual vocabularies, runs of blanks
+MOST_CHARACTERS = 1 << 24  # of a question: more take minutes to tokenize
 MOST_CONTEXT = 1 << 20  # [tokens] if a tokenizer names no length: the server refuses what is too long
 FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
 LOADING = "specbench.runs.loading"  # name of the log of the steps of loading, which the display shows
@@ -97,7 +99,9 @@ class Source:
                 "suite=trace: is for a trace, as model=replay model.trace=FILE; expected a suite of questions"
             )
         card = read_card(**_card_options(config))
-        return cls(config, load_suite(config.suite), card, _prompts(config, card.tokenizer))
+        prompts, suite = _prompts(config, card.tokenizer), load_suite(config.suite)
+        _check_cases(suite, prompts, card)
+        return cls(config, suite, card, prompts)
 
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
         """Load what methods decode with; none is bound yet. way, why: as ``choose_parallelism`` chose them."""
@@ -169,7 +173,7 @@ class Source:
             check_engine(engine, model)
 
         def next_turn(case: Case, answers: Sequence[str]) -> Turn:
-            return Turn(prompts.ids(case.turns[: len(answers) + 1], answers))
+            return Turn(prompts.of(case).ids(case.turns[: len(answers) + 1], answers))
 
         target = Target(self.card, model, settings.max_nodes, sampling, settings.attention)
         warmup = tuple(WARMUP[index % len(WARMUP)] for index in range(self.config.measure.warmup))
@@ -197,11 +201,13 @@ class Server(Source):
             config=settings,
             tokenizer=tokenizer,
             context=model.context or min(int(tokenizer.model_max_length), MOST_CONTEXT),
-            eos=find_eos(settings, tokenizer, source, model.revision),
+            eos=find_eos(settings, tokenizer, source, model.revision, f"model.tokenizer={source}"),
             dtype=model.dtype,
             device="server",
         )
-        return cls(config, load_suite(config.suite), card, _prompts(config, tokenizer))
+        prompts, suite = _prompts(config, tokenizer), load_suite(config.suite)
+        _check_cases(suite, prompts, card)
+        return cls(config, suite, card, prompts)
 
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
         """Nothing is loaded: the methods ask the servers."""
@@ -442,6 +448,19 @@ def _read_tokenizer(config: Config, path: str, key: str) -> tuple[str, PreTraine
 def _prompts(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptBuilder:
     model = config.model
     return PromptBuilder(tokenizer, model.template, model.system, model.thinking)
+
+
+def _check_cases(suite: Suite, prompts: PromptBuilder, card: ModelCard) -> None:
+    """Raise InputError for a case that the template cannot write, or whose text is too long to be tokenized."""
+    most = min(card.context * TOKEN_CHARACTERS, MOST_CHARACTERS)
+    for case in suite.cases:
+        with named(f"{suite.origin}, question {case.id}: "):
+            prompts.of(case)
+            if (count := len(case.system or "") + sum(map(len, case.turns))) > most:
+                raise InputError(
+                    f"has {count} characters; expected at most {most} with a context of {card.context} tokens: shorten"
+                    " it, or leave it out (suite.ids, suite.limit)"
+                )
 
 
 def _seed(config: Config) -> int:

@@ -17,7 +17,6 @@ from specbench.records.record import OVERALL
 from specbench.suite.format import HubTables, SuiteFormat, Wording
 from specbench.suite.formats import format_named
 from specbench.suite.number import count_unread
-from specbench.suite.own import count_system
 from specbench.suite.selection import select, whole_of
 from specbench.suite.settings import SuiteConfig
 from specbench.suite.sources import locate
@@ -70,8 +69,7 @@ def load_suite(settings: SuiteConfig) -> Suite:
             f"{place}: question {taken[0]} is of category {OVERALL!r}, which is the row of all categories; rename it"
         )
     selected = select(cases, settings)
-    system = count_system(rows) if reader is format_named("own") else 0
-    found = _warnings(settings, place, len(cases), digest, system, selected)
+    found = _warnings(settings, place, len(cases), digest, selected)
     warnings = tuple(f"Suite {name}: {warning}" for warning in found)
     if shots_digest:
         digest = hashlib.sha256(f"{digest} {shots_digest}".encode()).hexdigest()
@@ -79,11 +77,9 @@ def load_suite(settings: SuiteConfig) -> Suite:
 
 
 def _warnings(
-    settings: SuiteConfig, place: Path | HubTables, count: int, digest: str, system: int, selected: Sequence[Case]
+    settings: SuiteConfig, place: Path | HubTables, count: int, digest: str, selected: Sequence[Case]
 ) -> Iterator[str]:
-    """Yields what makes the numbers hard to compare. system: the number of rows with a system message."""
-    if system:
-        yield f"{system} rows have a system message, which is left out; model.system sets one."
+    """Yields what makes the numbers hard to compare."""
     if settings.expected is not None and count != settings.expected:
         yield f"{place} has {count} questions, the official file has {settings.expected}."
     # A data set on the hub is hashed by its rows, which no file's hash can equal.

@@ -26,9 +26,10 @@ FIELDS = {  # what a case needs -> the names that it may have in a file; the fir
     "id": ("id", "question_id", "task_id", "case"),
     "category": ("category",),
     "reference": ("reference", "references", "answer"),
+    "system": ("system", "system_prompt"),
 }
 MATERIAL = {"instruction": ("input", "context")}  # what Alpaca and Dolly keep apart from the instruction
-_USER, _ASSISTANT = ("user", "human"), ("assistant", "gpt", "model")
+_USER, _ASSISTANT, _SYSTEM = ("user", "human"), ("assistant", "gpt", "model"), "system"
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".jsonl.gz")
 _EXCESS = "fields behind the last column"  # of a csv's row
 _PLACE = re.compile(r"\{([^{}\n]+)\}")  # a name of any words; {} is text, as in \boxed{}
@@ -38,7 +39,12 @@ _EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."
 def own_case(row: SourceRow, wording: Wording) -> Case:
     """Makes a case of a row of prompts. Raises InputError for a row without a prompt."""
     framed = wording.frame is not None
-    turns, answer = ((_framed(row, wording.frame or ""),), None) if framed else _turns(row, wording.fields)
+    turns, answer, system = (
+        ((_framed(row, wording.frame or ""),), None, None) if framed else _turns(row, wording.fields)
+    )
+    column, chosen = _find(row, "system", wording.fields), "system" in wording.fields
+    if column and (chosen or (system is None and not framed and isinstance(row.values[column], str))):
+        system = row.text(column, "a system message")
     key = _find(row, "id", wording.fields)
     identifier = str(row.values[key]).strip() if key else f"{row.part}-{row.index}"
     named = _find(row, "category", wording.fields)
@@ -49,7 +55,7 @@ def own_case(row: SourceRow, wording: Wording) -> Case:
         reference = []
     references = tuple(reference) if isinstance(reference, list) else (reference,)
     task = task_of(raw) if len(turns) > 1 and isinstance(row.values.get("question_id"), int) else raw  # MT-Bench's
-    return Case(identifier, task, turns, raw if named else "", references)
+    return Case(identifier, task, turns, raw if named else "", references, system)
 
 
 def _framed(row: SourceRow, frame: str) -> str:
@@ -83,8 +89,8 @@ def _find(row: SourceRow, field: str, fields: Mapping[str, str]) -> str | None:
     return next((name for name in FIELDS[field] if row.values.get(name) not in absent), None)
 
 
-def _turns(row: SourceRow, fields: Mapping[str, str]) -> tuple[tuple[str, ...], object]:
-    """Returns the user's messages, and the last answer if the conversation ends with one."""
+def _turns(row: SourceRow, fields: Mapping[str, str]) -> tuple[tuple[str, ...], object, str | None]:
+    """Returns the user's messages, the last answer if the conversation ends with one, and the system message if any."""
     name = _find(row, "prompt", fields)
     if name is None:
         raise InputError(
@@ -94,14 +100,19 @@ def _turns(row: SourceRow, fields: Mapping[str, str]) -> tuple[tuple[str, ...], 
     value = _structured(row.values[name])
     if isinstance(value, str):
         material = [str(row.values[each]) for each in MATERIAL.get(name, ()) if row.values.get(each)]
-        return ("\n\n".join([row.text(name, "a prompt"), *material]),), None
+        return ("\n\n".join([row.text(name, "a prompt"), *material]),), None, None
     if not isinstance(value, list) or not value:
         raise InputError(f"{row.where}: {row.got(name)}, expected a prompt, or a list of messages, at least one.")
     messages = [_message(row, name, place, each) for place, each in enumerate(value, start=1)]
     turns = tuple(text for role, text in messages if role == _USER[0])
     if not turns:
         raise InputError(f"{row.where}: {name} has no message of the user.")
-    return turns, messages[-1][1] if messages[-1][0] == _ASSISTANT[0] else None
+    system = messages.pop(0)[1] if messages[0][0] == _SYSTEM else None
+    if later := [place for place, (role, _) in enumerate(messages, start=2 if system else 1) if role == _SYSTEM]:
+        raise InputError(
+            f"{row.where}: message {later[0]} of {name} is a system message; expected one alone, before the others."
+        )
+    return turns, messages[-1][1] if messages[-1][0] == _ASSISTANT[0] else None, system
 
 
 def _shorten(values: Mapping[str, object]) -> str:
@@ -132,7 +143,7 @@ def _message(row: SourceRow, name: str, place: int, message: object) -> tuple[st
         content = message.get("content", message.get("value"))
         if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
             content = "".join(str(part["text"]) for part in content)  # a message in parts
-        if role not in (_USER[0], _ASSISTANT[0], "system"):
+        if role not in (_USER[0], _ASSISTANT[0], _SYSTEM):
             raise InputError(f"{where}: role is {given}, expected system, user or assistant.")
     elif not isinstance(message, str):
         raise InputError(f"{where} is a {kind(message)}, expected an object with role and content.")
@@ -222,16 +233,6 @@ def _own_files(folder: Path) -> Sequence[Path]:
     """Returns the files of rows, without the descriptions that `datasets` writes next to them."""
     described = ("dataset_info.json", "dataset_dict.json", "state.json")
     return sorted(each for each in folder.iterdir() if each.name.endswith(_SUFFIXES) and each.name not in described)
-
-
-def count_system(rows: Sequence[SourceRow]) -> int:
-    """Counts the rows with a system message, which a case does not have."""
-    lists = (_structured(value) for row in rows for name in FIELDS["prompt"] if (value := row.values.get(name)))
-    return sum(
-        any(isinstance(each, Mapping) and each.get("role", each.get("from")) == "system" for each in value)
-        for value in lists
-        if isinstance(value, list)
-    )
 
 
 OWN = SuiteFormat(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench.input import decode_text, read_file
-from specbench.types import InputError
+from specbench.types import Case, InputError, named
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Raised by the expressions of a chat template, in addition to its own errors.
 RAISED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
 TEMPLATES = (".jinja", ".jinja2")
+_PROBE = "Answer as a test of system messages."  # which a template writes or leaves out
 RAW = "raw"  # no template; shadows fschat's own "raw", which writes no separator between messages
 
 
@@ -50,6 +51,7 @@ class PromptBuilder:
         template = None if self._chat_template else template
         self._template = template
         self._system = system
+        self._writes_system = False  # once it was seen to
         plain, bos, eos = tokenizer("a")["input_ids"], tokenizer.bos_token_id, tokenizer.eos_token_id
         self._opens_texts = bos is not None and plain[:1] == [bos]
         # Some tokenizers close every text with EOS, after which a model would start anew instead of answering.
@@ -68,6 +70,9 @@ class PromptBuilder:
                 f"Expected null (the tokenizer's own chat template), a file *.jinja, {_choices()}."
             )
         self._switch: dict[str, Any] = {} if thinking is None else self._find_switch(thinking)
+        if system is not None:
+            with named(f"model.system={system}: "):
+                self.with_system(system)
         probe = self.ids(["Hello"], [])  # a template that cannot be written out fails here, before a run starts
         self.warnings = tuple(filter(None, (self._bos_warning(probe), _space_run_warning(tokenizer))))
 
@@ -83,10 +88,26 @@ class PromptBuilder:
         return dict.fromkeys(found, thinking)
 
     def with_system(self, system: str) -> PromptBuilder:
-        """Returns a builder of the same prompts under another system message."""
+        """Returns a builder of the same prompts under another system message.
+
+        Raises InputError if the template writes none: the model would not see it.
+        """
         other = copy(self)
+        if not self._writes_system:
+            other._system = _PROBE
+            if _PROBE not in other.text(["Hello"], []):
+                raise InputError(
+                    f"the template of {_name(self._tokenizer)} does not write system messages, so the model would not"
+                    " see them; remove them from the file (and model.system), or set model.template to one that does:"
+                    f" {_choices()}."
+                )
+            self._writes_system = other._writes_system = True
         other._system = system
         return other
+
+    def of(self, case: Case) -> PromptBuilder:
+        """Returns the builder of a case's prompts: this one, unless the case has its own system message."""
+        return self if case.system is None else self.with_system(case.system)
 
     def ids(self, turns: Sequence[str], answers: Sequence[str]) -> list[int]:
         """Returns the token ids of the conversation, up to the start of the model's next answer.

@@ -40,6 +40,7 @@ class FieldsConfig:
     id: str | None = None
     category: str | None = None
     reference: str | None = None
+    system: str | None = None
 
 
 @dataclass

@@ -78,7 +78,7 @@ def read_answer_file(path: Path, cases: Sequence[Case], builder: PromptBuilder, 
         texts = [turn.text for turn in given]
         turns: list[RecordedTurn] = []
         for count, turn in enumerate(given, start=1):
-            prompt, ids = conversation_ids(builder, case.turns[:count], texts[:count])
+            prompt, ids = conversation_ids(builder.of(case), case.turns[:count], texts[:count])
             if end is not None and turn.new_tokens not in (len(ids), limit):
                 ids = (*ids, end)
             exact += len(ids) == turn.new_tokens
@@ -127,7 +127,8 @@ def read_chat(path: Path, builder: PromptBuilder, end: int | None) -> Trace:
         if fault := _find_fault(line["messages"]):
             raise InputError(f"{where}: {fault}; {_EXPECTED_CHAT}")
         texts = [(message["role"], _text(message)) for message in line["messages"]]
-        own = builder.with_system(texts[0][1]) if texts and texts[0][0] == "system" else builder
+        with named(f"{where}: "):
+            own = builder.with_system(texts[0][1]) if texts and texts[0][0] == "system" else builder
         questions, answers = ([text for role, text in texts if role == name] for name in ("user", "assistant"))
         if not answers:
             continue

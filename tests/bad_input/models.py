@@ -114,7 +114,29 @@ MODELS = (
     config("model.context=1000000000000", "16..16777216", max_position_embeddings=HUGE),
     config("model configuration", "nope", model_type="nope"),
     config("hidden_size", hidden_size="wide"),
-    config("vocab_size=-5", vocab_size=-5),
+    config("vocab_size is -5", vocab_size=-5),
+    config("eos_token_id is 99999999", "0 to 2047", eos_token_id=99999999),
+    config("eos_token_id is -5", "0 to 2047", eos_token_id=-5),
+    config("eos_token_id is 2048", eos_token_id=[4, 2048]),
+    config("pad_token_id=-5", pad_token_id=-5),
+    config("rms_norm_eps is 1e+30", "less than or equal to 0.1", rms_norm_eps=1e30),
+    config("rms_norm_eps is -1.0", rms_norm_eps=-1.0),
+    config("rms_norm_eps is nan", rms_norm_eps=float("nan")),
+    config("rope_parameters.rope_theta is -1.0", rope_parameters={"rope_type": "default", "rope_theta": -1.0}),
+    *(
+        config("rope_parameters.factor is ", rope_scaling={"rope_type": kind, "factor": factor})
+        for kind, factor in (("linear", -3), ("linear", 0), ("dynamic", 1e30))
+    ),
+    config("head_dim is -32", head_dim=-32),
+    *(
+        bad(f"'model.overrides={{{entry}}}'", "model.overrides: ", word)
+        for entry, word in (
+            ("eos_token_id: 99999999", "eos_token_id is 99999999"),
+            ("eos_token_id: -5", "eos_token_id is -5"),
+            ("rms_norm_eps: 1e30", "rms_norm_eps is 1e+30"),
+            ("rope_parameters: {rope_type: linear, factor: -3}", "rope_parameters.factor is -3"),
+        )
+    ),
     config("num_key_value_heads", "divisor", num_attention_heads=8, num_key_value_heads=3),
     model("config text", "config.json is not JSON", config_json="hello"),
     model("config empty", "config.json is not JSON", config_json=""),
@@ -160,9 +182,9 @@ MODELS = (
     shape("GB", hidden_size=1 << 20, intermediate_size=1 << 22),
     shape("GB", vocab_size=HUGE),
     shape("GB", intermediate_size=HUGE),
-    shape("vocab_size=-5", vocab_size=-5),
-    shape("hidden_size=0", hidden_size=0),
-    shape("num_key_value_heads=0", num_key_value_heads=0),
+    shape("vocab_size is -5", vocab_size=-5),
+    shape("hidden_size is 0", hidden_size=0),
+    shape("num_key_value_heads is 0", num_key_value_heads=0),
     shape("num_key_value_heads=3", num_key_value_heads=3),
     shape(num_attention_heads=0),
     shape("initializer_range", initializer_range=-1),

@@ -196,6 +196,26 @@ def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"text": " \n"}, True),
+        ({"text": "a", "ids": [7], "accept": [], "proposed": [], "fed": [], "depth": []}, True),
+        ({"text": "words"}, False),
+    ],
+    ids=["blank text", "one token", "answers"],
+)
+def test_a_run_without_answers_says_so_in_its_first_lines(tmp_path, change, said):
+    def edit(manifest, records):
+        records[:] = [replace(each, turns=[replace(turn, **change) for turn in each.turns]) for each in records]
+
+    findings = findings_of(tmp_path, {"pld": FAST}, per_category=2, edit=edit)
+    console = Console(file=io.StringIO(), width=300)
+    print_findings(findings, console)
+    lines = [line for line in console.file.getvalue().splitlines() if line][:3]
+    assert any("Every answer is empty or of one token" in line for line in lines) == said, lines
+
+
 def test_unsafe_times_and_the_weights_behind_a_replay_stand_beside_the_sentence(tmp_path):
     def busy(manifest, records):
         manifest["warnings"] = ["load average is 3.1 a core: other processes compete, times are unsafe"]

@@ -2,10 +2,12 @@
 
 import csv
 import json
+import time
 
 import pytest
 
 from builders.records import write_json_lines
+from builders.runs import execute_job, job_for
 from builders.suites import suite_with, write_parquet
 from specbench.names import suite_name
 from specbench.types import InputError
@@ -132,11 +134,72 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path):
         read(path)
 
 
-def test_a_system_message_is_left_out_and_said(tmp_path):
-    write_json_lines(tmp_path / "p.jsonl", [{"messages": [{"role": "system", "content": "Be brief."}, USER]}])
-    suite = read(tmp_path / "p.jsonl")
-    assert suite.cases[0].turns == WHO[0]
-    assert "1 rows have a system message" in suite.warnings[0]
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+@pytest.mark.parametrize(
+    ("row", "fields", "system"),
+    [
+        ({"messages": [SYSTEM, USER]}, {}, "Be brief."),
+        ({"messages": [USER]}, {}, None),
+        ({"system": "Be brief.", "prompt": "Who?"}, {}, "Be brief."),
+        ({"system_prompt": "Be brief.", "question": "Who?"}, {}, "Be brief."),
+        ({"rules": "Be brief.", "system": "linux", "prompt": "Who?"}, {"system": "rules"}, "Be brief."),
+        ({"system": 7, "prompt": "Who?"}, {}, None),
+        ({"system": "", "prompt": "Who?"}, {}, None),
+    ],
+)
+def test_a_row_has_its_system_message(tmp_path, row, fields, system):
+    write_json_lines(tmp_path / "p.jsonl", [row])
+    suite = read(tmp_path / "p.jsonl", fields=fields)
+    assert (suite.cases[0].turns, suite.cases[0].system, suite.warnings) == (WHO[0], system, ())
+
+
+def test_a_system_message_between_others_is_refused(tmp_path):
+    write_json_lines(
+        tmp_path / "p.jsonl", [{"messages": [SYSTEM, USER, {"role": "assistant", "content": "A"}, SYSTEM, USER]}]
+    )
+    with pytest.raises(InputError, match="line 1: message 4 of messages is a system message; expected one alone"):
+        read(tmp_path / "p.jsonl")
+
+
+def test_a_run_gives_the_model_each_rows_system_message(tmp_path):
+    write_json_lines(tmp_path / "p.jsonl", [{"messages": [SYSTEM, USER]}, {"prompt": "Who?"}])
+    settings = ("measure=quick", "method=[pld]", "decode.max_new_tokens=4", "model.system=Be kind.")
+    records = execute_job(tmp_path / "run", f"suite.path={tmp_path / 'p.jsonl'}", *settings)
+    tokenizer = job_for("method=[pld]").source.card.tokenizer
+    texts = {record.case: tokenizer.decode(record.turns[0].prompt_ids) for record in records}
+    assert ["Be brief." in texts["p-0"], "Be kind." in texts["p-0"]] == [True, False]
+    assert "Be kind." in texts["p-1"]
+
+
+SILENT = "{% for m in messages %}{% if m['role'] == 'user' %}{{ m['content'] }}{% endif %}{% endfor %}"
+REFUSING = (
+    "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}{% endfor %}a"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [(SILENT, "does not write system messages"), (REFUSING, "no system")],
+    ids=["silent", "refusing"],
+)
+def test_a_template_without_system_messages_ends_before_the_run(tmp_path, template, said):
+    (tmp_path / "t.jinja").write_text(template)
+    write_json_lines(tmp_path / "p.jsonl", [{"prompt": "Who?"}, {"id": "b", "messages": [SYSTEM, USER]}])
+    settings = (f"model.template={tmp_path / 't.jinja'}", "method=[pld]")
+    with pytest.raises(InputError, match=f"p.jsonl, question b: .*{said}"):
+        job_for(f"suite.path={tmp_path / 'p.jsonl'}", *settings)
+    with pytest.raises(InputError, match=f"model.system=Be kind.: .*{said}"):
+        job_for(*settings, "model.system=Be kind.")
+
+
+def test_a_question_beyond_any_context_is_refused_before_it_is_tokenized(tmp_path):
+    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "word " * 12_000_000}))
+    start = time.perf_counter()
+    with pytest.raises(InputError, match=r"question p-0: has 60000000 characters; expected at most 524288 with a cont"):
+        job_for(f"suite.path={tmp_path / 'p.jsonl'}", "method=[pld]")
+    assert time.perf_counter() - start < 20
 
 
 def test_a_folder_is_its_files_or_its_test_split(tmp_path):

@@ -305,6 +305,10 @@ def _predictions(reported: ReportedRun) -> Iterator[str]:
 LIKE = 1.5  # sizes of models that differ by less are alike
 _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(b|m)(?![a-z])")
 _UNITS = {"b": 1e9, "m": 1e6}
+_SILENT = (
+    "Every answer is empty or of one token: no figure here is of decoding. Check the model, its template and"
+    " model.overrides."
+)
 _RANDOM = "The weights are random: their answers are not a trained model's, so MAT and speedups say nothing of one."
 _HIDDEN = ("questions", "weights")  # known by hashes, which mean nothing to a reader
 # What rows next to each other have in common.
@@ -349,6 +353,9 @@ def _of_each(entries: Sequence[ReportedRun]) -> Iterator[str]:
     for entry in entries:
         if "random" in map(entry.run.section("model").get, ("path", "weights")):
             yield _RANDOM
+        columns = entry.trials.columns(VANILLA)
+        if (counted := columns["counted"]).any() and not columns["answered"][counted].any():
+            yield _SILENT
         if entry.prediction is None:
             continue
         profile, facts = entry.prediction.profile, entry.facts

@@ -36,7 +36,7 @@ Columns = Mapping[str, Values]
 _SUMMED = ("turns", "steps", "emitted", "proposed", "drafted_steps", "fed", "prefill_s", "violations")
 _PHASES = tuple(f"{phase}_s" for phase in PHASES)
 _KINDS = {  # array's letter -> columns
-    "b": ("ok", "judged", "equal", "within", "drawn", "counted", "checked", "correct"),
+    "b": ("ok", "judged", "equal", "within", "drawn", "counted", "checked", "correct", "answered"),
     "i": (
         *("record", "case", "category", "round", "stretch", "shard", "turns", "tokens", "steps", "emitted"),
         *("drafted_steps", "violations", "positions", "ties"),
@@ -68,8 +68,9 @@ class Trials:
     energy_j: [J], NaN if a turn has none. stretch: of a load, shard: of a merged run, -1 without.
     judged: compared with vanilla. within: equal to vanilla, or no id beyond the tolerance. close_steps: NaN if a
     record does not have them. drawn: whole drafts were recorded. counted: its case failed in no round.
-    checked: its answer was compared with a reference's number; correct: and has it. in_vocabulary: emitted tokens that
-    the drafter can draft, overlap: of the laws, summed over steps; NaN if a turn states none.
+    answered: an answer is more than blank text or one token. checked: its answer was compared with a reference's
+    number; correct: and has it. in_vocabulary: emitted tokens that the drafter can draft, overlap: of the laws, summed
+    over steps; NaN if a turn states none.
     """
 
     cases: Values
@@ -179,6 +180,7 @@ def _count(record: CaseRecord) -> dict[str, Any]:
         "drawn": any(turn.trees for turn in turns),
         "checked": record.correct is not None,
         "correct": bool(record.correct),
+        "answered": any(len(turn.ids) > 1 and turn.text.strip() for turn in turns),
     }
 
 

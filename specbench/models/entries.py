@@ -1,0 +1,84 @@
+"""The bounds of the numbers in a model's configuration that a forward computes with, as a schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from specbench.input import InputError, describe
+
+_Size = Annotated[int, Field(ge=1)]
+_Sizes = _Size | list[Any] | None  # some families have one for each layer
+_Epsilon = Annotated[float, Field(ge=0, le=0.1)] | None
+_Scale = Annotated[float, Field(gt=0, le=1e6)] | None
+_Share = Annotated[float, Field(gt=0, le=1)] | None
+_Scales = list[Annotated[float, Field(gt=0, le=1e6)]] | None
+
+
+class _Rope(TypedDict, total=False):
+    """The scaling of rotary angles."""
+
+    rope_theta: Annotated[float, Field(gt=0, le=1e15)] | None
+    factor: Annotated[float, Field(ge=1, le=1e6)] | None
+    attention_factor: _Scale
+    low_freq_factor: _Scale
+    high_freq_factor: _Scale
+    beta_fast: _Scale
+    beta_slow: _Scale
+    mscale: Annotated[float, Field(ge=0, le=1e6)] | None
+    mscale_all_dim: Annotated[float, Field(ge=0, le=1e6)] | None
+    original_max_position_embeddings: _Size | None
+    partial_rotary_factor: _Share
+    short_factor: _Scales
+    long_factor: _Scales
+
+
+class _Entries(TypedDict, total=False):
+    """The entries of a language model; a family has some of them."""
+
+    vocab_size: _Size
+    hidden_size: _Sizes
+    intermediate_size: _Sizes
+    num_attention_heads: _Sizes
+    num_key_value_heads: _Sizes
+    head_dim: _Sizes
+    num_experts: _Sizes
+    num_local_experts: _Sizes
+    num_experts_per_tok: _Sizes
+    sliding_window: _Sizes
+    rms_norm_eps: _Epsilon
+    layer_norm_eps: _Epsilon
+    layer_norm_epsilon: _Epsilon
+    norm_eps: _Epsilon
+    norm_epsilon: _Epsilon
+    attention_multiplier: _Scale
+    embedding_multiplier: _Scale
+    residual_multiplier: _Scale
+    logits_scaling: _Scale
+    logit_scale: _Scale
+    query_pre_attn_scalar: _Scale
+    final_logit_softcapping: _Scale
+    attn_logit_softcapping: _Scale
+    partial_rotary_factor: _Share
+    rotary_pct: _Share
+
+
+_ENTRIES, _ROPE = TypeAdapter(_Entries), TypeAdapter(_Rope)
+
+
+def refuse_entries(text: Any, key: str) -> None:
+    """Raise InputError for a number with which no forward makes sense. text: the configuration of a language model."""
+    found = {name: getattr(text, name, None) for name in _Entries.__annotations__}
+    rope = getattr(text, "rope_parameters", None) or {}
+    by_kind = {kind: entry for kind, entry in rope.items() if isinstance(entry, dict)}  # of each kind of attention
+    for path, schema, values in (
+        ("", _ENTRIES, {name: value for name, value in found.items() if value is not None}),
+        *((f"rope_parameters.{kind}.", _ROPE, entry) for kind, entry in by_kind.items()),
+        *([] if by_kind else [("rope_parameters.", _ROPE, rope)]),
+    ):
+        try:
+            schema.validate_python(values)
+        except ValidationError as error:
+            raise InputError(f"{key}: {path}{describe(error)}; expected the entries of the model's authors") from error
