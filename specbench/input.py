@@ -8,12 +8,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import gzip
+import io
 import json
 import math
+import os
 import re
 import socket
 import stat
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +30,10 @@ from pydantic_core import from_json
 _T = TypeVar("_T")
 _MARK = b"\xef\xbb\xbf"  # the byte order mark
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device"}
-_TYPE = re.compile(r"str|int|float|bool|(list|dict)\[.*\]")  # in a path, after an entry that may be of several types
+_TYPE = re.compile(r"(constrained-)?(str|int|float|bool)|(list|dict)\[.*\]")  # in a path, after an entry of several
+_KERNEL = ("/proc/", "/sys/")
+_LONGEST_LINE = 1 << 30  # [bytes]
+MOST_TIMES, ALWAYS = 100, 64 << 20  # times a packed file's size, which text never reaches; [bytes] allowed for any file
 _SHOWN = 40  # characters of a wrong value
 
 
@@ -34,18 +41,47 @@ class InputError(ValueError):
     """Bad input from the user: the message names the thing, what was got, what was expected, and the fix."""
 
 
-def read_file(path: Path, what: str, fix: str) -> bytes:
-    """The bytes of a regular file: a pipe might never end. Raises InputError, with ``what`` before the path."""
-    with _reading(path, what, fix):
-        return path.read_bytes()
+def read_file(path: Path, what: str, fix: str, most: int | None = None) -> bytes:
+    """The bytes that a regular file has now: a pipe might never end. Raises InputError, with ``what`` before the path.
+
+    most: the largest size [bytes], by default a quarter of the machine's memory.
+    """
+    with _reading(path, what, fix), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        _refuse_large(size, most or _memory() // 4, f"{what}{path}", fix)
+        return file.read(size)
 
 
 def read_lines(path: Path, what: str, fix: str) -> Iterator[bytes]:
     """The lines of a regular file with their newlines; a last one without a newline was cut, and is left out."""
     with _reading(path, what, fix), path.open("rb") as file:
-        for line in file:
+        while line := file.readline(_LONGEST_LINE + 1):
+            _refuse_large(len(line), _LONGEST_LINE, f"{what}{path}, a line", fix)
             if line.endswith(b"\n"):
                 yield line
+
+
+def unpack_gzip(raw: bytes, where: str, fix: str) -> bytes:
+    """The content of a gzip file. Raises InputError for a damaged one, and for one that would fill the memory."""
+    most = max(MOST_TIMES * len(raw), ALWAYS)
+    try:
+        unpacked = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{where} is a damaged gzip file ({error}): fetch or pack it again.") from None
+    if len(unpacked) > most:
+        raise InputError(f"{where}: unpacks to more than {MOST_TIMES} times its size; {fix}")
+    return unpacked
+
+
+def _refuse_large(size: int, most: int, where: str, fix: str) -> None:
+    if size > most:
+        raise InputError(f"{where}: has {size} bytes; expected at most {most}; {fix}")
+
+
+@functools.cache
+def _memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @contextlib.contextmanager
@@ -60,10 +96,12 @@ def _reading(path: Path, what: str, fix: str) -> Iterator[None]:
 
 
 def refuse_irregular(path: Path, what: str, fix: str) -> None:
-    """Raise InputError for anything but a regular file, OSError if nothing exists."""
+    """Raise InputError for anything but a regular file of a disk, OSError if nothing exists."""
     kind = stat.S_IFMT(path.stat().st_mode)
     if kind != stat.S_IFREG:
         raise InputError(f"{what}{path}: is {_KINDS.get(kind, 'no file')}; {fix}")
+    if str(path.resolve()).startswith(_KERNEL):
+        raise InputError(f"{what}{path}: is made by the kernel, and may have no end; {fix}")
 
 
 def numbered_lines(raw: bytes) -> Iterator[tuple[int, bytes]]:
@@ -88,12 +126,15 @@ def decode_text(text: bytes, where: str) -> str:
 
 
 def parse_json(text: bytes, where: str, fix: str) -> Any:
-    """The value of a JSON text without NaN, infinity or half a surrogate pair. Raises InputError."""
+    """The value of a JSON text without NaN, infinity, half a surrogate pair or a repeated key. Raises InputError."""
     try:
-        return from_json(text, allow_inf_nan=False)
+        value = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         decode_text(text, where)
         raise InputError(f"{where}: not JSON ({error}); {fix}") from None
+    if isinstance(value, dict | list):
+        refuse_repeated_keys(text, where)
+    return value
 
 
 def refuse_repeated_keys(text: bytes, where: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
+import io
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic_core import from_json
 
+from specbench.input import ALWAYS, MOST_TIMES, read_file, unpack_gzip
 from specbench.types import InputError
 
 OVERLAP = 13  # [words in a row] that two texts share by copying, hardly by chance (Brown et al. 2020, appendix C)
@@ -45,8 +47,6 @@ def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterato
     Raises InputError naming file and line.
     """
     for path in paths:
-        if not path.is_file():
-            raise InputError(f"corpus {path}: no such file; expected text, .jsonl or .json (or these with .gz)")
         kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
         texts = list(_read_texts(path))
         if kind == ".jsonl":
@@ -65,26 +65,25 @@ def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterato
 
 def _read_texts(path: Path) -> Iterator[str]:
     """The text of a file, unpacked, or the texts of an archive, by name."""
+    raw = read_file(path, "corpus ", "expected text, .jsonl or .json (or these with .gz)")
     if path.suffix == ".zip":
-        if not zipfile.is_zipfile(path):
-            raise InputError(f"corpus {path}: not a zip archive; unpack it, or fetch it again")
-        with zipfile.ZipFile(path) as archive:
-            for name in sorted(archive.namelist()):
-                if Path(name).suffix == ".txt":
-                    yield archive.read(name).decode("utf-8", errors="replace").replace("\r\n", "\n")
+        try:
+            archive = zipfile.ZipFile(io.BytesIO(raw))
+            packed = sum(entry.file_size for entry in archive.infolist())
+            if packed > max(MOST_TIMES * len(raw), ALWAYS):
+                raise InputError(f"corpus {path}: unpacks to {packed} bytes, more than {MOST_TIMES} times its size")
+            texts = [archive.read(name) for name in sorted(archive.namelist()) if Path(name).suffix == ".txt"]
+        except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
+            raise InputError(f"corpus {path}: not a zip archive ({error}); unpack it, or fetch it again") from error
+        yield from (text.decode("utf-8", errors="replace").replace("\r\n", "\n") for text in texts)
         return
-    try:
-        raw = path.read_bytes()
-        yield (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8", errors="replace")
-    except (gzip.BadGzipFile, EOFError) as error:
-        raise InputError(
-            f"corpus {path}: not packed with gzip, or cut off ({error}); unpack it, or fetch it again"
-        ) from error
+    unpacked = unpack_gzip(raw, f"corpus {path}", "expected text") if path.suffix == ".gz" else raw
+    yield unpacked.decode("utf-8", errors="replace")
 
 
 def _parse(text: str, path: Path, line: int) -> Any:
     try:
-        return json.loads(text)
+        return from_json(text)
     except ValueError as error:
         raise InputError(f"corpus {path}, line {line}: not JSON ({error})") from error
 

@@ -22,10 +22,12 @@ from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
 from transformers.activations import ACT2FN
 
+from specbench.input import read_file
 from specbench.models.entries import refuse_entries
 from specbench.models.load import locate
 from specbench.types import InputError
 
+_FIX = "expected the folder of a head, as its authors saved it"
 RANDOM = "random"
 SAFE, INDEX = ".safetensors", ".json"
 BUFFERS = (r".*rotary_emb\.inv_freq",)  # older libraries wrote these constants with the weights
@@ -129,9 +131,11 @@ class HeadFile:
         if file.suffix != INDEX:
             return [file]
         try:
-            placed = json.loads(file.read_text(encoding="utf-8"))["weight_map"].items()
+            placed = json.loads(read_file(file, f"{self.where}: ", _FIX))["weight_map"].items()
             names = sorted({part for name, part in placed if name.startswith(self.prefix) and Path(part).name == part})
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
+        except InputError:
+            raise
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise InputError(f"{self.where}: {file.name} is not an index of weights ({error!r})") from error
         if self.weights is not None:
             return [file.parent / name for name in names]
@@ -188,9 +192,10 @@ def _read_config(file: Path | None, format: HeadFormat, where: str) -> dict[str,
         if format.config == "needed":
             raise InputError(f"{where}: holds no config.json; expected the folder of a {format.kind} head")
         return {}
+    raw = read_file(file, f"{where}: ", _FIX)
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+        config = json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: config.json is not JSON ({error})") from error
     if not isinstance(config, dict):
         raise InputError(f"{where}: config.json holds a {type(config).__name__}; expected a mapping")

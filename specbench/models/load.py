@@ -27,6 +27,7 @@ from specbench.input import refuse_network
 from specbench.models.facade import ModelCard
 from specbench.models.family import check_family, choose_context
 from specbench.models.weights import (
+    refuse_files,
     refuse_folder,
     refuse_layers,
     refuse_missing,
@@ -254,6 +255,8 @@ def locate_file(path: str) -> str:
 
 def read_tokenizer(path: str, key: str, **options: Any) -> Any:
     """Read the tokenizer of a folder or hub id. Raises InputError that names ``key``."""
+    if Path(path).is_dir():
+        refuse_files(Path(path), f"{key}={path}")
     return _read(AutoTokenizer, path, key, **options)
 
 

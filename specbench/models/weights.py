@@ -15,13 +15,16 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM
 from typing_extensions import TypedDict
 
-from specbench.input import InputError, parse_as, read_file, refuse_irregular
+from specbench.input import InputError, parse_as, read_file, refuse_irregular, refuse_repeated_keys
 from specbench.models.entries import refuse_entries
 from specbench.models.facade import ModelCard
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 TORCH_WEIGHTS = ("*.bin", "*.bin.index.json")
 MOST_LAYERS = 10_000  # building the modules of more takes minutes
+MOST_TEXT = 1 << 28  # [bytes] of a tokenizer or an index; the largest known have a tenth
+_TEXTS = (".json", ".txt", ".model", ".jinja")
+_AUTHORS = "expected the file of the model's authors"
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _LAYER = re.compile(r"(?:model\.|transformer\.)?(?:layers|h)\.(\d+)\.")  # of the causal LM, not of another tower
 _SAVED = "expected what save_pretrained wrote: copy or download it again"
@@ -89,9 +92,7 @@ def refuse_folder(folder: Path, safetensors: bool, key: str) -> None:
 
     safetensors: files of torch's own format are not accepted.
     """
-    for path in sorted(each for each in folder.iterdir() if each.suffix in (".json", ".safetensors", ".bin")):
-        if path.exists() and not path.is_dir():
-            refuse_irregular(path, f"{key}: ", "expected a file")
+    refuse_files(folder, key)
     if not (folder / "config.json").is_file():
         raise InputError(f"{key}: holds no config.json; expected a folder saved by save_pretrained")
     _refuse_broken(folder, key)
@@ -106,6 +107,16 @@ def refuse_folder(folder: Path, safetensors: bool, key: str) -> None:
             f" (torch files are read with weights_only, and only when asked for: model.safetensors=false)"
         )
     _refuse_index(folder, "pytorch_model.bin", key)
+
+
+def refuse_files(folder: Path, key: str) -> None:
+    """Raise InputError for a pipe, a device, or a text of a folder that no memory holds: transformers would read it."""
+    for path in sorted(folder.iterdir()):
+        if not path.exists() or path.is_dir():
+            continue
+        refuse_irregular(path, f"{key}: ", "expected a file")
+        if path.suffix in _TEXTS and path.stat().st_size > MOST_TEXT:
+            raise InputError(f"{key}: {path} has {path.stat().st_size} bytes; expected at most {MOST_TEXT}")
 
 
 def _refuse_index(folder: Path, whole: str, key: str) -> None:
@@ -124,10 +135,12 @@ def _refuse_index(folder: Path, whole: str, key: str) -> None:
 def _refuse_broken(folder: Path, key: str) -> None:
     """Raise InputError for a configuration that is not valid, or a broken file of weights (only headers are read)."""
     path = folder / "config.json"
+    raw = read_file(path, f"{key}: ", _AUTHORS)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{key}: {path} is not JSON ({error}); expected the file of the model's authors") from error
+        config = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{key}: {path} is not JSON ({error}); {_AUTHORS}") from error
+    refuse_repeated_keys(raw, f"{key}: {path}")
     if not isinstance(config, dict):
         raise InputError(f"{key}: {path} holds a {type(config).__name__}; expected a JSON object")
     for part in (config, config.get("text_config")):

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import json
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from specbench.input import numbered_lines, parse_json, read_file, refuse_repeated_keys
+from specbench.input import numbered_lines, parse_json, read_file, unpack_gzip
 from specbench.types import Case, InputError
 
 _MOST_FAULTS = 20  # wrong rows that one error lists
 _GZIP_MAGIC = b"\x1f\x8b"
-_MOST_TIMES, _ALWAYS = 100, 64 << 20  # times a gzip's size, which text never reaches; [bytes] allowed for any file
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +79,7 @@ def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:
     path: the file; example: a valid line; both for errors.
     """
     if raw.startswith(_GZIP_MAGIC):
-        most = max(_MOST_TIMES * len(raw), _ALWAYS)
-        try:
-            raw = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(most + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{path} is a damaged gzip file ({error}): fetch or pack it again.") from None
-        if len(raw) > most:
-            raise InputError(f"{path}: unpacks to more than {_MOST_TIMES} times its size; expected questions.")
+        raw = unpack_gzip(raw, str(path), "expected questions.")
     rows: list[SourceRow] = []
     fix = f"expected one object a line such as {example}."
     for number, line in numbered_lines(raw):
@@ -98,7 +88,6 @@ def parse_json_lines(raw: bytes, path: Path, example: str) -> list[SourceRow]:
         try:
             found = parse_json(line, where, fix)
             if isinstance(found, dict):
-                refuse_repeated_keys(line, where)
                 value = found
             else:
                 fault = f"{where}: got a {kind(found)}; {fix}"

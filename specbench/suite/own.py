@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specbench.input import InputError, decode_text, parse_json, refuse_repeated_keys
+from specbench.input import InputError, decode_text, parse_json
 from specbench.records.answers import task_of
 from specbench.suite.format import SourceRow, SuiteFormat, Wording, kind, parse_json_lines
 from specbench.types import Case
@@ -39,9 +39,8 @@ _EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."
 def own_case(row: SourceRow, wording: Wording) -> Case:
     """Makes a case of a row of prompts. Raises InputError for a row without a prompt."""
     framed = wording.frame is not None
-    turns, answer, system = (
-        ((_framed(row, wording.frame or ""),), None, None) if framed else _turns(row, wording.fields)
-    )
+    whole = _turns(row, wording.fields) if not framed else ((_framed(row, wording.frame or ""),), None, None)
+    turns, answer, system = whole
     column, chosen = _find(row, "system", wording.fields), "system" in wording.fields
     if column and (chosen or (system is None and not framed and isinstance(row.values[column], str))):
         system = row.text(column, "a system message")
@@ -192,7 +191,6 @@ def _of_csv(raw: bytes, path: Path) -> _Rows:
 
 def _of_list(raw: bytes, path: Path) -> _Rows:
     values = parse_json(raw, str(path), f"expected a list of objects such as {_EXAMPLE}.")
-    refuse_repeated_keys(raw, str(path))
     for number, each in enumerate(values):
         yield f"row {number}", each if isinstance(each, dict) else {"prompt": each}
 

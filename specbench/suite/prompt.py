@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Raised by the expressions of a chat template, in addition to its own errors.
 RAISED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
+MOST_TEMPLATE = 1 << 20  # [bytes]
 TEMPLATES = (".jinja", ".jinja2")
 _PROBE = "Answer as a test of system messages."  # which a template writes or leaves out
 RAW = "raw"  # no template; shadows fschat's own "raw", which writes no separator between messages
@@ -188,7 +189,7 @@ class PromptBuilder:
 def read_template(path: str) -> str:
     """Reads a chat template in Jinja. Raises InputError for a file that is missing or empty."""
     fix = "give a Jinja template, as a tokenizer has it in chat_template.jinja."
-    text = decode_text(read_file(Path(path).expanduser(), "model.template=", fix), path)
+    text = decode_text(read_file(Path(path).expanduser(), "model.template=", fix, MOST_TEMPLATE), path)
     if not text.strip():
         raise InputError(f"model.template={path}: is empty; {fix}")
     return text

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from specbench.input import InputError, numbered_lines, parse_as, parse_json, read_file
+from specbench.input import InputError, numbered_lines, parse_as, parse_json, read_file, refuse_repeated_keys
 from specbench.records.manifest import Manifest, TargetModel
 from specbench.records.record import OVERALL, VANILLA, Count, Tokens
 from specbench.records.store import MANIFEST, read_manifest
@@ -89,7 +89,7 @@ class Trace:
 
 def digest_of(path: Path) -> str:
     """Returns the SHA-256 of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(read_file(path, "model.trace=", _EXPECTED)).hexdigest()
 
 
 class _Turn(TypedDict):
@@ -128,6 +128,7 @@ def read_live(path: Path) -> Trace:
         line = parse_as(_Line, text, where, _EXPECTED)
         if line.get("method", VANILLA) != VANILLA or line.get("round", 0) != 0:
             continue
+        refuse_repeated_keys(text, where)
         if line["case"] in found:
             if grown:
                 continue

@@ -13,7 +13,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from specbench.input import numbered_lines, parse_as, read_file
+from specbench.input import numbered_lines, parse_as, read_file, refuse_repeated_keys
 from specbench.records.answers import FAILED, read_answers
 from specbench.records.record import OVERALL
 from specbench.suite.prompt import PromptBuilder
@@ -124,6 +124,7 @@ def read_chat(path: Path, builder: PromptBuilder, end: int | None) -> Trace:
     for number, text in numbered_lines(read_file(path, "model.trace=", _EXPECTED_CHAT)):
         where = f"model.trace={path}, line {number}"
         line = parse_as(_Line, text, where, _EXPECTED_CHAT)
+        refuse_repeated_keys(text, where)
         if fault := _find_fault(line["messages"]):
             raise InputError(f"{where}: {fault}; {_EXPECTED_CHAT}")
         texts = [(message["role"], _text(message)) for message in line["messages"]]

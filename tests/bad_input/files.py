@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from bad_input.case import DEEP, Bad, bad, bad_report
@@ -21,6 +22,11 @@ def question(name: str, content: str | bytes, *words: str) -> Bad:
     return bad("suite=spec_bench suite.path=q.jsonl", "q.jsonl", *words, name=f"questions: {name}", files=files)
 
 
+def write_sparse(folder: Path) -> None:
+    with (folder / "q").open("wb") as file:
+        file.truncate(1 << 42)
+
+
 # What a line may have wrong: tests/suite/test_question_file.py.
 QUESTIONS = (
     question("not json", f"{GOOD}hello\n", "line 2: not JSON"),
@@ -29,6 +35,13 @@ QUESTIONS = (
     bad("suite.path=.", "has no file of prompts", name="questions: a directory"),
     bad("suite.path=q", "is a pipe", name="questions: a pipe", files=lambda folder: os.mkfifo(folder / "q")),
     bad("suite.path=/dev/zero", "is a device", name="questions: an endless device"),
+    *(
+        bad(f"{setting}={path}", f"{path}: is made by the kernel", name=f"{setting}: {path}")
+        for path in ("/proc/kmsg", "/proc/self/mem", "/sys/kernel/uevent_seqnum")
+        for setting in ("suite.path", "model=replay model.trace")
+    ),
+    bad("suite.path=q", "bytes; expected at most", name="questions: larger than the memory", files=write_sparse),
+    bad("suite.path=q.json", "q.json: has 'prompt' twice", files={"q.json": '[{"prompt": "a", "prompt": "b"}]'}),
 )
 
 
@@ -76,6 +89,12 @@ TRACES = (
     bad("model=replay model.trace=nowhere.jsonl", "model.trace=nowhere.jsonl", "no such file"),
     bad("model=replay model.trace=.", "model.trace=.: is a directory"),
     bad("model=replay model.trace=t", "is a pipe", name="trace: pipe", files=lambda folder: os.mkfifo(folder / "t")),
+    trace("chat: a key twice", '{"messages": [], "messages": []}', "has 'messages' twice"),
+    trace(
+        "ids: a key twice",
+        '{"case": "1", "case": "2", "turns": [{"prompt_ids": [1, 5], "ids": [7, 2]}]}',
+        "'case' twice",
+    ),
     chat("not UTF-8", lambda line: line.update(id="\udcff"), "not JSON"),
     trace("chat: bytes", json.dumps(SAID).encode() + b'\n{"messages": "\xff"}', "line 2: not UTF-8", "0xff"),
     trace("chat: deeply nested", f'{json.dumps(SAID)}\n{{"messages": {DEEP}', "line 2: not JSON", "recursion"),
