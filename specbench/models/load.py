@@ -127,6 +127,11 @@ def read_card(
     chosen = choose_device(device, gpus, prefix)
     if random and overrides is not None:
         raise InputError(f"{prefix}overrides: a random model has no configuration; expected {prefix}random.config")
+    if random and path:
+        raise InputError(
+            f"{named}={path}: and {prefix}random; expected one of them: a model's own weights, or random ones"
+            f" ({prefix}path=null)"
+        )
     if random:
         config, path, tokenizer = _random_config(random, prefix), "random", tokenizer or BUNDLED + "tiny"
     else:
@@ -281,7 +286,7 @@ def _reason(error: BaseException) -> str:
 
 def _random_config(random: dict[str, Any], prefix: str) -> Any:
     family = random["family"]
-    if family not in CONFIG_MAPPING:
+    if not family or family not in CONFIG_MAPPING:
         known = ["llama", "mistral", "phi3", "qwen2", "qwen3"]
         raise InputError(f"{prefix}random.family={family}: unknown to transformers; expected e.g. {', '.join(known)}")
     refuse_layers(random["config"], f"{prefix}random.config")

@@ -65,7 +65,9 @@ def plain_values(root: DictConfig) -> dict[str, Any]:
     masked = OmegaConf.masked_copy(root, keys)
     masked._set_flag("allow_objects", True)
     plain = cast(dict[str, Any], OmegaConf.to_container(masked, resolve=True))
-    suite = plain.get("suite") or {}
+    model, suite = plain.get("model") or {}, plain.get("suite") or {}
+    if model.get("random") and not any(model["random"].values()):
+        model["random"] = None
     if not any((suite.get("hub") or {}).values()):  # no address is none, as in the hash of older runs
         suite["hub"] = None
     return plain

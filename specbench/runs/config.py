@@ -37,12 +37,13 @@ SEED = within(-LARGEST, LARGEST)
 class RandomModel:
     """A model with seeded random weights: any shape, to test and to time.
 
-    family: the library's model_type (llama, mistral, phi3, qwen2, qwen3 ...). config: its config's arguments.
+    family: the library's model_type (llama, mistral, phi3, qwen2, qwen3 ...); null = no such model. config: its
+    config's arguments.
     """
 
-    family: str = "llama"
+    family: str | None = None
     seed: Annotated[int, SEED] = 0
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Annotated[Any, must(lambda value: isinstance(value, Mapping), "arguments, as {vocab_size: 512}")] = None
 
 
 @dataclass
@@ -100,7 +101,7 @@ class ModelConfig:
     trace: str | None = None
     safetensors: bool = True
     trust_remote_code: bool = False
-    random: RandomModel | None = None
+    random: RandomModel | None = field(default_factory=RandomModel)  # OmegaConf puts no mapping in the place of a null
 
 
 @dataclass

@@ -480,5 +480,5 @@ def model_options(config: Config) -> dict[str, Any]:
 def _card_options(config: Config) -> dict[str, Any]:
     model = config.model
     names = ("path", "name", "tokenizer", "context", "dtype", "device", "overrides")
-    random = {"family": model.random.family, "config": dict(model.random.config)} if model.random else None
+    random = {"family": model.random.family, "config": dict(model.random.config or {})} if model.random else None
     return {**model_options(config), **{name: getattr(model, name) for name in names}, "random": random}
