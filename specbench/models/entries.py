@@ -73,12 +73,11 @@ def refuse_entries(text: Any, key: str) -> None:
     found = {name: getattr(text, name, None) for name in _Entries.__annotations__}
     rope = getattr(text, "rope_parameters", None) or {}
     by_kind = {kind: entry for kind, entry in rope.items() if isinstance(entry, dict)}  # of each kind of attention
-    for path, schema, values in (
-        ("", _ENTRIES, {name: value for name, value in found.items() if value is not None}),
-        *((f"rope_parameters.{kind}.", _ROPE, entry) for kind, entry in by_kind.items()),
-        *([] if by_kind else [("rope_parameters.", _ROPE, rope)]),
-    ):
-        try:
-            schema.validate_python(values)
-        except ValidationError as error:
-            raise InputError(f"{key}: {path}{describe(error)}; expected the entries of the model's authors") from error
+    try:
+        path = ""
+        _ENTRIES.validate_python({name: value for name, value in found.items() if value is not None})
+        for kind, entry in by_kind.items() or [("", rope)]:
+            path = f"rope_parameters.{kind}." if kind else "rope_parameters."
+            _ROPE.validate_python(entry)
+    except ValidationError as error:
+        raise InputError(f"{key}: {path}{describe(error)}; expected the entries of the model's authors") from error

@@ -8,12 +8,17 @@ tokenizer add it.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+import resource
+import signal
+from collections.abc import Callable, Sequence
 from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from specbench.input import decode_text, read_file
 from specbench.types import Case, InputError, named
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
 # Raised by the expressions of a chat template, in addition to its own errors.
 RAISED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
 MOST_TEMPLATE = 1 << 20  # [bytes]
+_TRIED = (("Hello",), ("Hello", "And", "Why?"))  # turns of conversations that a template must write in these limits:
+_LONGEST_CPU_S, _LONGEST_S, _MOST_BYTES, _MOST_TEXT = 3, 60, 1 << 30, 1 << 24
 TEMPLATES = (".jinja", ".jinja2")
 _PROBE = "Answer as a test of system messages."  # which a template writes or leaves out
 RAW = "raw"  # no template; shadows fschat's own "raw", which writes no separator between messages
@@ -71,6 +78,8 @@ class PromptBuilder:
                 f"Expected null (the tokenizer's own chat template), a file *.jinja, {_choices()}."
             )
         self._switch: dict[str, Any] = {} if thinking is None else self._find_switch(thinking)
+        if template is None:
+            _refuse_endless(lambda: [self.text(turns, ["Hi"] * (len(turns) - 1)) for turns in _TRIED], _name(tokenizer))
         if system is not None:
             with named(f"model.system={system}: "):
                 self.with_system(system)
@@ -183,6 +192,37 @@ class PromptBuilder:
             f"The chat template of {_name(self._tokenizer)} writes no start token, though its tokenizer adds "
             f"{self._tokenizer.bos_token!r} to plain text: prompts are as the template gives them, without it. "
             "If the model expects it, name a template with model.template."
+        )
+
+
+def _refuse_endless(write: Callable[[], Sequence[str]], name: str) -> None:
+    """Raises InputError for a chat template that does not end or fills the memory, which a child process tries.
+
+    Any other error is left to the caller, who writes the text again. name: of the tokenizer.
+    """
+    child = os.fork()
+    if child == 0:
+        code = 0
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(_LONGEST_S)  # a lock that another thread had is never released here
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_CPU, (_LONGEST_CPU_S, _LONGEST_CPU_S + 1))
+            most = psutil.Process().memory_info().vms + _MOST_BYTES
+            resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+            code = int(any(len(text) > _MOST_TEXT for text in write()))
+        except MemoryError:
+            code = 1
+        except BaseException:
+            pass
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if status:
+        took = "more memory than any conversation needs" if os.WIFEXITED(status) else f"over {_LONGEST_CPU_S} s"
+        raise InputError(
+            f"The chat template of {name} takes {took} to write a short conversation; expected one that ends: correct"
+            f" it, or set model.template to one of {_choices()}."
         )
 
 

@@ -105,7 +105,7 @@ SETTINGS = (
     bad("+method.pld.max_ngrams=3", "method.pld.max_ngrams", "did you mean max_ngram?"),
     bad("method.pld.max_ngram=three", "method.pld.max_ngram=three", "integer"),
     bad("method.pld.max_ngram=2.5", "method.pld.max_ngram=2.5", "integer"),
-    bad("method.pld.max_ngram=0", "method.pld.max_ngram=0", "at least 1"),
+    bad("method.pld.max_ngram=0", "method.pld.max_ngram=0", "from 1 to 4096"),
     bad("method.pld.rule=latest", "method.pld.rule=latest", "original"),
     bad("method.pld.reset=often", "method.pld.reset=often", "turn, case, category, never"),
     bad("+method.token_recycler.k=3", "method.token_recycler", "_target_"),

@@ -91,7 +91,8 @@ def place_at(kind: str, folder: Path) -> Path:
 OCCUPIED = {
     "the corpus": "is an input", "an excluded file": "is an input", "a link to the corpus": "is an input",
     "the corpus by another name": "is an input", "a folder": "is a directory", "a pipe": "is a pipe",
-    "records": "exists and is not a suffix automaton", "a build of another kind": "exists and is not a suffix automaton",
+    "records": "exists and is not a suffix automaton",
+    "a build of another kind": "exists and is not a suffix automaton",
 }  # fmt: skip
 
 

@@ -45,6 +45,22 @@ CHAT = (
 )
 
 
+ENDLESS = {
+    "loops in loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "a text that doubles": "{% set n = namespace(s='a') %}{% for a in range(60) %}{% set n.s = n.s * 2 %}{% endfor %}",
+    "a product": "{{ 'a' * 10**10 }}",
+    "a power": "{{ 10 ** (10**9) }}",
+    "wide padding": "{{ 'a'.ljust(10**8) }}",
+    "in the second turn": "{% if messages | length > 1 %}{{ 'a' * 10**10 }}{% endif %}",
+}
+
+
+@pytest.mark.parametrize("template", ENDLESS.values(), ids=ENDLESS)
+def test_a_template_without_an_end_is_refused(template):
+    with pytest.raises(InputError, match=r"chat template of .* takes (over 3 s|more memory than .*) to write a short"):
+        PromptBuilder(byte_tokenizer(chat_template=template + CHAT), None)
+
+
 def byte_tokenizer(bos="<s>", closes=False, chat_template=None) -> PreTrainedTokenizerFast:
     """One token a byte, id 2 + its place in the byte alphabet; BOS is put in front of plain text if there is one."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
