@@ -32,6 +32,7 @@ _MARK = b"\xef\xbb\xbf"  # the byte order mark
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device"}
 _TYPE = re.compile(r"(constrained-)?(str|int|float|bool)|(list|dict)\[.*\]")  # in a path, after an entry of several
 _KERNEL = ("/proc/", "/sys/")
+_HEAD = 1 << 26  # [bytes] in which an output has its mark
 _LONGEST_LINE = 1 << 30  # [bytes]
 MOST_TIMES, ALWAYS = 100, 64 << 20  # times a packed file's size, which text never reaches; [bytes] allowed for any file
 _SHOWN = 40  # characters of a wrong value
@@ -102,6 +103,17 @@ def refuse_irregular(path: Path, what: str, fix: str) -> None:
         raise InputError(f"{what}{path}: is {_KINDS.get(kind, 'no file')}; {fix}")
     if str(path.resolve()).startswith(_KERNEL):
         raise InputError(f"{what}{path}: is made by the kernel, and may have no end; {fix}")
+
+
+def refuse_foreign(path: Path, mark: bytes, fix: str) -> None:
+    """Raise InputError for an output that exists and lacks ``mark`` near its begin: it is no earlier one of ours."""
+    if not path.exists():
+        return
+    refuse_irregular(path, "", fix)
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if head and mark not in head:
+        raise InputError(f"{path}: exists and was not written by specbench; {fix}")
 
 
 def numbered_lines(raw: bytes) -> Iterator[tuple[int, bytes]]:

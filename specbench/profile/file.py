@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from specbench.input import InputError, parse_as, read_file
+from specbench.input import InputError, parse_as, read_file, refuse_foreign
 from specbench.profile.analytic import find_pair
 from specbench.profile.profile import MEASURED, PUBLISHED, Ceilings, ModelShape, Profile, RowGrid, Size, Whole
 from specbench.profile.surface import Fit, Floats, Grid, Positive
@@ -46,6 +46,7 @@ def write_profile(profile: Profile, folder: Path) -> Path:
     """``<folder>/<name>.json``, replaced in one step."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{profile.name}.json"
+    refuse_foreign(path, b'"schema"', "move it, or give --out another folder")
     write_atomically(path, json.dumps(_plain(profile), indent=1, ensure_ascii=False) + "\n")
     return path
 

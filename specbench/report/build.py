@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.input import refuse_foreign
 from specbench.measure.identity import hide_identity
 from specbench.records.store import Run, RunError, open_run, remove_partials
 from specbench.report.frames.detail import AUDIT, LOADED, QUALITY
@@ -27,6 +28,7 @@ from specbench.report.tables.pairs import pair_frame
 from specbench.report.tables.summary import caption, write_details, write_summary
 from specbench.report.writers import make_folder, to_csv, write_tables, write_texts
 
+MARKS = {"summary.csv": b"model,suite,", "report.html": b"| specbench</title>"}  # of files that a report replaces
 log = logging.getLogger(__name__)
 
 
@@ -85,6 +87,8 @@ def build_report(
     output = output or default_output(findings)
     grids = [grid for wanted in heatmaps for grid in asked_grids(findings, *wanted)]
     output.mkdir(parents=True, exist_ok=True)
+    for name, mark in MARKS.items():
+        refuse_foreign(output / name, mark, "move it, or write into another folder with --output DIR")
     remove_partials(output)
     files = write_summary(findings, output)
     where = caption(findings.facts, findings.summary)

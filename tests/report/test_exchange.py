@@ -273,6 +273,27 @@ def test_command_exports_and_imports(make_run, tmp_path, capsys):
     assert main(["--import", str(Path("nothing.json"))]) == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "file"),
+    [
+        (["--no-plots", "--output"], "summary.csv"),
+        (["--no-plots", "--output"], "report.html"),
+        (["--export", "vllm_bench", "--output"], "vanilla/vllm_bench.json"),
+        (["--export", "speculators", "--output"], "pld/acceptance.csv"),
+        (["--export-answers"], "pld.jsonl"),
+    ],
+)
+def test_a_file_that_another_wrote_is_never_replaced(make_run, tmp_path, capsys, options, file):
+    run, out = make_run(per_category=1), tmp_path / "out"
+    (out / file).parent.mkdir(parents=True)
+    (out / file).write_text("mine")
+    assert main([str(run), *options, str(out)]) == 2
+    assert f"{out / file}: exists and was not written by specbench; move it" in capsys.readouterr().err
+    assert [path.read_text() for path in out.rglob("*") if path.is_file()] == ["mine"]
+    (out / file).unlink()
+    assert [main([str(run), *options, str(out)]) for _ in range(2)] == [0, 0]  # its own are
+
+
 def test_a_replay_has_no_times_to_export(make_run, capsys):
     replay = {"config": {"decode": {"temperature": 0.0}, "engine": {"kind": "replay"}}}
     run = make_run(per_category=1, manifest=replay)

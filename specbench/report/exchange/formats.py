@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from pydantic_core import from_json
 
-from specbench.input import InputError, decode_text, parse_json, read_file
+from specbench.input import InputError, decode_text, parse_json, read_file, refuse_foreign
 from specbench.names import file_name
 from specbench.records.record import CONTROL, CaseRecord
 from specbench.records.store import RunError, write_atomically
@@ -132,6 +132,9 @@ def export_run(
                 texts[found.method] = FORMATS[name].write(found)
     if not texts:
         raise RunError(f"run {findings.runs[0].directory}: no method can be written as {name} ({'; '.join(left)})")
+    for method in texts:
+        mark = "completion" if name == SAMPLES else FORMATS[name].mark[0]
+        refuse_foreign(output / file_name(method) / file, mark.encode(), "move it, or give --output DIR")
     for method, text in texts.items():
         (output / file_name(method)).mkdir(parents=True, exist_ok=True)
         write_atomically(output / file_name(method) / file, text)
