@@ -24,7 +24,8 @@ from methods.parts.ngrams import ContextWindows, Gram, LruTable
 from methods.parts.parameters import KEPT, Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
-from specbench.types import ROOT, Draft, InputError, Prefill, Step
+from specbench.records.record import LARGEST
+from specbench.types import MOST, ROOT, Draft, InputError, Prefill, Step, require_count
 
 
 class FrozenTable(BuiltFile):
@@ -56,10 +57,11 @@ class FrozenTable(BuiltFile):
     def from_corpus(cls, corpus: Corpus, given: argparse.Namespace) -> tuple[FrozenTable, str]:
         """Counts the corpus's n-grams. Raises InputError for impossible options, and for an empty table."""
         lengths = (given.leader, given.follower, given.leaders, given.followers)
-        if min(lengths) < 1 or not 0 < given.rate <= 1:
-            raise InputError(
-                f"got lengths and capacities {lengths} and rate {given.rate}; expected 1 or more, and 0 to 1"
-            )
+        for name, value in zip(("--leader", "--follower", "--leaders", "--followers"), lengths, strict=True):
+            require_count(name, value, high=KEPT if name.endswith("s") else MOST)
+        require_count("--seed", given.seed, low=0, high=LARGEST)
+        if not 0 < given.rate <= 1:
+            raise InputError(f"--rate={given.rate}: expected a share above 0, at most 1")
         table = build_frozen_table(corpus.documents, *lengths, given.rate, given.seed)
         if not len(table.followers):
             raise InputError(f"no n-gram in {given.corpus} (fields {given.field}); is a --field misspelt?")

@@ -64,8 +64,7 @@ class StaticAutomaton(BuiltFile):
     @classmethod
     def from_corpus(cls, corpus: Corpus, given: argparse.Namespace) -> tuple[StaticAutomaton, str]:
         """Raises InputError for options that the tokenizer does not allow."""
-        if given.ranked < 1:
-            raise InputError(f"--ranked {given.ranked}; expected 1 or more")
+        require_count("--ranked", given.ranked)
         eos = None if given.no_eos else corpus.tokenizer.eos_token_id
         if eos is None and not given.no_eos:
             raise InputError(f"--tokenizer {given.tokenizer}: has no EOS token; give --no-eos")

@@ -57,10 +57,14 @@ def test_a_corpus_or_an_option_that_cannot_be_is_named(tmp_path):
     for arguments, said in (
         (["--field", "txt", corpus], "is a --field misspelt?"),
         ([tmp_path / "none.jsonl"], "no such file"),
-        (["--ranked", "0", corpus], "--ranked 0; expected 1 or more"),
+        (["--ranked", "0", corpus], "--ranked=0: expected a whole number from 1 to 4096"),
+        (["--ranked", "999999999999", corpus], "--ranked=999999999999: expected"),
     ):
         done = build(StaticAutomaton, "--out", out, *arguments)
         assert (done.returncode, said in done.stderr) == (2, True)
+    for name, value in (("--leader", 10**12), ("--followers", 0), ("--rate", "nan"), ("--seed", -1)):
+        done = build(FrozenTable, "--out", out, name, value, corpus)
+        assert (done.returncode, f"{name}={value}: expected" in done.stderr) == (2, True), done.stderr
     assert not out.exists()
     assert build(StaticAutomaton, "--out", out, "--ranked", "4", corpus).returncode == 0
     with pytest.raises(InputError, match=r"method.sam.children=8: .* ranks 4 a state"):
