@@ -17,7 +17,7 @@ from methods.parts.parameters import count
 from methods.parts.tree_shape import TreeShape
 from specbench.types import ROOT, InputError, require_count
 
-MOST_WORK = 1 << 31  # steps of ``find_best_shape``, some ten seconds
+MOST_WORK = 1 << 28  # steps of ``find_best_shape``, some ten seconds
 
 
 @dataclass(eq=False)

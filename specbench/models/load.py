@@ -262,7 +262,10 @@ def read_tokenizer(path: str, key: str, **options: Any) -> Any:
     """Read the tokenizer of a folder or hub id. Raises InputError that names ``key``."""
     if Path(path).is_dir():
         refuse_files(Path(path), f"{key}={path}")
-    return _read(AutoTokenizer, path, key, **options)
+    found = _read(AutoTokenizer, path, key, **options)
+    if not (isinstance(longest := found.model_max_length, int | float) and longest >= 1):
+        raise InputError(f"{key}={path}: model_max_length is {longest!r}; expected a number of tokens")
+    return found
 
 
 def _read(reader: Any, path: str, key: str, **options: Any) -> Any:

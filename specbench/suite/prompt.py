@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # Raised by the expressions of a chat template, in addition to its own errors.
-RAISED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
+RAISED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError, SyntaxError)
 MOST_TEMPLATE = 1 << 20  # [bytes]
 _TRIED = (("Hello",), ("Hello", "And", "Why?"))  # turns of conversations that a template must write in these limits:
 _LONGEST_CPU_S, _LONGEST_S, _MOST_BYTES, _MOST_TEXT = 3, 60, 1 << 30, 1 << 24

@@ -88,6 +88,11 @@ def template(value: object, *words: str) -> Bad:
     return model(f"chat template {value}", *words, tokenizer_config_json=edit)
 
 
+def with_limit(value: object) -> Callable[[bytes], bytes]:
+    """Of a tokenizer's configuration: with this length."""
+    return lambda content: json.dumps(json.loads(content) | {"model_max_length": value}).encode()
+
+
 def shape(*words: str, **changes: object) -> Bad:
     """Of a random model of this shape."""
     given = " ".join(f"++model.random.config.{key}={value}" for key, value in changes.items())
@@ -205,6 +210,11 @@ MODELS = (
     bad("model=random model.path=bundled:tiny", "model.path=bundled:tiny: and model.random; expected one"),
     bad("'model.random={seed: 3}' model.path=null", "model.random.family=None"),
     bad("'model.random={family: llama, config: 7}' model.path=null", "model.random.config=7", "vocab_size"),
+    *(
+        model(f"tokenizer limit {value}", "model_max_length is ", tokenizer_config_json=with_limit(value))
+        for value in ("long", -5, None)
+    ),
+    template("{% break %}", "refused the conversation", "break"),
     template(3, "refused the conversation"),
     bad("model.template=nope", "model.template=nope", "conv_templates"),
     bad("'model.overrides={max_positions: 64}'", "model.overrides.max_positions", "no such entry"),

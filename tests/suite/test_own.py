@@ -32,6 +32,11 @@ WRITERS = {
 }
 
 
+def own(folder):
+    """The settings of a suite of ``p.jsonl`` in a folder."""
+    return "suite=own", f"suite.path={folder / 'p.jsonl'}"
+
+
 def read(path, **options):
     return suite_with("own", path=path, format="own", **options)
 
@@ -166,7 +171,7 @@ def test_a_system_message_between_others_is_refused(tmp_path):
 def test_a_run_gives_the_model_each_rows_system_message(tmp_path):
     write_json_lines(tmp_path / "p.jsonl", [{"messages": [SYSTEM, USER]}, {"prompt": "Who?"}])
     settings = ("measure=quick", "method=[pld]", "decode.max_new_tokens=4", "model.system=Be kind.")
-    records = execute_job(tmp_path / "run", f"suite.path={tmp_path / 'p.jsonl'}", *settings)
+    records = execute_job(tmp_path / "run", *own(tmp_path), *settings)
     tokenizer = job_for("method=[pld]").source.card.tokenizer
     texts = {record.case: tokenizer.decode(record.turns[0].prompt_ids) for record in records}
     assert ["Be brief." in texts["p-0"], "Be kind." in texts["p-0"]] == [True, False]
@@ -189,7 +194,7 @@ def test_a_template_without_system_messages_ends_before_the_run(tmp_path, templa
     write_json_lines(tmp_path / "p.jsonl", [{"prompt": "Who?"}, {"id": "b", "messages": [SYSTEM, USER]}])
     settings = (f"model.template={tmp_path / 't.jinja'}", "method=[pld]")
     with pytest.raises(InputError, match=f"p.jsonl, question b: .*{said}"):
-        job_for(f"suite.path={tmp_path / 'p.jsonl'}", *settings)
+        job_for(*own(tmp_path), *settings)
     with pytest.raises(InputError, match=f"model.system=Be kind.: .*{said}"):
         job_for(*settings, "model.system=Be kind.")
 
@@ -198,7 +203,7 @@ def test_a_question_beyond_any_context_is_refused_before_it_is_tokenized(tmp_pat
     (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "word " * 12_000_000}))
     start = time.perf_counter()
     with pytest.raises(InputError, match=r"question p-0: has 60000000 characters; expected at most 524288 with a cont"):
-        job_for(f"suite.path={tmp_path / 'p.jsonl'}", "method=[pld]")
+        job_for(*own(tmp_path), "method=[pld]")
     assert time.perf_counter() - start < 20
 
 
