@@ -263,7 +263,7 @@ def read_tokenizer(path: str, key: str, **options: Any) -> Any:
     if Path(path).is_dir():
         refuse_files(Path(path), f"{key}={path}")
     found = _read(AutoTokenizer, path, key, **options)
-    if not (isinstance(longest := found.model_max_length, int | float) and longest >= 1):
+    if not (isinstance(longest := found.model_max_length, int | float) and 1 <= longest <= 1e31):
         raise InputError(f"{key}={path}: model_max_length is {longest!r}; expected a number of tokens")
     return found
 

@@ -34,7 +34,7 @@ WRITERS = {
 
 def own(folder):
     """The settings of a suite of ``p.jsonl`` in a folder."""
-    return "suite=own", f"suite.path={folder / 'p.jsonl'}"
+    return "suite=file", f"suite.path={folder / 'p.jsonl'}"
 
 
 def read(path, **options):
