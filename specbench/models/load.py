@@ -94,7 +94,7 @@ ASSETS = Path(__file__).resolve().parent.parent / "assets"
 BUNDLED = "bundled:"
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 ATTENTIONS = ("sdpa", "eager")
-UNREADABLE = (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError, RecursionError)
+UNREADABLE = (OSError, ValueError, LookupError, ImportError, TypeError, AttributeError, RecursionError)
 
 
 def read_card(

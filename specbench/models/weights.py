@@ -12,7 +12,7 @@ import psutil
 import torch
 from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedConfig
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, parse_as, read_file, refuse_irregular, refuse_repeated_keys
@@ -41,6 +41,8 @@ def refuse_layers(config: Mapping[str, Any], key: str) -> None:
 def refuse_size(config: Any, dtype: str, device: str, gpus: int | None, key: str) -> None:
     """Raise InputError if the weights alone need more memory than the device has."""
     text = config.get_text_config()
+    if not isinstance(text, PreTrainedConfig):
+        raise InputError(f"{key}: the family {config.model_type} takes no text_config; {_AUTHORS}")
     refuse_layers({name: getattr(text, name, None) for name in _LAYERS}, key)
     refuse_entries(text, key)
     if isinstance(pad := getattr(text, "pad_token_id", None), int) and not -1 <= pad < text.vocab_size:

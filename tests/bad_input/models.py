@@ -132,6 +132,9 @@ MODELS = (
         config("rope_parameters.factor is ", rope_scaling={"rope_type": kind, "factor": factor})
         for kind, factor in (("linear", -3), ("linear", 0), ("dynamic", 1e30))
     ),
+    config("takes no text_config", text_config=[1]),
+    config("takes no text_config", text_config={"a": 1}),
+    model("tokenizer list of nothing", "model.tokenizer=model", tokenizer_config_json='{"auto_map": []}'),
     config("head_dim is -32", head_dim=-32),
     *(
         bad(f"'model.overrides={{{entry}}}'", "model.overrides: ", word)
