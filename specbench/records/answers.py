@@ -15,7 +15,7 @@ from typing import Annotated, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from specbench.input import InputError, numbered_lines, parse_as, read_file, refuse_foreign
+from specbench.input import InputError, numbered_lines, parse_as, read_file
 from specbench.records.record import OVERALL, Count, Figure, Seconds
 from specbench.records.store import write_atomically
 
@@ -92,8 +92,7 @@ def task_of(category: str) -> str:
 
 
 def write_answers(path: Path, answers: Sequence[Answer]) -> None:
-    """Write an answer file, questions in the given order. Raises InputError where another kind of file is."""
-    refuse_foreign(path, b'"choices"', "move it, or give --export-answers another folder")
+    """Write an answer file, questions in the given order."""
     write_atomically(path, "".join(answer.to_json() + "\n" for answer in answers))
 
 

@@ -215,7 +215,7 @@ MODELS = (
     bad("'model.random={family: llama, config: 7}' model.path=null", "model.random.config=7", "vocab_size"),
     *(
         model(f"tokenizer limit {value}", "model_max_length is ", tokenizer_config_json=with_limit(value))
-        for value in ("long", -5, None)
+        for value in ("long", -5)
     ),
     template("{% break %}", "refused the conversation", "break"),
     template(3, "refused the conversation"),

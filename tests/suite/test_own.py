@@ -173,7 +173,9 @@ def test_a_run_gives_the_model_each_rows_system_message(tmp_path):
     settings = ("measure=quick", "method=[pld]", "decode.max_new_tokens=4", "model.system=Be kind.")
     records = execute_job(tmp_path / "run", *own(tmp_path), *settings)
     tokenizer = job_for("method=[pld]").source.card.tokenizer
-    texts = {record.case: tokenizer.decode(record.turns[0].prompt_ids) for record in records}
+    texts = {
+        record.case: tokenizer.decode(record.turns[0].prompt_ids) for record in records if record.method == "vanilla"
+    }
     assert ["Be brief." in texts["p-0"], "Be kind." in texts["p-0"]] == [True, False]
     assert "Be kind." in texts["p-1"]
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from specbench.input import refuse_foreign
 from specbench.names import file_name
 from specbench.records.answers import FAILED, Answer, AnswerTurn, read_answers, write_answers
 from specbench.records.record import OVERALL, VANILLA, CaseRecord
@@ -116,7 +117,8 @@ _ID_CHARS = 22  # of an answer_id, as long as the ones that eval.py draws
 def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
     """Write ``<method>.jsonl`` for every method; with several rounds each in a folder ``run_1``, ``run_2`` ...
 
-    Cases that failed are left out. Raises RunError for a run without records, or whose times are not the model's.
+    Cases that failed are left out. Raises RunError for a run without records, or whose times are not the model's, and
+    InputError for files of others in their place.
     """
     if not run.records:
         raise RunError(f"run {run.directory}: no records, so no answers to export; run `specbench` to the end first")
@@ -132,8 +134,12 @@ def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
     files = []
     run = replace(run, records=list(run.records))  # in memory: each method reads them
     rounds = sorted({record.round for record in run.records})
-    for number in rounds:
-        place = folder / f"run_{number + 1}" if len(rounds) > 1 else folder
+    places = {number: folder / f"run_{number + 1}" if len(rounds) > 1 else folder for number in rounds}
+    for place in places.values():
+        for method in facts.methods:
+            fix = "move it, or give --export-answers another folder"
+            refuse_foreign(place / f"{file_name(method)}.jsonl", b'"choices"', fix)
+    for number, place in places.items():
         place.mkdir(parents=True, exist_ok=True)
         remove_partials(place)
         for method in facts.methods:
