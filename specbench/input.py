@@ -15,6 +15,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -162,6 +163,24 @@ def within(low: float, high: float | None = None) -> AfterValidator:
         raise ValueError(f"expected {'' if math.isfinite(value) else 'a finite number of '}at least {low}{upper}")
 
     return AfterValidator(check)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """The condition under which a setting has an effect, next to its type; a setting may have several.
+
+    key: the setting that decides. fits: (settings of the run, the setting's own key) -> whether the condition holds.
+    needs: what would make it hold, for the message.
+    """
+
+    key: str
+    fits: Callable[[Any, str], bool]
+    needs: str
+
+
+def when(key: str, fits: Callable[[Any], bool], needs: str) -> When:
+    """A condition on the settings of the run alone."""
+    return When(key, lambda run, _: fits(run), needs)
 
 
 def whole_numbers(text: str) -> list[int]:

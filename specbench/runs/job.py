@@ -28,6 +28,7 @@ from specbench.runs import composition
 from specbench.runs.config import Config, DecodeConfig, check_settings, refuse_unusable
 from specbench.runs.digest import digest
 from specbench.runs.entry import Entry, make_entry
+from specbench.runs.given import Idle, find_idle, refuse_idle
 from specbench.runs.sources import Source, gather
 from specbench.serving.settings import ONE, check_load
 from specbench.suite import Suite
@@ -121,7 +122,10 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
         check_style(config.report.style)
     _refuse_under_load(config)
     optional = _unnamed(cfg, resolved["method"])
-    entries, left_out = _fitting(_read_methods(resolved["method"]), optional, lambda entry: _check_loop(config, entry))
+    methods = _read_methods(resolved["method"])
+    if "hydra" in cfg:  # the cells of a sweep are looked at together, before the first
+        refuse_idle([find_idle(cfg, config, methods)])
+    entries, left_out = _fitting(methods, optional, lambda entry: _check_loop(config, entry))
     source = like.source if like else gather(config)
     check_attention(config.engine.attention, config.engine.kind, source.card)
     entries, others = _fitting(entries, optional, lambda entry: entry.check_model(source.card))
@@ -157,6 +161,15 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
         whole=digest(resolved | {"suite": resolved["suite"] | {"part": None}}),
         left_out=left_out,
     )
+
+
+def idle_in_sweep(cfg: DictConfig) -> Idle:
+    """As of ``find_idle``, for a composed job of a sweep; nothing for one whose settings it will refuse itself."""
+    try:
+        resolved = composition.plain_values(cfg)
+        return find_idle(cfg, check_settings(resolved), _read_methods(resolved["method"]), sweeps=True)
+    except InputError:
+        return Idle()
 
 
 def limit_of(decode: DecodeConfig) -> Limit:
