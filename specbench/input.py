@@ -60,6 +60,14 @@ def _reading(path: Path, what: str, fix: str) -> Iterator[None]:
         raise InputError(f"{what}{path}: cannot be read ({error.strerror}); {fix}") from error
 
 
+def require_directory() -> None:
+    """Raise InputError if the working directory does not exist any more."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise InputError("the working directory was deleted: expected one that exists; change to it (cd)") from error
+
+
 def refuse_irregular(path: Path, what: str, fix: str) -> None:
     """Raise InputError for anything but a regular file, OSError if nothing exists."""
     kind = stat.S_IFMT(path.stat().st_mode)

@@ -19,6 +19,7 @@ from doc_tables import TABLES, page_with_table
 from builders.runs import composed
 from specbench import commands
 from specbench.runs.composition import with_own_groups
+from specbench.runs.job import idle_of
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("results/**/README.md"))]
@@ -131,6 +132,15 @@ def test_every_line_is_a_command_with_settings_that_exist(monkeypatch, capsys):
         named = [word.split(".")[1] for word in others if re.match(r"method\.\w+\.", word)]
         several = [f"method=[{','.join(dict.fromkeys(filter(None, [*methods, *named])))}]"] if methods or named else []
         composed(*others, *several)
+
+
+@pytest.mark.exhaustive
+def test_no_line_gives_a_setting_without_effect(monkeypatch):
+    """A line whose model, trace or questions are not here is looked at as far as its settings tell."""
+    for words in COMMANDS:
+        if words and words[0] not in commands.COMMANDS and not EXAMPLE.search(" ".join(words)):
+            given = with_own_groups(settings_of(words, monkeypatch))
+            assert not idle_of(composed(*given), "-m" in words).why, words
 
 
 def test_a_setting_or_an_option_that_does_not_exist_is_found(monkeypatch):

@@ -72,6 +72,9 @@ def _on_gpu(run: Any) -> bool:
     return torch.cuda.is_available() if device == "auto" else str(device).startswith("cuda")
 
 
+FOLLOWS = when(
+    "engine.kind", lambda run: run.engine.kind in ALONG, "model=replay, or with engine=timed, which times the model along it"
+)
 LOADS = when(
     "engine.kind", lambda run: run.engine.kind not in NOT_HERE, "a model that is loaded here, as model=tiny with engine=auto"
 )
@@ -168,7 +171,7 @@ class ModelConfig:
     heads: HeadsConfig = field(default_factory=HeadsConfig)
     frozen_table: Annotated[str | None, USED] = None
     datastore: Annotated[str | None, USED] = None
-    trace: str | None = None
+    trace: Annotated[str | None, FOLLOWS] = None
     safetensors: Annotated[Switch, LOADS, STORED] = True
     trust_remote_code: Switch = False
     random: Annotated[RandomModel | None, LOADS] = None

@@ -148,10 +148,24 @@ def preview(job: Job, directory: Path) -> list[tuple[str, str]]:
         ("cases", f"{len(suite.cases)} of {suite.name}, {rounds}"),
         ("requests", f"{turns} left, of at most {job.config.decode.max_new_tokens} tokens each"),
     ]
-    stretches = sum(len(block.order) for block in ledger.rest)
-    if arriving_s := stretches * find_last_arrival(job.config.load)[1]:
-        lines.append(("load", f"about {max(1, round(arriving_s / MINUTE))} min of arrivals in {stretches} stretches"))
+    lines += [("load", waits) for waits in [_spell_arrivals(job, ledger)] if waits]
     return [*lines, *_estimate(card, directory, records, turns)] if turns else lines
+
+
+def find_arrivals(job: Job, directory: Path) -> str:
+    """How long the run will wait for its requests to arrive, in words; '' if it does not wait, or nothing is left."""
+    if find_last_arrival(job.config.load)[1] == 0:
+        return ""
+    return _spell_arrivals(job, Ledger(job.plan, _records_of(directory), job.resets))
+
+
+def _spell_arrivals(job: Job, ledger: Ledger) -> str:
+    count, each_s = find_last_arrival(job.config.load)
+    stretches = sum(len(block.order) for block in ledger.rest)
+    if not stretches * each_s:
+        return ""
+    minutes = max(1, round(stretches * each_s / MINUTE))
+    return f"about {minutes} min of arrivals in {stretches} stretches, each of {count} requests within {each_s:.3g} s"
 
 
 def _spell_size(size: float) -> str:

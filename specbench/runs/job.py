@@ -16,6 +16,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from specbench.decode.lengths import Limit, make_limit
 from specbench.decode.sampling import Sampling, make_sampling
@@ -79,7 +80,7 @@ def job_at(overrides: Sequence[str]) -> tuple[Job, Path]:
     """The checked job of ``specbench run OVERRIDES``, and its directory. Raises InputError."""
     quiet_libraries()
     with composition.composing(composition.with_own_groups(overrides)) as cfg:
-        return begin_job(cfg, uuid.uuid4().hex), Path(cfg.hydra.run.dir).resolve()
+        return begin_job(cfg, uuid.uuid4().hex), Path(cfg.hydra.run.dir).expanduser().resolve()
 
 
 def begin_job(cfg: DictConfig, launch: str) -> Job:
@@ -163,12 +164,12 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
     )
 
 
-def idle_in_sweep(cfg: DictConfig) -> Idle:
-    """As of ``find_idle``, for a composed job of a sweep; nothing for one whose settings it will refuse itself."""
+def idle_of(cfg: DictConfig, sweeps: bool) -> Idle:
+    """As of ``find_idle``, for a composed job; nothing for one whose settings will be refused."""
     try:
         resolved = composition.plain_values(cfg)
-        return find_idle(cfg, check_settings(resolved), _read_methods(resolved["method"]), sweeps=True)
-    except InputError:
+        return find_idle(cfg, check_settings(resolved), _read_methods(resolved["method"]), sweeps)
+    except (InputError, OmegaConfBaseException):
         return Idle()
 
 

@@ -36,9 +36,11 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.measure.identity import hide_in_file
 from specbench.names import printable
 from specbench.records.store import RECORDS
+from specbench.runs.composition import check_overrides, explain
 from specbench.runs.config import conf_dir
+from specbench.runs.execution import refuse_foreign_sweep
 from specbench.runs.given import refuse_idle
-from specbench.runs.job import begin_job, idle_in_sweep, limit_of, quiet_libraries
+from specbench.runs.job import begin_job, idle_of, limit_of, quiet_libraries
 from specbench.runs.launch import open_console, plain, run_job
 from specbench.screen import DONE, FAILED, INTERRUPTED, ending_as_interrupts, fail, showing
 from specbench.types import InputError
@@ -100,7 +102,7 @@ def _check_jobs(jobs: Sequence[Sequence[str]], compose: Callable[[Sequence[str]]
 
     for cfg in differ_in(r"decode(=|\.length)"):
         limit_of(cfg.decode)
-    refuse_idle(map(idle_in_sweep, differ_in(r"(?!method\.)")))
+    refuse_idle(idle_of(cfg, sweeps=True) for cfg in differ_in(r"(?!method\.)"))
 
 
 def print_failed(jobs: Sequence[Ended]) -> None:
@@ -139,8 +141,9 @@ def run_one(
         if job.config.run.shards != 1:
             raise InputError(f"run.shards={job.config.run.shards}: a job of a sweep is one worker; expected 1")
         code, reason = run_job(job, directory, report, again=False), ""
-    except InputError as error:
-        code, reason = fail(str(error)), str(error)
+    except (InputError, OmegaConfBaseException) as error:
+        reason = str(error) if isinstance(error, InputError) else explain(error, list(overrides))
+        code = fail(reason)
     except Exception as error:  # the boundary of a job: the others continue
         logging.exception("%s", directory)
         code, reason = FAILED, f"{type(error).__name__}: {error}"
@@ -164,12 +167,16 @@ def run_jobs(
     with initialize_config_dir(str(conf_dir()), job_name="specbench", version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
+        check_overrides(overrides)
         cfg = hydra.config_loader.load_configuration(name, list(overrides), RunMode.MULTIRUN)
         for call in _calls(OmegaConf.to_container(cfg.hydra), "hydra"):
             if not MAY_CALL.fullmatch(call):  # a sweep would call it
                 raise InputError(
                     f"{call}: names code to be called; expected a plugin of Hydra as launcher or sweeper only"
                 )
+        if cfg.hydra.sweep.dir.startswith("~"):
+            raise InputError(f"hydra.sweep.dir={cfg.hydra.sweep.dir}: expected a full path, or one from here")
+        refuse_foreign_sweep(Path(cfg.hydra.sweep.dir))
         package = _require_launcher(cfg.hydra.launcher._target_)
         jobs, swept = _list_jobs(hydra.config_loader, cfg, overrides)
         load = hydra.config_loader.load_configuration

@@ -124,7 +124,8 @@ def test_a_run_that_was_cut_goes_on_at_its_block(tmp_path, trace, loaded):
 
 @pytest.mark.parametrize("budget", ["equal", "score", "controlled"])
 def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, budget):
-    records = decode(tmp_path / "r", trace, *LOADED, f"load.budget={budget}", "load.nodes=7")
+    shared = () if budget == "controlled" else ("load.nodes=7",)
+    records = decode(tmp_path / "r", trace, *LOADED, f"load.budget={budget}", *shared)
     answers = {key: [turn.ids for turn in record.turns] for key, record in records.items()}
     assert answers == {key: [turn.ids for turn in record.turns] for key, record in alone.items()}
     assert work_of(records) != work_of(loaded)
@@ -140,7 +141,8 @@ def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, b
         (("load=closed", "load.requests=5000"), "load.requests=5000: expected a whole number from 1 to 4096"),
         (("load=poisson", "load.rate=0"), "load.rate=0.0: expected a finite number above 0"),
         (("load=poisson", "load.rate=1e-9"), r"load.rate=1e-09: the 48 requests of a stretch .* at most 86400 s"),
-        (("load=closed", "load.rate=2"), "load.rate=2.0: expected a rate with load=poisson"),
+        (("load=closed", "load.rate=2"), "load.rate=2: has no effect with load.kind=closed; it counts with load=poisson"),
+        (("load=poisson",), r"load.rate: not set; load=poisson needs it: load.rate=\.\.\., requests a second"),
         (("load=trace", "load.times=nowhere.json"), "load.times nowhere.json: no such file"),
         (("load=closed", "load.kind=queue"), "load.kind=queue: expected one of one, closed, poisson, trace"),
         (("load=closed", "suite.part=1/2"), "suite.part: expected the whole suite with load=closed"),
