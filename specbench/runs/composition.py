@@ -248,8 +248,10 @@ def read_flags(argv: Sequence[str]) -> argparse.Namespace:
         idle |= {"--package": given.package, "--resolve": given.resolve}
     for flag, value in idle.items():
         if value:
-            needs = "with --cfg" if flag in ("--package", "--resolve") else "with --help or --cfg"
-            raise InputError(f"{flag}: has no effect on a run; it counts {needs}. --config-dir adds a folder of options")
+            needs = "--cfg" if flag in ("--package", "--resolve") else "--help or --cfg"
+            raise InputError(
+                f"{flag}: has no effect on a run; it counts with {needs}. --config-dir adds a folder of options"
+            )
     if given.config_dir:
         place = str(Path(given.config_dir).expanduser().resolve()).replace("\\", "\\\\").replace('"', '\\"')
         given.overrides.append(f'hydra.searchpath=["file://{place}"]')

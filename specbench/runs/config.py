@@ -15,10 +15,34 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
-from specbench.input import InputError, When, must, one_of, when, within
+from specbench.input import InputError, must, one_of, within
 from specbench.names import near
 from specbench.records.record import LARGEST, EngineKind
-from specbench.serving.settings import ONE, LoadConfig
+from specbench.runs.conditions import (
+    BY_CONFIDENCE,
+    BY_PRICE,
+    DRAWS,
+    FAST,
+    FOLLOWS,
+    HAS_PATH,
+    HUB,
+    IN_TURN,
+    LOADS,
+    NO_REPLAY,
+    NO_SERVER,
+    NOT_RANDOM,
+    ON_CPU,
+    ON_GPU,
+    RANKS,
+    SAMPLES,
+    SEVERAL,
+    SINGLE,
+    SWEEP,
+    TEXTS,
+    USED,
+    WORKERS,
+)
+from specbench.serving.settings import LoadConfig
 from specbench.suite.settings import SuiteConfig
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -31,9 +55,6 @@ GREEDY_OR_WARM = must(
     lambda value: value == 0 or value >= LOWEST_TEMPERATURE, f"0 (greedy) or at least {LOWEST_TEMPERATURE}"
 )
 SEED = within(-LARGEST, LARGEST)
-NOT_HERE = (EngineKind.REPLAY, EngineKind.SERVER)  # engines without a model on this machine
-ALONG = (EngineKind.REPLAY, EngineKind.TIMED)  # engines that follow recorded answers
-BY_FAST = (EngineKind.AUTO, EngineKind.FAST, EngineKind.TIMED)  # engines that may be the fast one
 
 
 def _check_switch(value: Any) -> bool:
@@ -46,65 +67,6 @@ if TYPE_CHECKING:
     Switch = bool
 else:  # OmegaConf would take any number, and some words, as a bool
     Switch = Annotated[Any, AfterValidator(_check_switch)]
-
-
-def _from_hub(run: Any) -> bool:
-    """Whether the model or its tokenizer may be on the hub; a trace may name its tokenizer itself."""
-    model, replays = run.model, run.engine.kind in ALONG
-    given = [model.tokenizer, None if model.random or run.engine.kind == EngineKind.SERVER else model.path]
-    places = [os.path.expandvars(each) for each in given if each]
-    own = [each for each in places if each.startswith("bundled:") or Path(each).expanduser().exists()]
-    return len(own) < len(places) or (replays and not places)
-
-
-def _has_texts(run: Any) -> bool:
-    """Whether prompts are made from texts: not from records, which have their ids."""
-    from specbench.trace import find_trace, kind_of  # brings torch
-
-    model = run.model
-    return run.engine.kind not in ALONG or not model.trace or kind_of(find_trace(model.trace)) != "records"
-
-
-def _on_gpu(run: Any) -> bool:
-    import torch
-
-    device = run.model.device
-    return torch.cuda.is_available() if device == "auto" else str(device).startswith("cuda")
-
-
-FOLLOWS = when(
-    "engine.kind", lambda run: run.engine.kind in ALONG, "model=replay, or with engine=timed, which times the model along it"
-)
-LOADS = when(
-    "engine.kind", lambda run: run.engine.kind not in NOT_HERE, "a model that is loaded here, as model=tiny with engine=auto"
-)
-STORED = when("model.random", lambda run: run.model.random is None, "a model that is not random, as model=hub")
-NAMED = when(
-    "engine.kind",
-    lambda run: run.engine.kind != EngineKind.SERVER and not (run.engine.kind == EngineKind.REPLAY and run.model.tokenizer),
-    "a model that is loaded here; a server and a replay have model.tokenizer",
-)
-NEEDS_LENGTH = when(
-    "engine.kind", lambda run: run.engine.kind != EngineKind.REPLAY, "another engine; a replay has the recorded lengths"
-)
-COMPARES = when("engine.kind", lambda run: run.engine.kind != EngineKind.REPLAY, "another engine than replay")
-HUB = when("model.path", _from_hub, "a model or tokenizer of the hub, as model.path=OWNER/NAME")
-TEXTS = when("model.trace", _has_texts, "a trace of texts, or a model; records have the ids of their prompts")
-SEVERAL = when("model.gpus", lambda run: (run.model.gpus or 1) > 1, "model.gpus=N")
-RANKS = when("model.parallel", lambda run: run.model.parallel != "pipeline", "model.parallel=tensor")
-ON_GPU = when("model.device", _on_gpu, "model.device=cuda")
-ON_CPU = when("model.device", lambda run: not _on_gpu(run), "model.device=cpu")
-USED = When("method", lambda run, key: key in run.read, "a method that uses it: {users}")
-DRAFTS = when("engine.kind", lambda run: run.engine.kind != EngineKind.SERVER, "an engine that runs here; a server drafts itself")
-FAST = when("engine.kind", lambda run: run.engine.kind in BY_FAST, "engine=fast, engine=auto or engine=timed")
-SAMPLES = when("decode.temperature", lambda run: run.decode.temperature > 0, "decode.temperature above 0")
-DRAWS = when("method", lambda run: run.draws, "a method that draws its drafts, as method=[speculative_sampling]")
-BY_CONFIDENCE = when("decode.length", lambda run: run.decode.length == "confidence", "decode.length=confidence")
-BY_PRICE = when("decode.length", lambda run: run.decode.length == "price", "decode.length=price")
-IN_TURN = when("load.kind", lambda run: run.load.kind == ONE, "load=one")
-IN_SWEEP = when("hydra.mode", lambda run: run.sweeps, "a sweep (-m)")
-NO_SWEEP = when("hydra.mode", lambda run: not run.sweeps, "a single run; a sweep has hydra.sweep.dir")
-WORKERS = when("run.shards", lambda run: run.sweeps or run.run.shards > 1, "run.shards=N, or a sweep (-m)")
 
 
 @dataclass
@@ -150,29 +112,29 @@ class ModelConfig:
     a corpus (REST).
     """
 
-    path: Annotated[str | None, NAMED, STORED] = None
+    path: Annotated[str | None, HAS_PATH, NOT_RANDOM] = None
     name: str | None = None
     revision: Annotated[str | None, HUB] = None
     tokenizer: str | None = None
     template: Annotated[str | None, TEXTS] = None
     system: Annotated[str | None, TEXTS] = None
     thinking: Annotated[Any, must(lambda value: isinstance(value, bool), "true, false or null"), TEXTS] = None
-    context: Annotated[int | None, NEEDS_LENGTH] = None
+    context: Annotated[int | None, NO_REPLAY] = None
     overrides: Annotated[Any, LOADS] = None
-    dtype: Annotated[str, COMPARES] = "auto"
+    dtype: Annotated[str, NO_REPLAY] = "auto"
     device: Annotated[str, LOADS] = "auto"
     gpus: Annotated[int | None, LOADS] = None
     parallel: Annotated[str, LOADS] = "auto"
     check_ranks: Annotated[Switch, LOADS, SEVERAL, RANKS] = False
     attention: Annotated[str, LOADS] = "sdpa"
     cudnn_attention: Annotated[Switch, LOADS, ON_GPU] = False
-    threads: Annotated[int | None, within(1, 1024), DRAFTS] = None
+    threads: Annotated[int | None, within(1, 1024), NO_SERVER] = None
     draft: Annotated[str | None, USED] = None
     heads: HeadsConfig = field(default_factory=HeadsConfig)
     frozen_table: Annotated[str | None, USED] = None
     datastore: Annotated[str | None, USED] = None
     trace: Annotated[str | None, FOLLOWS] = None
-    safetensors: Annotated[Switch, LOADS, STORED] = True
+    safetensors: Annotated[Switch, LOADS, NOT_RANDOM] = True
     trust_remote_code: Switch = False
     random: Annotated[RandomModel | None, LOADS] = None
 
@@ -187,7 +149,7 @@ class EngineConfig:
     """
 
     kind: Annotated[str, one_of(*EngineKind)] = "auto"
-    max_nodes: Annotated[int, within(1, 4096), DRAFTS] = 256
+    max_nodes: Annotated[int, within(1, 4096), NO_SERVER] = 256
     pack: Annotated[Switch, FAST, ON_CPU] = True
     attention: Annotated[str, FAST] = "sdpa"
     compiled: Annotated[Switch, FAST, ON_CPU] = True
@@ -210,7 +172,7 @@ class DecodeConfig:
     seed: Annotated[int, SEED] = 0
     first_draft: Annotated[str, one_of("after", "prefill")] = "after"
     verify: Annotated[str, SAMPLES, DRAWS] = "token"
-    length: Annotated[str, DRAFTS] = "fixed"
+    length: Annotated[str, NO_SERVER] = "fixed"
     length_threshold: Annotated[float, BY_CONFIDENCE] = 0.3
     length_profile: Annotated[str | None, BY_PRICE] = None
 
@@ -227,10 +189,10 @@ class MeasureConfig:
     control: Switch = False
     warmup: Annotated[int, within(0, MOST_ROUNDS)] = 2
     lossless: Switch = True
-    keep_trees: Annotated[int, within(0), DRAFTS] = 0
+    keep_trees: Annotated[int, within(0), NO_SERVER] = 0
     seed: Annotated[int, IN_TURN] = 0
     fresh: Switch = False
-    price_per_hour: Annotated[float | None, within(0), COMPARES] = None
+    price_per_hour: Annotated[float | None, within(0), NO_REPLAY] = None
 
 
 @dataclass
@@ -276,16 +238,16 @@ class Config:
 class HydraSettings:
     """Hydra's own settings, of which a single run takes ``run``, and the workers of a run ``launcher``."""
 
-    run: Annotated[Any, NO_SWEEP] = None
+    run: Annotated[Any, SINGLE] = None
     launcher: Annotated[Any, WORKERS] = None
-    sweep: Annotated[Any, IN_SWEEP] = None
-    sweeper: Annotated[Any, IN_SWEEP] = None
-    callbacks: Annotated[Any, IN_SWEEP] = None
-    job: Annotated[Any, IN_SWEEP] = None
-    job_logging: Annotated[Any, IN_SWEEP] = None
-    hydra_logging: Annotated[Any, IN_SWEEP] = None
-    output_subdir: Annotated[Any, IN_SWEEP] = None
-    verbose: Annotated[Any, IN_SWEEP] = None
+    sweep: Annotated[Any, SWEEP] = None
+    sweeper: Annotated[Any, SWEEP] = None
+    callbacks: Annotated[Any, SWEEP] = None
+    job: Annotated[Any, SWEEP] = None
+    job_logging: Annotated[Any, SWEEP] = None
+    hydra_logging: Annotated[Any, SWEEP] = None
+    output_subdir: Annotated[Any, SWEEP] = None
+    verbose: Annotated[Any, SWEEP] = None
 
 
 _SETTINGS = TypeAdapter(Config)

@@ -78,7 +78,9 @@ def fixed(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that stay the same while a run grows: without its methods, cases and rounds."""
     kept = {group: values for group, values in _settled(resolved).items() if group != "method"}
     apart = {**GROWS, "model": MATERIAL}
-    return kept | {group: {k: v for k, v in kept.get(group, {}).items() if k not in keys} for group, keys in apart.items()}
+    return kept | {
+        group: {k: v for k, v in kept.get(group, {}).items() if k not in keys} for group, keys in apart.items()
+    }
 
 
 def of_methods(resolved: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -49,7 +49,8 @@ AT, DEATHS = ".at", ".deaths.json"
 MOST_DEATHS = 3  # of processes in one block, before its case becomes an error
 OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", PAGE, "run.log", SHARDS, AT, DEATHS)
 _PROBE = ".writable"
-_HARMLESS = {*OURS, LOCK, _PROBE, "multirun.yaml", ".hydra", ".submitit"}  # the last three are Hydra's
+SWEEP = "multirun.yaml"  # in the folder of a sweep
+_HARMLESS = {*OURS, LOCK, _PROBE, SWEEP, ".hydra", ".submitit"}  # the last three are Hydra's
 _NAMED = 3  # of the other things in a folder
 log = logging.getLogger(__name__)
 _WIDTH = 12  # [bytes] of a block's number
@@ -111,33 +112,34 @@ def share(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse_foreign(directory: Path) -> None:
     """Raise InputError for a folder that holds other things than a run. A new or an empty one is allowed."""
-    names = {path.name for path in _entries_of(directory, "hydra.run.dir")}
-    if RECORDS not in names:
-        _refuse_others("hydra.run.dir", directory, {name for name in names - _HARMLESS if not name.endswith(".partial")})
+    others = {path.name for path in _list(directory, "hydra.run.dir") if path.suffix != ".partial"} - _HARMLESS
+    if not (directory / RECORDS).exists():
+        _refuse("hydra.run.dir", directory, sorted(others))
 
 
 def refuse_foreign_sweep(directory: Path) -> None:
     """Raise InputError for a folder that holds other things than the runs of a sweep."""
-    places = _entries_of(directory, "hydra.sweep.dir")
-    if not (directory / "multirun.yaml").exists():
-        runs = {path for path in places if any((path / name).exists() for name in (LOCK, MANIFEST, RECORDS, SHARDS))}
-        _refuse_others("hydra.sweep.dir", directory, {path.name for path in {*places} - runs} - _HARMLESS - {"latest"})
+    places = _list(directory, "hydra.sweep.dir")
+    runs = {path for path in places if any((path / name).exists() for name in (LOCK, MANIFEST, RECORDS, SHARDS))}
+    others = {path.name for path in {*places} - runs} - _HARMLESS - {"latest"}
+    if not (directory / SWEEP).exists():
+        _refuse("hydra.sweep.dir", directory, sorted(others))
 
 
-def _entries_of(directory: Path, key: str) -> list[Path]:
+def _list(directory: Path, key: str) -> list[Path]:
     try:
         return list(directory.iterdir()) if directory.is_dir() else []
     except OSError as error:
         raise InputError(f"{key}={directory}: cannot be read ({error.strerror}); expected another folder") from error
 
 
-def _refuse_others(key: str, directory: Path, others: Collection[str]) -> None:
+def _refuse(key: str, directory: Path, others: Sequence[str]) -> None:
     """Raise InputError if a folder holds others than what belongs there. key: the setting that names the folder."""
+    more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
     if others:
-        named = ", ".join(sorted(others)[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
         raise InputError(
-            f"{key}={directory}: holds other things ({named}); expected a new folder, an empty one, or one of an earlier"
-            " run"
+            f"{key}={directory}: holds other things ({', '.join(others[:_NAMED])}{more}); expected a new folder, an"
+            " empty one, or one of an earlier run"
         )
 
 

@@ -1,4 +1,4 @@
-"""The settings that a user gave, and whether each has an effect in the run: the conditions are in the schema (``When``).
+"""The settings that a user gave, and whether each has an effect in the run: the schema has the conditions (``When``).
 
 Only what was given is looked at, not what an option of a group brings along, and not a value that is the default.
 """

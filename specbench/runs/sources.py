@@ -375,8 +375,8 @@ def gather(config: Config) -> Source:
         )
     if trace and not follows:
         raise InputError(
-            f"model.trace={trace}: is not for engine={config.engine.kind}; expected model=replay, or engine=timed, which"
-            " times the model along it"
+            f"model.trace={trace}: is not for engine={config.engine.kind}; expected model=replay, or engine=timed,"
+            " which times the model along it"
         )
     return SOURCES.get(EngineKind(config.engine.kind), Source).gather(config)
 

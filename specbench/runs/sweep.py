@@ -218,7 +218,9 @@ def _list_jobs(
     counts = {key: _count_values(each) for key, each in last.items() if each.is_sweep_override()}
     if not 1 <= math.prod(counts.values()) <= MOST_JOBS:
         named = " times ".join(f"{key} of {count}" for key, count in counts.items())
-        raise InputError(f"a sweep over {named} values: expected from 1 to {MOST_JOBS} jobs in all; choose other values")
+        raise InputError(
+            f"a sweep over {named} values: expected from 1 to {MOST_JOBS} jobs in all; choose other values"
+        )
     return BasicSweeper.split_arguments(parsed, None)[0], list(counts)
 
 

@@ -147,7 +147,7 @@ IDLE = (
         for each, key, needs in (
             ("model.dtype=float16", "engine.kind=replay", "another engine than replay"),
             ("model.device=cpu", "engine.kind=replay", "a model that is loaded here"),
-            ("model.context=64", "engine.kind=replay", "another engine"),
+            ("model.context=64", "engine.kind=replay", "another engine than replay"),
             ("model.path=bundled:tiny", "engine.kind=replay", "a model that is loaded here"),
             ("model.template=raw", "model.trace=t.jsonl", "a trace of texts"),
             ("engine.compiled=false", "engine.kind=replay", "engine=fast"),
@@ -203,7 +203,12 @@ PLACES = tuple(
         ("no name", "", "notes.txt", {"notes.txt": "mine"}),
         ("the home", "'\"~\"'", "expected a new folder", {}),
         ("the folder above", "..", "expected a new folder", {}),
-        ("a folder with a manifest of another program", "app", "index.html", {"app/manifest.json": "{}", "app/index.html": ""}),
+        (
+            "another program's folder",
+            "app",
+            "index.html",
+            {"app/manifest.json": "{}", "app/index.html": ""},
+        ),
     )
 )
 

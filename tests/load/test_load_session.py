@@ -141,7 +141,10 @@ def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, b
         (("load=closed", "load.requests=5000"), "load.requests=5000: expected a whole number from 1 to 4096"),
         (("load=poisson", "load.rate=0"), "load.rate=0.0: expected a finite number above 0"),
         (("load=poisson", "load.rate=1e-9"), r"load.rate=1e-09: the 48 requests of a stretch .* at most 86400 s"),
-        (("load=closed", "load.rate=2"), "load.rate=2: has no effect with load.kind=closed; it counts with load=poisson"),
+        (
+            ("load=closed", "load.rate=2"),
+            "load.rate=2: has no effect with load.kind=closed",
+        ),
         (("load=poisson",), r"load.rate: not set; load=poisson needs it: load.rate=\.\.\., requests a second"),
         (("load=trace", "load.times=nowhere.json"), "load.times nowhere.json: no such file"),
         (("load=closed", "load.kind=queue"), "load.kind=queue: expected one of one, closed, poisson, trace"),

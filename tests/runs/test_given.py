@@ -19,15 +19,15 @@ from specbench.runs import given, sweep
 from specbench.runs.config import Config
 from specbench.screen import DONE, USAGE
 
-# The settings that always have an effect, or whose error is another one.
-ALWAYS = set(
-    """
-    model.name model.tokenizer model.trust_remote_code suite.format suite.categories suite.limit suite.sample
-    suite.first suite.part suite.ids suite.order method engine.kind decode.max_new_tokens decode.temperature decode.seed
-    decode.first_draft measure.rounds measure.control measure.warmup measure.lossless measure.fresh load.kind
-    report.plots report.progress report.style report.identify run.shards run.retry
-    """.split()
-)
+# The settings that always have an effect.
+ALWAYS = {
+    *("method", "engine.kind", "load.kind", "run.shards", "run.retry", "decode.first_draft"),
+    *(f"model.{key}" for key in ("name", "tokenizer", "trust_remote_code")),
+    *(f"suite.{key}" for key in ("format", "categories", "limit", "sample", "first", "part", "ids", "order")),
+    *(f"decode.{key}" for key in ("max_new_tokens", "temperature", "seed")),
+    *(f"measure.{key}" for key in ("rounds", "control", "warmup", "lossless", "fresh")),
+    *(f"report.{key}" for key in ("plots", "progress", "style", "identify")),
+}
 
 
 def leaves(kind: Any = Config, path: str = "") -> Iterator[str]:
@@ -88,7 +88,10 @@ def test_a_setting_that_counts_in_one_job_of_a_sweep_is_taken(swept):
         (("load.requests=2,4",), "load.requests=4: has no effect with load.kind=one"),
         (("suite.limit=1,2", "hydra.run.dir=r"), "hydra.run.dir=r: has no effect with hydra.mode=MULTIRUN"),
         (("suite.limit=range(1,1e9)",), "a sweep over suite.limit of 999999999 values: expected from 1 to 10000 jobs"),
-        (("suite.limit=range(0,200)", "decode.seed=range(0,200)"), "suite.limit of 200 times decode.seed of 200 values"),
+        (
+            ("suite.limit=range(0,200)", "decode.seed=range(0,200)"),
+            "suite.limit of 200 times decode.seed of 200 values",
+        ),
         (("suite.limit=range(5,5)",), "suite.limit of 0 values"),
         (("suite.limit=range(0,5,0)",), "suite.limit of inf values"),
         (("model=null,tiny",), "model=null,tiny: expected the name of an option"),
@@ -136,8 +139,8 @@ def test_a_working_directory_that_was_deleted_is_named(tmp_path, monkeypatch, ca
 
 
 def test_a_folder_of_an_earlier_run_or_an_empty_one_is_taken(tmp_path):
-    settings = replay_of(tmp_path / "trace", 2)
-    for name in ("empty", "empty"):
-        (tmp_path / name).mkdir(exist_ok=True)
-        watch_job(tmp_path / name, *settings)
-        (tmp_path / name / "notes.txt").write_text("mine")
+    settings, run = replay_of(tmp_path, 2), tmp_path / "run"
+    run.mkdir()
+    for _ in range(2):
+        watch_job(run, *settings)
+        (run / "notes.txt").write_text("mine")
