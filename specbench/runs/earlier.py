@@ -164,8 +164,9 @@ def _spell_arrivals(job: Job, ledger: Ledger) -> str:
     stretches = sum(len(block.order) for block in ledger.rest)
     if not stretches * each_s:
         return ""
-    minutes = max(1, round(stretches * each_s / MINUTE))
-    return f"about {minutes} min of arrivals in {stretches} stretches, each of {count} requests within {each_s:.3g} s"
+    whole_s = stretches * each_s
+    length = f"{max(1, round(whole_s))} s" if whole_s < 2 * MINUTE else f"{round(whole_s / MINUTE)} min"
+    return f"about {length} of arrivals in {stretches} stretches, each of {count} requests within {each_s:.3g} s"
 
 
 def _spell_size(size: float) -> str:

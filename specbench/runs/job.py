@@ -85,6 +85,8 @@ def job_at(overrides: Sequence[str]) -> tuple[Job, Path]:
 
 def begin_job(cfg: DictConfig, launch: str) -> Job:
     """The job that a command begins: it prints which methods are left out. launch: names the command."""
+    if "hydra" in cfg:  # the cells of a sweep are looked at together, before the first
+        refuse_idle([idle_of(cfg, sweeps=False)])
     job = replace(make_job(cfg), launch=launch)
     for reason in job.left_out.values():
         print(printable(f"specbench: left out: {reason}"))
@@ -123,10 +125,7 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
         check_style(config.report.style)
     _refuse_under_load(config)
     optional = _unnamed(cfg, resolved["method"])
-    methods = _read_methods(resolved["method"])
-    if "hydra" in cfg:  # the cells of a sweep are looked at together, before the first
-        refuse_idle([find_idle(cfg, config, methods)])
-    entries, left_out = _fitting(methods, optional, lambda entry: _check_loop(config, entry))
+    entries, left_out = _fitting(_read_methods(resolved["method"]), optional, lambda entry: _check_loop(config, entry))
     source = like.source if like else gather(config)
     check_attention(config.engine.attention, config.engine.kind, source.card)
     entries, others = _fitting(entries, optional, lambda entry: entry.check_model(source.card))

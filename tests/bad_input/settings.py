@@ -113,6 +113,11 @@ def idle(given: str, key: str, needs: str, **more: Any) -> Bad:
     return bad(given, f"{given.split()[-1]}: {NO_EFFECT} {key}", f"it counts with {needs}", **more)
 
 
+def flagged(flags: str, *words: str, files: dict[str, str] | None = None) -> Bad:
+    """Of flags of Hydra's, which stand before the settings."""
+    return Bad(flags, (*flags.split(), "method=[pld]", "hydra.run.dir=run"), words, files or {}, 2, False)
+
+
 IDLE = (
     *(idle(f"load.{each}", "load.kind=one", "load=closed, load=poisson or load=trace") for each in UNLOADED),
     idle("load=closed load.rate=2", "load.kind=closed", "load=poisson"),
@@ -165,26 +170,25 @@ IDLE = (
             ("load=closed load.chunk=8", "an engine that runs here"),
         )
     ),
-    bad("--config-path /nope", "--config-path: has no effect on a run", "--config-dir adds a folder of options"),
-    bad("--resolve", "--resolve: has no effect on a run", "it counts with --cfg"),
-    bad("--config-dir /nope", "--config-dir /nope", "no such folder"),
-    bad("--config-dir own", "own (hydra.searchpath): has no options, as method/mine.yaml", files={"own/a.txt": ""}),
+    flagged("--config-path /nope", "--config-path: has no effect on a run", "--config-dir adds a folder of options"),
+    flagged("--resolve", "--resolve: has no effect on a run", "it counts with --cfg"),
+    flagged("--config-dir /nope", "--config-dir /nope", "no such folder"),
+    flagged("--config-dir own", "own (hydra.searchpath): has no options, as method/mine.yaml", files={"own/a.txt": ""}),
     bad("hydra.searchpath=[file:///nope]", "--config-dir /nope", "no such folder"),
 )
 SWITCHES = ("measure.fresh", "measure.control", "report.plots", "run.retry", "model.safetensors", "engine.compiled")
 OPTIONS = (
     *(bad(f"{key}={value}", f"{key}={value}: expected true or false") for key in SWITCHES for value in (2, "yes")),
     bad("model.thinking=3", "model.thinking=3: expected true, false or null"),
-    bad("method.pld.reset=case method=[card] method.card.correct=2", "method.card.correct=2", "boolean"),
+    bad("method=[card] method.card.correct=2", "method.card.correct=2", "boolean"),
     *(
-        bad(f"{group}={value}", f"{group}={value}: expected the name of an option", known)
+        bad(f"{group}='{value}'", f"{group}={value}: expected the name of an option", known)
         for group, value, known in (
             *(("method", value, "sam") for value in ("3", "null", "[[pld]]", "[pld,null]", "[3]", "{a: 1}")),
             ("model", "null", "tiny"),
             ("load", "3", "closed"),
             ("experiment", "null", "takeoff_ssd"),
         )
-        for value in [f"'{value}'"]
     ),
     bad("model.name='${nope}'", "model.name: Interpolation key 'nope' not found"),
     bad("sute.limit=3", "sute.limit: no such setting; did you mean suite?"),

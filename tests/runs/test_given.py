@@ -10,13 +10,14 @@ import pytest
 
 import specbench
 from builders.resumed import replay_of
-from builders.runs import job_for, watch_job
+from builders.runs import watch_job
 from specbench import commands
 from specbench.commands import run as run_command
 from specbench.input import InputError
 from specbench.records.store import RECORDS
 from specbench.runs import given, sweep
 from specbench.runs.config import Config
+from specbench.runs.job import job_at
 from specbench.screen import DONE, USAGE
 
 # The settings that always have an effect.
@@ -59,7 +60,7 @@ def test_every_setting_has_a_condition_or_always_counts():
     ],
 )
 def test_a_setting_that_counts_is_taken(overrides):
-    job_for(*overrides.split())
+    job_at(overrides.split())
 
 
 @pytest.fixture
