@@ -163,6 +163,12 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
     )
 
 
+def refuse_idle_in(overrides: Sequence[str]) -> None:
+    """Raise InputError for a setting of a single run that has no effect, for commands that are not ``run``."""
+    with composition.composing(overrides) as cfg:
+        refuse_idle([idle_of(cfg, sweeps=False)])
+
+
 def idle_of(cfg: DictConfig, sweeps: bool) -> Idle:
     """As of ``find_idle``, for a composed job; nothing for one whose settings will be refused."""
     try:

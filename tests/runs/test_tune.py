@@ -130,6 +130,7 @@ def test_the_command_prints_the_configuration_to_use(overrides, command, capsys)
         (["--grid", "pld.num_draft=1,,4"], "--grid pld.num_draft=1,,4"),
         (["--grid", "pld.num_drafts=1"], "did you mean num_draft"),
         (["model.templat=raw"], "did you mean template"),
+        (["model.device=cpu"], "model.device=cpu: has no effect with engine.kind=replay"),
     ):
         assert command(*overrides, *wrong) == 2
         assert said in capsys.readouterr().err
