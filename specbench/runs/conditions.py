@@ -71,6 +71,7 @@ SAMPLES = when("decode.temperature", lambda run: run.decode.temperature > 0, "de
 BY_CONFIDENCE = when("decode.length", lambda run: run.decode.length == "confidence", "decode.length=confidence")
 BY_PRICE = when("decode.length", lambda run: run.decode.length == "price", "decode.length=price")
 IN_TURN = when("load.kind", lambda run: run.load.kind == ONE, "load=one")
+PLOTTED = when("report.plots", lambda run: run.report.plots, "report.plots=true")
 SWEEP = when("hydra.mode", lambda run: run.sweeps, "a sweep (-m)")
 SINGLE = when("hydra.mode", lambda run: not run.sweeps, "a single run; a sweep has hydra.sweep.dir")
 WORKERS = when("run.shards", lambda run: run.sweeps or run.run.shards > 1, "run.shards=N, or a sweep (-m)")

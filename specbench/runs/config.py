@@ -33,6 +33,7 @@ from specbench.runs.conditions import (
     NOT_RANDOM,
     ON_CPU,
     ON_GPU,
+    PLOTTED,
     RANKS,
     SAMPLES,
     SEVERAL,
@@ -205,7 +206,7 @@ class ReportConfig:
 
     plots: Switch = True
     progress: Switch = True
-    style: str = "screen"
+    style: Annotated[str, PLOTTED] = "screen"
     identify: Switch = False
 
 

@@ -86,7 +86,7 @@ def run_sweep(name: str, overrides: list[str]) -> int:
 
         console = open_console()
         with showing(console, f"writing the report of {len(runs)} runs", "specbench.report.build"):
-            report = build_report(runs, plots=cfg.report.plots)
+            report = build_report(runs, plots=cfg.report.plots, style=cfg.report.style)
         print_findings(report.findings, console)
         print_page(report.output, console)
     return max((job.code for job in ended), default=DONE)

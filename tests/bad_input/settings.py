@@ -143,6 +143,7 @@ IDLE = (
     idle("model.cudnn_attention=true", "model.device=auto", "model.device=cuda"),
     idle("engine=eager engine.attention=triton", "engine.kind=eager", "engine=fast, engine=auto or engine=timed"),
     idle("engine=eager engine.compiled=false", "engine.kind=eager", "engine=fast, engine=auto or engine=timed"),
+    idle("report.plots=false report.style=paper", "report.plots=False", "report.plots=true"),
     idle("suite.seed=3", "suite.order=file", "suite.order=shuffled or suite.sample=N"),
     idle("suite.shots_seed=3", "suite.shots=0", "suite.shots=N"),
     idle("suite.path=q.jsonl suite.home=here", "suite.path=q.jsonl", "suite.path=null"),
