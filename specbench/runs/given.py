@@ -128,4 +128,4 @@ def _explain(shown: str, key: str, condition: When, run: Composed) -> str:
         path.stem for path in sorted((conf_dir() / "method").glob("*.yaml")) if f"${{{key}}}" in path.read_text("utf-8")
     ]
     needs = condition.needs.replace("{users}", ", ".join(users or ["none"]))
-    return f"{shown}: has no effect with {condition.key}={value}; it counts with {needs}. Add that, or leave it out"
+    return f"{shown}: has no effect with {condition.key}={value}; it counts with {needs}. Without that, leave it out"
