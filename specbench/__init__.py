@@ -66,6 +66,11 @@ class Result:
 
 def load(path: str | Path) -> Result:
     """Read a run's directory, also of an unfinished run. Raises InputError naming what is wrong."""
+    from specbench.input import InputError, require_directory
+
+    if not isinstance(path, str | Path):
+        raise InputError(f"load({path!r}): expected the directory of a run, as text or a Path")
+    require_directory()
     from specbench.report.build import read_findings
     from specbench.report.locate import find_runs
 
@@ -79,6 +84,11 @@ def run(*settings: str) -> Result:
         InputError: The settings cannot be run.
         KeyboardInterrupt: The run was interrupted.
     """
+    from specbench.input import InputError, require_directory
+
+    if wrong := [each for each in settings if not isinstance(each, str)]:
+        raise InputError(f"run({wrong[0]!r}): expected settings, each a text, as in run('model=tiny', 'method=[pld]')")
+    require_directory()
     from specbench.runs.job import job_at
     from specbench.runs.launch import run_job
     from specbench.screen import INTERRUPTED

@@ -19,6 +19,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -94,6 +95,14 @@ def _reading(path: Path, what: str, fix: str) -> Iterator[None]:
         raise InputError(f"{what}{path}: no such file; {fix}") from error
     except OSError as error:
         raise InputError(f"{what}{path}: cannot be read ({error.strerror}); {fix}") from error
+
+
+def require_directory() -> None:
+    """Raise InputError if the working directory does not exist any more."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise InputError("the working directory was deleted: expected one that exists; change to it (cd)") from error
 
 
 def refuse_irregular(path: Path, what: str, fix: str) -> None:
@@ -215,6 +224,24 @@ def within(low: float, high: float | None = None) -> AfterValidator:
         raise ValueError(f"expected {'' if math.isfinite(value) else 'a finite number of '}at least {low}{upper}")
 
     return AfterValidator(check)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """The condition under which a setting has an effect, next to its type; a setting may have several.
+
+    key: the setting that decides. fits: (settings of the run, the setting's own key) -> whether the condition holds.
+    needs: what would make it hold, for the message.
+    """
+
+    key: str
+    fits: Callable[[Any, str], bool]
+    needs: str
+
+
+def when(key: str, fits: Callable[[Any], bool], needs: str) -> When:
+    """A condition on the settings of the run alone."""
+    return When(key, lambda run, _: fits(run), needs)
 
 
 def whole_numbers(text: str) -> list[int]:

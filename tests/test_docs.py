@@ -15,10 +15,14 @@ from pathlib import Path
 
 import pytest
 from doc_tables import TABLES, page_with_table
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from builders.runs import composed
 from specbench import commands
 from specbench.runs.composition import with_own_groups
+from specbench.runs.given import refuse_idle
+from specbench.runs.job import idle_of
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("results/**/README.md"))]
@@ -131,6 +135,16 @@ def test_every_line_is_a_command_with_settings_that_exist(monkeypatch, capsys):
         named = [word.split(".")[1] for word in others if re.match(r"method\.\w+\.", word)]
         several = [f"method=[{','.join(dict.fromkeys(filter(None, [*methods, *named])))}]"] if methods or named else []
         composed(*others, *several)
+
+
+@pytest.mark.exhaustive
+def test_no_line_gives_a_setting_without_effect():
+    """The jobs of a sweep together. No model, trace or question is opened."""
+    for words in COMMANDS:
+        if words and words[0] not in commands.COMMANDS and not EXAMPLE.search(" ".join(words)):
+            given = with_own_groups([word for word in words if not word.startswith("-")])
+            jobs = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(given), None)[0]
+            refuse_idle(idle_of(composed(*job), "-m" in words) for job in jobs)
 
 
 def test_a_setting_or_an_option_that_does_not_exist_is_found(monkeypatch):

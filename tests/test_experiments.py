@@ -227,11 +227,12 @@ def test_command_sweeps_an_experiment(tmp_path, monkeypatch, asked):
         grid = ["-m", f"{AXIS}=20,80", "experiment=token_recycling_figure3a", "+size=small"]
     else:
         grid = ["--config-dir", str(tmp_path / "own"), "experiment=two", "measure=quick", "suite.limit=1"]
-    arguments = ["decode.max_new_tokens=12", f"hydra.sweep.dir={tmp_path}"]
+    jobs = tmp_path / "jobs"
+    arguments = ["decode.max_new_tokens=12", f"hydra.sweep.dir={jobs}"]
     done = run_main(lambda: run_command.main(sys.argv[1:]), *grid, *arguments, "report.plots=false")
     assert done.returncode == 0, done.stderr
-    assert str(tmp_path) not in (tmp_path / "multirun.yaml").read_text()
-    findings = read_findings(find_runs([tmp_path]))
+    assert str(tmp_path) not in (jobs / "multirun.yaml").read_text()
+    findings = read_findings(find_runs([jobs]))
     assert {entry.variants["token_recycling_hot"] for entry in findings.reported} == {"nodes=20", "nodes=80"}
     overall = findings.summary.set_index(["method", "category", "variant"])["tokens_fed"]
     assert overall["token_recycling_hot", "overall", "nodes=20"] < overall["token_recycling_hot", "overall", "nodes=80"]

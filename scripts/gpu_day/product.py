@@ -97,7 +97,8 @@ def draft_with_a_model(day: Day) -> list[dict[str, Any]]:
 
 def draft_with_heads(day: Day) -> list[dict[str, Any]]:
     """Run heads of EAGLE's and Medusa's shapes with random weights, to measure their time, not their acceptance."""
-    heads = [f"model.heads.{name}=random" for name in ("eagle", "eagle3", "medusa")]
+    names = ("eagle", "medusa") if day.rehearse else ("eagle", "eagle3", "medusa")
+    heads = [f"model.heads.{name}=random" for name in names]
     methods = "method=[eagle,medusa]" if day.rehearse else "method=[eagle,eagle2,eagle3,medusa]"
     return specbench(day, "heads", *target(day), methods, *heads, *few(day))
 

@@ -25,6 +25,7 @@ from specbench.records.store import read_run
 from specbench.report.frames.facts import read_facts
 from specbench.report.frames.predict import predict, with_drafting
 from specbench.report.frames.trials import read_trials
+from specbench.runs.composition import plain_settings
 from specbench.runs.execution import execute
 from specbench.runs.job import Job
 from specbench.types import InputError
@@ -61,17 +62,17 @@ class Tuner:
 
     def check(self) -> None:
         """Raises InputError for settings that would fail only after many replays, or look like a refused point."""
-        job = self.job_of(self.overrides)
-        if job.config.suite.part is not None:
-            raise InputError(f"suite.part={job.config.suite.part}: tuning splits the suite itself; leave it out")
-        if job.config.engine.kind == EngineKind.TIMED:
-            raise InputError("engine=timed: tuning needs recorded answers and a profile; expected model=replay")
-        for key in self.grid:
+        for key in self.grid:  # before a trace is read, which can take minutes
             owner, _, own = key.rpartition(".")
             node = self._setting(owner)
             known = [str(name) for name in node] if isinstance(node, Mapping) else []
             if own not in known:
                 raise InputError(f"--grid {key.removeprefix('method.')}: no such setting; {near(own, known)}")
+        job = self.job_of(self.overrides)
+        if job.config.suite.part is not None:
+            raise InputError(f"suite.part={job.config.suite.part}: tuning splits the suite itself; leave it out")
+        if job.config.engine.kind == EngineKind.TIMED:
+            raise InputError("engine=timed: tuning needs recorded answers and a profile; expected model=replay")
 
     def climb(self) -> Choice:
         """The best point on the tuning half, from the configuration's own values. Raises InputError."""
@@ -100,7 +101,7 @@ class Tuner:
     def _setting(self, key: str) -> object:
         """The configuration's value at a dotted key; None if it does not exist."""
         if self._resolved is None:
-            self._resolved = self.job_of(self.overrides).resolved
+            self._resolved = plain_settings(self.overrides)
         node: object = self._resolved
         for part in key.split("."):
             node = node.get(part) if isinstance(node, Mapping) else None

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from specbench import __version__
-from specbench.input import InputError
+from specbench.input import InputError, require_directory
 from specbench.names import near
 from specbench.screen import DONE, INTERRUPTED, fail
 
@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(f"{first}: no such command; {near(first, [*COMMANDS])}")
     name = words.pop(0) if first in COMMANDS else DEFAULT
     try:
+        require_directory()
         return int(module_of(name).main(words))
     except InputError as error:
         return fail(str(error), f"specbench {name}")

@@ -10,12 +10,15 @@ runs and reports in the same folder pick it up. ``--rows`` adds batches of k row
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench.input import InputError, whole_numbers
+
+FORWARD = re.compile(r"[+~]*(model|engine|experiment|size|hydra)\b")  # settings that change what a forward costs
 
 if TYPE_CHECKING:
     from specbench.profile import Profile
@@ -54,9 +57,13 @@ def measure(given: argparse.Namespace) -> Profile:
     from specbench.measure.environment import machine, versions
     from specbench.models.choose import TENSOR
     from specbench.profile import Profile, device_name
-    from specbench.runs.job import job_of
+    from specbench.runs.job import job_of, refuse_idle_in
     from specbench.runs.session import set_stage
 
+    for item in given.overrides:
+        if not FORWARD.match(item):
+            raise InputError(f"{item}: has no effect on a profile; expected settings of model and engine")
+    refuse_idle_in(["method=[]", *given.overrides])
     widest = max(256, *given.fed, max(given.k) * max(given.w))
     job = job_of([f"engine.max_nodes={widest}", "method=[]", *given.overrides])
     if job.source.trace is not None:

@@ -28,9 +28,13 @@ DRY = composition.DRY
 
 def main(argv: Sequence[str]) -> int:
     """Exit code: 0 done, 1 a method failed, 2 the settings do not allow it, 130 interrupted."""
-    if composition.inform(argv):
-        return DONE
+    try:
+        if composition.inform(argv):
+            return DONE
+    except InputError as error:
+        return fail(str(error))
     from specbench.runs.earlier import find_grown, preview  # these bring torch
+    from specbench.runs.execution import refuse_foreign
     from specbench.runs.job import begin_job, quiet_libraries
     from specbench.runs.launch import run_job
     from specbench.runs.shards import needs_shards, run_shards
@@ -40,8 +44,6 @@ def main(argv: Sequence[str]) -> int:
     quiet_libraries()
     flags = composition.read_flags(argv)
     name, overrides = flags.config_name or composition.CONFIG, composition.with_own_groups(flags.overrides)
-    if flags.config_dir:
-        overrides.append(f"hydra.searchpath=[file://{Path(flags.config_dir).resolve()}]")
     try:
         cfg = None if flags.multirun else composition.compose_config(name, overrides)
         if cfg is None or cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment that is a grid sweeps without -m
@@ -53,7 +55,8 @@ def main(argv: Sequence[str]) -> int:
             print(printable(cell))
             suite = replace(job.source.suite, warnings=(*job.source.suite.warnings, cell))  # for the report
             job = replace(job, source=replace(job.source, suite=suite))
-        named = Path(cfg.hydra.run.dir).resolve()
+        named = Path(cfg.hydra.run.dir).expanduser().resolve()
+        refuse_foreign(named)
         directory = find_grown(job, named) if named.name == composition.run_name(cfg) else named
         if DRY in argv:
             print(*(f"{what:9} {printable(text)}" for what, text in preview(job, directory)), sep="\n")

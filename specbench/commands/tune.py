@@ -44,11 +44,13 @@ def main(argv: Sequence[str]) -> int:
     from specbench.measure.environment import spell_busy
     from specbench.profile import open_profile
     from specbench.runs.composition import with_own_groups
-    from specbench.runs.job import job_of  # brings torch, which --help does without
+    from specbench.runs.job import job_of, refuse_idle_in  # these bring torch, which --help does without
     from specbench.stats import MIN_CASES
 
     profile = open_profile(given.profile)
-    tuner = Tuner(job_of, with_own_groups(given.overrides), profile, grid_of(given.grid), requests=given.load)
+    overrides = with_own_groups(given.overrides)
+    refuse_idle_in(overrides)
+    tuner = Tuner(job_of, overrides, profile, grid_of(given.grid), requests=given.load)
     tuner.check()
     if busy := spell_busy():  # drafters are timed
         print(f"specbench tune: warning: {busy}", file=sys.stderr)

@@ -19,6 +19,7 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -35,11 +36,13 @@ OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
 
 # Of Hydra's messages.
 NOISE = re.compile(r"\n\s*(full_key|reference_type|object_type)[:=].*|\nTo append to your config use .*")
+WHERE = re.compile(r"\n\s*full_key: (\S+)")
 OPTION = re.compile(r"Could not (?:load|find) '([\w./]+)/([^'/]*)'")
 KEY = re.compile(r"Could not override '([^']+)'")
 GRAMMAR = "override_grammar"
 VALUE = re.compile(r"Error merging override (\S+)\n(.+)", re.DOTALL)
 DRY = "--dry-run"  # a flag of ours in addition to Hydra's
+OPTIONS_IN = ("*.yaml", "*/*.yaml", "*/*/*.yaml")  # of a folder of one's own
 CONFIG = "config"  # the name of the default configuration
 
 
@@ -109,18 +112,24 @@ def explain(error: BaseException, overrides: list[str]) -> str:
         parent, _, key = path.rpartition(".")
         if not parent and (choices := list_options(key)):
             return f"{key}: not in the default configuration; add the group with a plus: +{key}={' | '.join(choices)}"
-        if siblings := _settings(parent, overrides):
-            return f"{path}: no such setting; {near(key, siblings)}"
-        return f"{path}: no such setting; choose the method or group that has it first (see specbench --cfg job)"
+        group, _, name = parent.rpartition(".")
+        if group == "method" and name in list_options(group) and not _settings(parent, overrides):
+            return f"{path}: the method is not in the run; choose it first, as method=[{name}]"
+        while not (siblings := _settings(parent, overrides)):
+            parent, _, key = parent.rpartition(".")  # the mistake is in the name of a group
+        if key in siblings:
+            return f"{path}: no such setting; choose the method or group that has it first (see specbench --cfg job)"
+        return f"{path}: no such setting; {near(key, siblings)}"
     if GRAMMAR in message and (wrong := _find_wrong(overrides)):
         return (
             f"{wrong}: expected SETTING=VALUE, such as method=[pld] or 'method=[pld,sam]'; a value that holds = or a"
             " bracket of its own stands in quotes within quotes: 'suite.path=\"a=b.jsonl\"'"
         )
-    message = NOISE.sub("", message)
+    where = WHERE.search(message)
+    message = NOISE.sub("", message).strip()
     if found := VALUE.search(message):
         return f"{found[1]}: {found[2].strip()}"
-    return message.strip()
+    return f"{where[1]}: {message}" if where and not message.startswith(where[1]) else message
 
 
 def _find_wrong(overrides: list[str]) -> str | None:
@@ -149,9 +158,39 @@ def _settings(path: str, overrides: list[str]) -> list[str]:
 
 
 def compose_config(name: str, overrides: list[str]) -> DictConfig:
-    """Compose a configuration, with Hydra's part."""
+    """Compose a configuration, with Hydra's part. Raises InputError, as of ``check_overrides``."""
+    check_overrides(overrides)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return compose(name, overrides, return_hydra_config=True)
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Raise InputError for what Hydra ends with a traceback or ignores: an option that is not a name, a missing folder.
+
+    Raises:
+        HydraException: an override is not one.
+    """
+    for each in OverridesParser.create().parse_overrides(list(overrides)):
+        options = [] if each.is_delete() else list_options(each.key_or_group)
+        if options and not _is_option(each.value()):
+            raise InputError(
+                f"{each.input_line}: expected the name of an option, or a list of names such as [pld,sam]; there are:"
+                f" {', '.join(options)}"
+            )
+        places = each.value() if each.key_or_group == "hydra.searchpath" else None
+        for place in places if isinstance(places, list) else ():
+            folder = Path(str(place).removeprefix("file://"))
+            if not str(place).startswith("pkg://") and not any(any(folder.glob(depth)) for depth in OPTIONS_IN):
+                fault = "has no options, as method/mine.yaml" if folder.is_dir() else "no such folder"
+                raise InputError(f"--config-dir {folder} (hydra.searchpath): {fault}; expected a folder of options")
+
+
+def _is_option(value: Any) -> bool:
+    """Whether a value is a name, a list of names, or a choice of these."""
+    if isinstance(value, ChoiceSweep):
+        return all(_is_option(each) for each in value.list)
+    parts = value if isinstance(value, list) else [value]
+    return all(isinstance(part, str | QuotedString | Glob) for part in parts)
 
 
 def spell_cell(cfg: DictConfig) -> str:
@@ -191,6 +230,8 @@ def inform(argv: Sequence[str]) -> bool:
     asked = given.help or given.hydra_help or given.cfg or given.info or given.shell_completion
     if asked:
         register()
+        with contextlib.suppress(HydraException):  # which Hydra reports itself
+            check_overrides(given.overrides)
         flags = [item for item in argv if item != DRY and item not in given.overrides]
         sys.argv[1:] = flags + with_own_groups(given.overrides)
         hydra.main(config_path=str(conf_dir()), config_name=CONFIG, version_base="1.3")(lambda cfg: None)()
@@ -198,5 +239,22 @@ def inform(argv: Sequence[str]) -> bool:
 
 
 def read_flags(argv: Sequence[str]) -> argparse.Namespace:
-    """Hydra's own flags, as ``multirun`` and ``config_dir``, and the ``overrides``."""
-    return get_args_parser().parse_args([item for item in argv if item != DRY])
+    """Hydra's own flags, as ``multirun``, and the ``overrides``, among them the folder of ``--config-dir``.
+
+    Raises:
+        InputError: A flag has no effect here.
+    """
+    given = get_args_parser().parse_args([item for item in argv if item != DRY])
+    idle = {"--config-path": given.config_path, "--experimental-rerun": given.experimental_rerun}
+    if not given.cfg:
+        idle |= {"--package": given.package, "--resolve": given.resolve}
+    for flag, value in idle.items():
+        if value:
+            needs = "--cfg" if flag in ("--package", "--resolve") else "--help or --cfg"
+            raise InputError(
+                f"{flag}: has no effect on a run; it counts with {needs}. --config-dir adds a folder of options"
+            )
+    if given.config_dir:
+        place = str(Path(given.config_dir).expanduser().resolve()).replace("\\", "\\\\").replace('"', '\\"')
+        given.overrides.append(f'hydra.searchpath=["file://{place}"]')
+    return given

@@ -11,13 +11,38 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from specbench.input import InputError, must, one_of, within
 from specbench.names import near
 from specbench.records.record import LARGEST, EngineKind
+from specbench.runs.conditions import (
+    BY_CONFIDENCE,
+    BY_PRICE,
+    DRAWS,
+    FAST,
+    FOLLOWS,
+    HAS_PATH,
+    HUB,
+    IN_TURN,
+    LOADS,
+    NO_REPLAY,
+    NO_SERVER,
+    NOT_RANDOM,
+    ON_CPU,
+    ON_GPU,
+    PLOTTED,
+    RANKS,
+    SAMPLES,
+    SEVERAL,
+    SINGLE,
+    SWEEP,
+    TEXTS,
+    USED,
+    WORKERS,
+)
 from specbench.serving.settings import LoadConfig
 from specbench.suite.settings import SuiteConfig
 
@@ -31,6 +56,18 @@ GREEDY_OR_WARM = must(
     lambda value: value == 0 or value >= LOWEST_TEMPERATURE, f"0 (greedy) or at least {LOWEST_TEMPERATURE}"
 )
 SEED = within(-LARGEST, LARGEST)
+
+
+def _check_switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("expected true or false")
+    return value
+
+
+if TYPE_CHECKING:
+    Switch = bool
+else:  # OmegaConf would take any number, and some words, as a bool
+    Switch = Annotated[Any, AfterValidator(_check_switch)]
 
 
 @dataclass
@@ -53,15 +90,15 @@ class HeadsConfig:
     mtp: null = in the target's checkpoint. safetensors: false = torch files, read with weights_only.
     """
 
-    medusa: str | None = None
-    hydra: str | None = None
-    eagle: str | None = None
-    eagle3: str | None = None
-    pard: str | None = None
-    p_eagle: str | None = None
-    mtp: str | None = None
-    dflash: str | None = None
-    safetensors: bool = True
+    medusa: Annotated[str | None, USED] = None
+    hydra: Annotated[str | None, USED] = None
+    eagle: Annotated[str | None, USED] = None
+    eagle3: Annotated[str | None, USED] = None
+    pard: Annotated[str | None, USED] = None
+    p_eagle: Annotated[str | None, USED] = None
+    mtp: Annotated[str | None, USED] = None
+    dflash: Annotated[str | None, USED] = None
+    safetensors: Annotated[Switch, USED] = True
 
 
 @dataclass
@@ -77,31 +114,32 @@ class ModelConfig:
     a corpus (REST).
     """
 
-    path: str | None = None
+    path: Annotated[str | None, HAS_PATH, NOT_RANDOM] = None
     name: str | None = None
-    revision: str | None = None
+    revision: Annotated[str | None, HUB] = None
     tokenizer: str | None = None
-    template: str | None = None
-    system: str | None = None
-    thinking: bool | None = None
-    context: int | None = None
-    overrides: Any = None
-    dtype: str = "auto"
-    device: str = "auto"
-    gpus: int | None = None
-    parallel: str = "auto"
-    check_ranks: bool = False
-    attention: str = "sdpa"
-    cudnn_attention: bool = False
-    threads: Annotated[int | None, within(1, 1024)] = None
-    draft: str | None = None
+    template: Annotated[str | None, TEXTS] = None
+    system: Annotated[str | None, TEXTS] = None
+    thinking: Annotated[Any, must(lambda value: isinstance(value, bool), "true, false or null"), TEXTS] = None
+    context: Annotated[int | None, NO_REPLAY] = None
+    overrides: Annotated[Any, LOADS] = None
+    dtype: Annotated[str, NO_REPLAY] = "auto"
+    device: Annotated[str, LOADS] = "auto"
+    gpus: Annotated[int | None, LOADS] = None
+    parallel: Annotated[str, LOADS] = "auto"
+    check_ranks: Annotated[Switch, LOADS, SEVERAL, RANKS] = False
+    attention: Annotated[str, LOADS] = "sdpa"
+    cudnn_attention: Annotated[Switch, LOADS, ON_GPU] = False
+    threads: Annotated[int | None, within(1, 1024), NO_SERVER] = None
+    draft: Annotated[str | None, USED] = None
     heads: HeadsConfig = field(default_factory=HeadsConfig)
-    frozen_table: str | None = None
-    datastore: str | None = None
-    trace: str | None = None
-    safetensors: bool = True
-    trust_remote_code: bool = False
-    random: RandomModel | None = field(default_factory=RandomModel)  # OmegaConf puts no mapping in the place of a null
+    frozen_table: Annotated[str | None, USED] = None
+    datastore: Annotated[str | None, USED] = None
+    trace: Annotated[str | None, FOLLOWS] = None
+    safetensors: Annotated[Switch, LOADS, NOT_RANDOM] = True
+    trust_remote_code: Switch = False
+    # OmegaConf puts no mapping in the place of a null
+    random: Annotated[RandomModel | None, LOADS] = field(default_factory=RandomModel)
 
 
 @dataclass
@@ -114,10 +152,10 @@ class EngineConfig:
     """
 
     kind: Annotated[str, one_of(*EngineKind)] = "auto"
-    max_nodes: Annotated[int, within(1, 4096)] = 256
-    pack: bool = True
-    attention: str = "sdpa"
-    compiled: bool = True
+    max_nodes: Annotated[int, within(1, 4096), NO_SERVER] = 256
+    pack: Annotated[Switch, FAST, ON_CPU] = True
+    attention: Annotated[str, FAST] = "sdpa"
+    compiled: Annotated[Switch, FAST, ON_CPU] = True
 
 
 @dataclass
@@ -132,14 +170,14 @@ class DecodeConfig:
 
     max_new_tokens: Annotated[int, within(1, LARGEST)] = 256
     temperature: Annotated[float, within(0), GREEDY_OR_WARM] = 0.0
-    top_p: Annotated[float, within(1e-6, 1)] = 1.0
-    top_k: Annotated[int, within(0, LARGEST)] = 0
+    top_p: Annotated[float, within(1e-6, 1), SAMPLES] = 1.0
+    top_k: Annotated[int, within(0, LARGEST), SAMPLES] = 0
     seed: Annotated[int, SEED] = 0
     first_draft: Annotated[str, one_of("after", "prefill")] = "after"
-    verify: str = "token"
-    length: str = "fixed"
-    length_threshold: float = 0.3
-    length_profile: str | None = None
+    verify: Annotated[str, SAMPLES, DRAWS] = "token"
+    length: Annotated[str, NO_SERVER] = "fixed"
+    length_threshold: Annotated[float, BY_CONFIDENCE] = 0.3
+    length_profile: Annotated[str | None, BY_PRICE] = None
 
 
 @dataclass
@@ -151,13 +189,13 @@ class MeasureConfig:
     """
 
     rounds: Annotated[int, within(1, MOST_ROUNDS)] = 1
-    control: bool = False
+    control: Switch = False
     warmup: Annotated[int, within(0, MOST_ROUNDS)] = 2
-    lossless: bool = True
-    keep_trees: Annotated[int, within(0)] = 0
-    seed: int = 0
-    fresh: bool = False
-    price_per_hour: Annotated[float | None, within(0)] = None
+    lossless: Switch = True
+    keep_trees: Annotated[int, within(0), NO_SERVER] = 0
+    seed: Annotated[int, IN_TURN] = 0
+    fresh: Switch = False
+    price_per_hour: Annotated[float | None, within(0), NO_REPLAY] = None
 
 
 @dataclass
@@ -168,10 +206,10 @@ class ReportConfig:
     directory, user and host.
     """
 
-    plots: bool = True
-    progress: bool = True
-    style: str = "screen"
-    identify: bool = False
+    plots: Switch = True
+    progress: Switch = True
+    style: Annotated[str, PLOTTED] = "screen"
+    identify: Switch = False
 
 
 @dataclass
@@ -179,7 +217,7 @@ class RunConfig:
     """shards: workers that share the cases, jobs of ``hydra/launcher``. retry: continue at the first failed block."""
 
     shards: Annotated[int, within(1, MOST_SHARDS)] = 1
-    retry: bool = False
+    retry: Switch = False
 
 
 @dataclass
@@ -197,6 +235,22 @@ class Config:
     load: LoadConfig = field(default_factory=LoadConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
     run: RunConfig = field(default_factory=RunConfig)
+
+
+@dataclass
+class HydraSettings:
+    """Hydra's own settings, of which a single run takes ``run``, and the workers of a run ``launcher``."""
+
+    run: Annotated[Any, SINGLE] = None
+    launcher: Annotated[Any, WORKERS] = None
+    sweep: Annotated[Any, SWEEP] = None
+    sweeper: Annotated[Any, SWEEP] = None
+    callbacks: Annotated[Any, SWEEP] = None
+    job: Annotated[Any, SWEEP] = None
+    job_logging: Annotated[Any, SWEEP] = None
+    hydra_logging: Annotated[Any, SWEEP] = None
+    output_subdir: Annotated[Any, SWEEP] = None
+    verbose: Annotated[Any, SWEEP] = None
 
 
 _SETTINGS = TypeAdapter(Config)

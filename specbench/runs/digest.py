@@ -38,6 +38,8 @@ OUTSIDE = ("report", "run")  # groups that change no record; below, such setting
 OUTSIDE_OF = {"measure": ("fresh", "price_per_hour"), "suite": ("home",), "load": ("slo",)}
 # The entries of ``model.heads`` that count. Later methods have the head that they use among their own settings.
 HEADS = ("medusa", "hydra", "eagle", "eagle3", "safetensors")
+# Of ``model``: a parameter of each method that uses it, with which it is compared.
+MATERIAL = ("draft", "heads", "frozen_table", "datastore")
 # Settings by which a run may grow without a change of its earlier figures.
 GROWS = {"measure": ("rounds",), "suite": ("categories", "first", "ids", "limit", "sample")}
 
@@ -75,7 +77,10 @@ def _as_before(node: Any, group: str = "") -> Any:
 def fixed(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that stay the same while a run grows: without its methods, cases and rounds."""
     kept = {group: values for group, values in _settled(resolved).items() if group != "method"}
-    return kept | {group: {k: v for k, v in kept[group].items() if k not in keys} for group, keys in GROWS.items()}
+    apart = {**GROWS, "model": MATERIAL}
+    return kept | {
+        group: {k: v for k, v in kept.get(group, {}).items() if k not in keys} for group, keys in apart.items()
+    }
 
 
 def of_methods(resolved: Mapping[str, Any]) -> dict[str, Any]:

@@ -148,10 +148,25 @@ def preview(job: Job, directory: Path) -> list[tuple[str, str]]:
         ("cases", f"{len(suite.cases)} of {suite.name}, {rounds}"),
         ("requests", f"{turns} left, of at most {job.config.decode.max_new_tokens} tokens each"),
     ]
-    stretches = sum(len(block.order) for block in ledger.rest)
-    if arriving_s := stretches * find_last_arrival(job.config.load)[1]:
-        lines.append(("load", f"about {max(1, round(arriving_s / MINUTE))} min of arrivals in {stretches} stretches"))
+    lines += [("load", waits) for waits in [_spell_arrivals(job, ledger)] if waits]
     return [*lines, *_estimate(card, directory, records, turns)] if turns else lines
+
+
+def find_arrivals(job: Job, directory: Path) -> str:
+    """How long the run will wait for its requests to arrive, in words; '' if it does not wait, or nothing is left."""
+    if find_last_arrival(job.config.load)[1] == 0:
+        return ""
+    return _spell_arrivals(job, Ledger(job.plan, _records_of(directory), job.resets))
+
+
+def _spell_arrivals(job: Job, ledger: Ledger) -> str:
+    count, each_s = find_last_arrival(job.config.load)
+    stretches = sum(len(block.order) for block in ledger.rest)
+    if not stretches * each_s:
+        return ""
+    whole_s = stretches * each_s
+    length = f"{max(1, round(whole_s))} s" if whole_s < 2 * MINUTE else f"{round(whole_s / MINUTE)} min"
+    return f"about {length} of arrivals in {stretches} stretches, each of {count} requests within {each_s:.3g} s"
 
 
 def _spell_size(size: float) -> str:

@@ -48,6 +48,10 @@ from specbench.types import InputError
 AT, DEATHS = ".at", ".deaths.json"
 MOST_DEATHS = 3  # of processes in one block, before its case becomes an error
 OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", PAGE, "run.log", SHARDS, AT, DEATHS)
+_PROBE = ".writable"
+SWEEP = "multirun.yaml"  # in the folder of a sweep
+_HARMLESS = {*OURS, LOCK, _PROBE, SWEEP, ".hydra", ".submitit"}  # the last three are Hydra's
+_NAMED = 3  # of the other things in a folder
 log = logging.getLogger(__name__)
 _WIDTH = 12  # [bytes] of a block's number
 
@@ -106,12 +110,46 @@ def share(values: Mapping[str, Any]) -> dict[str, Any]:
     return dict(values) if values["config"]["report"]["identify"] else cast(dict[str, Any], hide_identity(values))
 
 
+def refuse_foreign(directory: Path) -> None:
+    """Raise InputError for a folder that holds other things than a run. A new or an empty one is allowed."""
+    others = {path.name for path in _list(directory, "hydra.run.dir") if path.suffix != ".partial"} - _HARMLESS
+    if not (directory / RECORDS).exists():
+        _refuse("hydra.run.dir", directory, sorted(others))
+
+
+def refuse_foreign_sweep(directory: Path) -> None:
+    """Raise InputError for a folder that holds other things than the runs of a sweep."""
+    places = _list(directory, "hydra.sweep.dir")
+    runs = {path for path in places if any((path / name).exists() for name in (LOCK, MANIFEST, RECORDS, SHARDS))}
+    others = {path.name for path in {*places} - runs} - _HARMLESS - {"latest"}
+    if not (directory / SWEEP).exists():
+        _refuse("hydra.sweep.dir", directory, sorted(others))
+
+
+def _list(directory: Path, key: str) -> list[Path]:
+    try:
+        return list(directory.iterdir()) if directory.is_dir() else []
+    except OSError as error:
+        raise InputError(f"{key}={directory}: cannot be read ({error.strerror}); expected another folder") from error
+
+
+def _refuse(key: str, directory: Path, others: Sequence[str]) -> None:
+    """Raise InputError if a folder holds others than what belongs there. key: the setting that names the folder."""
+    more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+    if others:
+        raise InputError(
+            f"{key}={directory}: holds other things ({', '.join(others[:_NAMED])}{more}); expected a new folder, an"
+            " empty one, or one of an earlier run"
+        )
+
+
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Make the directory, which only this process uses. Raises InputError if it cannot be used."""
+    refuse_foreign(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / ".writable"
+        probe = directory / _PROBE
         probe.touch()
         probe.unlink()
     except OSError as error:

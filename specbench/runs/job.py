@@ -16,6 +16,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from specbench.decode.lengths import Limit, make_limit
 from specbench.decode.sampling import Sampling, make_sampling
@@ -28,6 +29,7 @@ from specbench.runs import composition
 from specbench.runs.config import Config, DecodeConfig, check_settings, refuse_unusable
 from specbench.runs.digest import digest
 from specbench.runs.entry import Entry, make_entry
+from specbench.runs.given import Idle, find_idle, refuse_idle
 from specbench.runs.sources import Source, gather
 from specbench.serving.settings import ONE, check_load
 from specbench.suite import Suite
@@ -78,11 +80,13 @@ def job_at(overrides: Sequence[str]) -> tuple[Job, Path]:
     """The checked job of ``specbench run OVERRIDES``, and its directory. Raises InputError."""
     quiet_libraries()
     with composition.composing(composition.with_own_groups(overrides)) as cfg:
-        return begin_job(cfg, uuid.uuid4().hex), Path(cfg.hydra.run.dir).resolve()
+        return begin_job(cfg, uuid.uuid4().hex), Path(cfg.hydra.run.dir).expanduser().resolve()
 
 
 def begin_job(cfg: DictConfig, launch: str) -> Job:
     """The job that a command begins: it prints which methods are left out. launch: names the command."""
+    if "hydra" in cfg:  # the cells of a sweep are looked at together, before the first
+        refuse_idle([idle_of(cfg, sweeps=False)])
     job = replace(make_job(cfg), launch=launch)
     for reason in job.left_out.values():
         print(printable(f"specbench: left out: {reason}"))
@@ -157,6 +161,21 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
         whole=digest(resolved | {"suite": resolved["suite"] | {"part": None}}),
         left_out=left_out,
     )
+
+
+def refuse_idle_in(overrides: Sequence[str]) -> None:
+    """Raise InputError for a setting of a single run that has no effect, for commands that are not ``run``."""
+    with composition.composing(overrides) as cfg:
+        refuse_idle([idle_of(cfg, sweeps=False)])
+
+
+def idle_of(cfg: DictConfig, sweeps: bool) -> Idle:
+    """As of ``find_idle``, for a composed job; nothing for one whose settings will be refused."""
+    try:
+        resolved = composition.plain_values(cfg)
+        return find_idle(cfg, check_settings(resolved), _read_methods(resolved["method"]), sweeps)
+    except (InputError, OmegaConfBaseException):
+        return Idle()
 
 
 def limit_of(decode: DecodeConfig) -> Limit:

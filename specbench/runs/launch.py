@@ -28,6 +28,7 @@ from specbench.names import Plain, printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
 from specbench.records.store import DISK_FAULTS, MANIFEST, PAGE
 from specbench.runs.config import ReportConfig
+from specbench.runs.earlier import find_arrivals
 from specbench.runs.execution import execute
 from specbench.runs.job import Job
 from specbench.runs.sources import LOADING
@@ -50,6 +51,8 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) 
     """
     console = open_console()
     directory = directory.resolve()
+    if waits := find_arrivals(job, directory):
+        console.print(f"load: {waits}", highlight=False)
     shown = Progress(console, job.config.report.progress, job.source.timed)
     try:
         with ending_as_interrupts():

@@ -373,10 +373,16 @@ SOURCES = {EngineKind.REPLAY: Recorded, EngineKind.TIMED: Timed, EngineKind.SERV
 
 def gather(config: Config) -> Source:
     """Read everything but weights from the source that the settings name. Raises InputError."""
-    if (config.engine.kind in (EngineKind.REPLAY, EngineKind.TIMED)) != bool(config.model.trace):
+    follows, trace = config.engine.kind in (EngineKind.REPLAY, EngineKind.TIMED), config.model.trace
+    if follows and not trace:
         raise InputError(
-            f"engine.kind={config.engine.kind} with model.trace={config.model.trace}: expected both or neither;"
-            " model=replay model.trace=FILE sets both; model=MODEL engine=timed model.trace=FILE times MODEL along it"
+            f"model.trace: not set; engine={config.engine.kind} needs recorded answers: model.trace=FILE, such as the"
+            " folder of a run"
+        )
+    if trace and not follows:
+        raise InputError(
+            f"model.trace={trace}: is not for engine={config.engine.kind}; expected model=replay, or engine=timed,"
+            " which times the model along it"
         )
     return SOURCES.get(EngineKind(config.engine.kind), Source).gather(config)
 

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib.util
 import logging
+import math
 import re
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -34,8 +36,11 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.measure.identity import hide_in_file
 from specbench.names import printable
 from specbench.records.store import RECORDS
+from specbench.runs.composition import check_overrides, explain
 from specbench.runs.config import conf_dir
-from specbench.runs.job import begin_job, limit_of, quiet_libraries
+from specbench.runs.execution import refuse_foreign_sweep
+from specbench.runs.given import refuse_idle
+from specbench.runs.job import begin_job, idle_of, limit_of, quiet_libraries
 from specbench.runs.launch import open_console, plain, run_job
 from specbench.screen import DONE, FAILED, INTERRUPTED, ending_as_interrupts, fail, showing
 from specbench.types import InputError
@@ -51,6 +56,7 @@ INSTALLED_BY = {
     "hydra_plugins.hydra_joblib_launcher": "pip install hydra-joblib-launcher",
 }
 KILLED = 1  # exit code of a job that gave none
+MOST_JOBS = 10_000
 log = logging.getLogger(__name__)
 ASKED_EVERY_S = 30  # Slurm forgets a job that ended after five minutes (its MinJobAge)
 
@@ -71,7 +77,7 @@ class Ended:
 def run_sweep(name: str, overrides: list[str]) -> int:
     """Run the jobs of a sweep on Hydra's launcher, and report over all of them; returns the highest exit code."""
     task = functools.partial(run_one, launch=uuid.uuid4().hex)
-    ended, cfg = run_jobs(task, name, overrides, lambda cfg: limit_of(cfg.decode))
+    ended, cfg = run_jobs(task, name, overrides, _check_jobs)
     print_failed(ended)
     runs = [job.directory for job in ended if job.directory and (job.directory / RECORDS).is_file()]
     if len(runs) > 1:
@@ -80,10 +86,23 @@ def run_sweep(name: str, overrides: list[str]) -> int:
 
         console = open_console()
         with showing(console, f"writing the report of {len(runs)} runs", "specbench.report.build"):
-            report = build_report(runs, plots=cfg.report.plots)
+            report = build_report(runs, plots=cfg.report.plots, style=cfg.report.style)
         print_findings(report.findings, console)
         print_page(report.output, console)
     return max((job.code for job in ended), default=DONE)
+
+
+def _check_jobs(jobs: Sequence[Sequence[str]], compose: Callable[[Sequence[str]], DictConfig]) -> None:
+    """Raise InputError for a policy of lengths that cannot be made, or a setting without effect in any job."""
+    compose = functools.cache(compose)
+
+    def differ_in(keys: str) -> Iterator[DictConfig]:
+        """One job of each combination of the settings whose names match."""
+        return map(compose, {tuple(item for item in job if re.match(keys, item)): tuple(job) for job in jobs}.values())
+
+    for cfg in differ_in(r"decode(=|\.length)"):
+        limit_of(cfg.decode)
+    refuse_idle(idle_of(cfg, sweeps=True) for cfg in differ_in(r"(?!method\.)"))
 
 
 def print_failed(jobs: Sequence[Ended]) -> None:
@@ -122,8 +141,9 @@ def run_one(
         if job.config.run.shards != 1:
             raise InputError(f"run.shards={job.config.run.shards}: a job of a sweep is one worker; expected 1")
         code, reason = run_job(job, directory, report, again=False), ""
-    except InputError as error:
-        code, reason = fail(str(error)), str(error)
+    except (InputError, OmegaConfBaseException) as error:
+        reason = str(error) if isinstance(error, InputError) else explain(error, list(overrides))
+        code = fail(reason)
     except Exception as error:  # the boundary of a job: the others continue
         logging.exception("%s", directory)
         code, reason = FAILED, f"{type(error).__name__}: {error}"
@@ -136,28 +156,31 @@ def run_jobs(
     task: Callable[..., Ended],
     name: str,
     overrides: Sequence[str],
-    check: Callable[[DictConfig], Any] = lambda _: None,
+    check: Callable[[Sequence[Sequence[str]], Callable[[Sequence[str]], DictConfig]], Any] = lambda *_: None,
 ) -> tuple[list[Ended], DictConfig]:
     """Run a sweep to its end, even if jobs fail; returns them and the sweep's own configuration.
 
     task: also takes ``total`` and ``swept``: how many jobs there are, and the settings in which they differ. name:
-    of the configuration. check: is given each way of drafting before the first job.
+    of the configuration. check: is given the overrides of all jobs, and what composes them, before the first.
     Raises InputError, and Hydra's errors, for a sweep that cannot be begun.
     """
     with initialize_config_dir(str(conf_dir()), job_name="specbench", version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
+        check_overrides(overrides)
         cfg = hydra.config_loader.load_configuration(name, list(overrides), RunMode.MULTIRUN)
         for call in _calls(OmegaConf.to_container(cfg.hydra), "hydra"):
             if not MAY_CALL.fullmatch(call):  # a sweep would call it
                 raise InputError(
                     f"{call}: names code to be called; expected a plugin of Hydra as launcher or sweeper only"
                 )
+        if cfg.hydra.sweep.dir.startswith("~"):
+            raise InputError(f"hydra.sweep.dir={cfg.hydra.sweep.dir}: expected a full path, or one from here")
+        refuse_foreign_sweep(Path(cfg.hydra.sweep.dir))
         package = _require_launcher(cfg.hydra.launcher._target_)
         jobs, swept = _list_jobs(hydra.config_loader, cfg, overrides)
-        drafting = {tuple(item for item in job if re.match(r"decode(=|\.length)", item)): job for job in jobs or ()}
-        for job in drafting.values():
-            check(hydra.config_loader.load_configuration(name, job, RunMode.RUN))
+        load = hydra.config_loader.load_configuration
+        check(jobs or (), lambda job: load(name, list(job), RunMode.RUN))
         counted = functools.partial(task, total=None if jobs is None else len(jobs), swept=swept)
         try:
             with ending_as_interrupts(), _killed_as_results() if package == SUBMITIT else contextlib.nullcontext():
@@ -191,8 +214,24 @@ def _list_jobs(
         return None, []
     fixed = [f"{key}={value}" for key, value in (cfg.hydra.sweeper.params or {}).items()]
     parsed = OverridesParser.create(config_loader=loader).parse_overrides([*fixed, *overrides])
-    swept = [each.get_key_element() for each in parsed if each.is_sweep_override()]
-    return BasicSweeper.split_arguments(parsed, None)[0], swept
+    last = {each.get_key_element(): each for each in parsed}
+    counts = {key: _count_values(each) for key, each in last.items() if each.is_sweep_override()}
+    if not 1 <= math.prod(counts.values()) <= MOST_JOBS:
+        named = " times ".join(f"{key} of {count}" for key, count in counts.items())
+        raise InputError(
+            f"a sweep over {named} values: expected from 1 to {MOST_JOBS} jobs in all; choose other values"
+        )
+    return BasicSweeper.split_arguments(parsed, None)[0], list(counts)
+
+
+def _count_values(swept: Override) -> float:
+    """The number of values of a setting that is swept, which are not listed; 1 if the sweeper finds them (a glob)."""
+    values = swept.value()
+    if isinstance(values, RangeSweep):
+        start, stop, step = (value or 0 for value in (values.start, values.stop, values.step))
+        count = (stop - start) / step if step else math.inf
+        return max(0, math.ceil(count)) if math.isfinite(count) else math.inf
+    return len(values.list) if isinstance(values, ChoiceSweep) else 1
 
 
 def _calls(node: Any, path: str) -> Iterator[str]:

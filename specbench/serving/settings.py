@@ -12,11 +12,16 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from specbench.input import InputError, must, one_of, parse_json, read_file
+from specbench.input import InputError, must, one_of, parse_json, read_file, when
 
 ONE, CLOSED, POISSON, TRACE = "one", "closed", "poisson", "trace"
 DAY_S = 86_400
 ABOVE_0 = must(lambda value: math.isfinite(value) and value > 0, "a finite number above 0")
+SHARED = when("load.kind", lambda run: run.load.kind != ONE, "load=closed, load=poisson or load=trace")
+HERE = when("engine.kind", lambda run: run.engine.kind != "server", "an engine that runs here; a server has its own")
+DIVIDED = when("load.budget", lambda run: run.load.budget in ("equal", "score"), "load.budget=equal or score")
+DRAWN = when("load.kind", lambda run: run.load.kind == POISSON, "load=poisson")
+RECORDED = when("load.kind", lambda run: run.load.kind == TRACE, "load=trace")
 
 
 def _whole(low: int, most: int = 1 << 31) -> AfterValidator:
@@ -43,16 +48,16 @@ class LoadConfig:
     """
 
     kind: Annotated[str, one_of(ONE, CLOSED, POISSON, TRACE)] = ONE
-    requests: Annotated[int, _whole(1, 4096)] = 1
-    rate: Annotated[float | None, ABOVE_0] = None
-    times: str | None = None
-    block: Annotated[int, _whole(1)] = 16
-    ramp: Annotated[int | None, _whole(0)] = None
-    chunk: Annotated[int, _whole(0)] = 256
-    tokens: Annotated[int | None, _whole(2)] = None
-    budget: Annotated[str, one_of("full", "equal", "score", "controlled")] = "full"
-    nodes: Annotated[int | None, _whole(1)] = None
-    slo: SloConfig = field(default_factory=SloConfig)
+    requests: Annotated[int, _whole(1, 4096), SHARED] = 1
+    rate: Annotated[float | None, ABOVE_0, DRAWN] = None
+    times: Annotated[str | None, RECORDED] = None
+    block: Annotated[int, _whole(1), SHARED] = 16
+    ramp: Annotated[int | None, _whole(0), SHARED] = None
+    chunk: Annotated[int, _whole(0), SHARED, HERE] = 256
+    tokens: Annotated[int | None, _whole(2), SHARED] = None
+    budget: Annotated[str, one_of("full", "equal", "score", "controlled"), SHARED, HERE] = "full"
+    nodes: Annotated[int | None, _whole(1), SHARED, HERE, DIVIDED] = None
+    slo: Annotated[SloConfig, SHARED] = field(default_factory=SloConfig)
 
 
 # The settings of a run without load, which a configuration's hash leaves out; slo changes no record.
@@ -61,10 +66,9 @@ ALONE = {key: value for key, value in asdict(LoadConfig()).items() if key != "sl
 
 def check_load(load: LoadConfig) -> None:
     """Raise InputError for settings that do not go together, and for a stretch whose requests take days to arrive."""
-    if (load.kind == POISSON) != (load.rate is not None):
-        raise InputError(f"load.rate={load.rate}: expected a rate with load=poisson, and with no other")
-    if (load.kind == TRACE) != (load.times is not None):
-        raise InputError(f"load.times={load.times}: expected a file with load=trace, and with no other")
+    for kind, key, what in ((POISSON, "rate", "requests a second"), (TRACE, "times", "a file of arrival times")):
+        if load.kind == kind and getattr(load, key) is None:
+            raise InputError(f"load.{key}: not set; load={kind} needs it: load.{key}=..., {what}")
     count, last_s = find_last_arrival(load)
     if last_s > DAY_S:
         key = "rate" if load.kind == POISSON else "times"
@@ -84,7 +88,7 @@ def make_arrivals(load: LoadConfig, seed: int) -> Iterator[float] | None:
     """[s] The intended arrivals of a stretch; None for a closed loop. Raises InputError if a file has no times."""
     if load.kind == POISSON and load.rate is not None:
         return draw_poisson(load.rate, seed)
-    return repeat_recorded(read_times(load.times)) if load.times is not None else None
+    return repeat_recorded(read_times(load.times)) if load.kind == TRACE and load.times is not None else None
 
 
 def read_times(path: str) -> list[float]:

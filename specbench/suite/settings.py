@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from specbench.input import must, one_of
+from specbench.input import must, one_of, when
 
 SHUFFLED = "shuffled"
 _ABOVE_0 = must(lambda value: value >= 1, "a whole number of at least 1, or null for all cases")
@@ -18,6 +18,14 @@ def _is_part(text: str) -> bool:
     return found is not None and 1 <= int(found[1]) <= int(found[2])
 
 
+_READ = when("suite.format", lambda run: run.suite.format != "trace", "a suite of questions, as suite=NAME")
+_FOUND = when("suite.path", lambda run: run.suite.path is None or run.suite.shots > 0, "suite.path=null")
+_SHOTS = when("suite.shots", lambda run: run.suite.shots > 0, "suite.shots=N")
+_SEEDED = when(
+    "suite.order",
+    lambda run: run.suite.order == SHUFFLED or run.suite.sample is not None,
+    f"suite.order={SHUFFLED} or suite.sample=N",
+)
 _PART = must(_is_part, "k/n with k from 1 to n, for example 1/2 for the first half")
 
 
@@ -66,24 +74,25 @@ class SuiteConfig:
     order: ``file``, or ``shuffled`` with ``seed``.
     """
 
-    name: str | None = None
-    path: str | None = None
-    relative: str | None = None
-    hub: HubConfig | None = field(default_factory=HubConfig)  # OmegaConf puts no mapping in the place of a null
-    home: str | None = None
+    name: Annotated[str | None, _READ] = None
+    path: Annotated[str | None, _READ] = None
+    relative: Annotated[str | None, _READ, _FOUND] = None
+    # OmegaConf puts no mapping in the place of a null.
+    hub: Annotated[HubConfig | None, _READ, _FOUND] = field(default_factory=HubConfig)
+    home: Annotated[str | None, _READ, _FOUND] = None
     format: str | None = None
-    fields: FieldsConfig = field(default_factory=FieldsConfig)
-    frame: str | None = None
-    form: str | None = None
-    shots: Annotated[int, must(lambda value: value >= 0, "a whole number of at least 0")] = 0
-    shots_seed: int = 0
-    shots_from: str | None = None
-    expected: int | None = None
-    sha256: str | None = None
+    fields: Annotated[FieldsConfig, _READ] = field(default_factory=FieldsConfig)
+    frame: Annotated[str | None, _READ] = None
+    form: Annotated[str | None, _READ] = None
+    shots: Annotated[int, must(lambda value: value >= 0, "a whole number of at least 0"), _READ] = 0
+    shots_seed: Annotated[int, _SHOTS] = 0
+    shots_from: Annotated[str | None, _SHOTS] = None
+    expected: Annotated[int | None, _READ] = None
+    sha256: Annotated[str | None, _READ] = None
     categories: Annotated[list[str] | None, _NAMES] = None
     limit: Annotated[int | None, _ABOVE_0] = None
     sample: Annotated[int | None, _ABOVE_0] = None
-    seed: int = 0
+    seed: Annotated[int, _SEEDED] = 0
     first: Annotated[int | None, _ABOVE_0] = None
     part: Annotated[str | None, _PART] = None
     ids: Annotated[list[str] | None, _NAMES] = None

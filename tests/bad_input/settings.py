@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bad_input.case import Bad, bad
 from bad_input.models import HUGE, copy_tiny
@@ -95,6 +96,125 @@ TARGETS = (
         "hydra.mode=MULTIRUN hydra.hydra_logging.handlers.console.class=os.system",
         "hydra.hydra_logging.handlers.console.class",
     ),
+)
+
+# Settings that were given and do nothing. Each message names what would make it count.
+UNLOADED = ("requests=5", "block=4", "ramp=2", "chunk=8", "tokens=64", "budget=score", "slo.ttft_ms=5")
+TRACE = {
+    "t.jsonl": '{"case": "a", "turns": [{"prompt_ids": [1, 5, 6], "ids": [5, 6, 2], "finish": "eos"}]}\n',
+}
+REPLAY = "model=replay model.trace=t.jsonl model.tokenizer=bundled:tiny"
+SERVER = "model=server model.tokenizer=bundled:tiny method.vanilla.url=http://x method=[]"
+NO_EFFECT = "has no effect with"
+
+
+def idle(given: str, key: str, needs: str, **more: Any) -> Bad:
+    """Of one setting. key: the setting that decides. needs: what would make it count."""
+    return bad(given, f"{given.split()[-1]}: {NO_EFFECT} {key}", f"it counts with {needs}", **more)
+
+
+def flagged(flags: str, *words: str, files: dict[str, str] | None = None) -> Bad:
+    """Of flags of Hydra's, which stand before the settings."""
+    return Bad(flags, (*flags.split(), "method=[pld]", "hydra.run.dir=run"), words, files or {}, 2, False)
+
+
+IDLE = (
+    *(idle(f"load.{each}", "load.kind=one", "load=closed, load=poisson or load=trace") for each in UNLOADED),
+    idle("load=closed load.rate=2", "load.kind=closed", "load=poisson"),
+    idle("load.times=t.json", "load.kind=one", "load=trace"),
+    idle("load=closed load.nodes=8", "load.budget=full", "load.budget=equal or score"),
+    bad("'load.slo={tpot_ms: 5}'", f"load.slo.tpot_ms=5: {NO_EFFECT} load.kind=one"),
+    idle("decode.top_p=0.9", "decode.temperature=0.0", "decode.temperature above 0"),
+    idle("decode.top_k=5", "decode.temperature=0.0", "decode.temperature above 0"),
+    idle("decode=sample decode.verify=block", "method=[pld,vanilla]", "a method that draws its drafts"),
+    idle("decode.length_threshold=0.5", "decode.length=fixed", "decode.length=confidence"),
+    idle("decode.length_profile=p", "decode.length=fixed", "decode.length=price"),
+    idle("run.shards=1 hydra/launcher=joblib", "run.shards=1", "run.shards=N, or a sweep (-m)"),
+    idle("hydra.sweep.dir=s", "hydra.mode=RUN", "a sweep (-m)"),
+    idle("hydra.job.chdir=true", "hydra.mode=RUN", "a sweep (-m)"),
+    idle("model.revision=main", "model.path=bundled:tiny", "a model or tokenizer of the hub"),
+    idle("model=random model.path=bundled:tiny", "model.random={...}", "a model that is not random"),
+    idle("model=random model.safetensors=false", "model.random={...}", "a model that is not random"),
+    idle("model.draft=bundled:tiny", "method=[pld,vanilla]", "a method that uses it: card, foreign_draft,"),
+    idle("model.heads.eagle3=random", "method=[pld,vanilla]", "a method that uses it: eagle3"),
+    idle("model.datastore=d", "method=[pld,vanilla]", "a method that uses it: rest"),
+    idle("model=tiny model.trace=t.jsonl", "engine.kind=auto", "model=replay", files=TRACE),
+    idle("model.check_ranks=true", "model.gpus=None", "model.gpus=N"),
+    idle("model.cudnn_attention=true", "model.device=auto", "model.device=cuda"),
+    idle("engine=eager engine.attention=triton", "engine.kind=eager", "engine=fast, engine=auto or engine=timed"),
+    idle("engine=eager engine.compiled=false", "engine.kind=eager", "engine=fast, engine=auto or engine=timed"),
+    idle("report.plots=false report.style=paper", "report.plots=False", "report.plots=true"),
+    idle("suite.seed=3", "suite.order=file", "suite.order=shuffled or suite.sample=N"),
+    idle("suite.shots_seed=3", "suite.shots=0", "suite.shots=N"),
+    idle("suite.path=q.jsonl suite.home=here", "suite.path=q.jsonl", "suite.path=null"),
+    idle("load=closed measure.seed=3", "load.kind=closed", "load=one"),
+    *(
+        idle(f"{REPLAY} {each}", key, needs, files=TRACE)
+        for each, key, needs in (
+            ("model.dtype=float16", "engine.kind=replay", "another engine than replay"),
+            ("model.device=cpu", "engine.kind=replay", "a model that is loaded here"),
+            ("model.context=64", "engine.kind=replay", "another engine than replay"),
+            ("model.path=bundled:tiny", "engine.kind=replay", "a model that is loaded here"),
+            ("model.template=raw", "model.trace=t.jsonl", "a trace of texts"),
+            ("engine.compiled=false", "engine.kind=replay", "engine=fast"),
+            ("measure.price_per_hour=2", "engine.kind=replay", "another engine than replay"),
+            ("suite.frame=x", "suite.format=trace", "a suite of questions"),
+        )
+    ),
+    *(
+        idle(f"{SERVER} {each}", "engine.kind=server", needs)
+        for each, needs in (
+            ("model.path=bundled:tiny", "a model that is loaded here"),
+            ("engine.max_nodes=8", "an engine that runs here"),
+            ("decode.length=adaedl", "an engine that runs here"),
+            ("measure.keep_trees=2", "an engine that runs here"),
+            ("load=closed load.chunk=8", "an engine that runs here"),
+        )
+    ),
+    flagged("--config-path /nope", "--config-path: has no effect on a run", "--config-dir adds a folder of options"),
+    flagged("--resolve", "--resolve: has no effect on a run", "it counts with --cfg"),
+    flagged("--config-dir /nope", "--config-dir /nope", "no such folder"),
+    flagged("--config-dir own", "own (hydra.searchpath): has no options, as method/mine.yaml", files={"own/a.txt": ""}),
+    bad("hydra.searchpath=[file:///nope]", "--config-dir /nope", "no such folder"),
+)
+SWITCHES = ("measure.fresh", "measure.control", "report.plots", "run.retry", "model.safetensors", "engine.compiled")
+OPTIONS = (
+    *(bad(f"{key}={value}", f"{key}={value}: expected true or false") for key in SWITCHES for value in (2, "yes")),
+    bad("model.thinking=3", "model.thinking=3: expected true, false or null"),
+    bad("method=[card] method.card.correct=2", "method.card.correct=2", "boolean"),
+    *(
+        bad(f"{group}='{value}'", f"{group}={value}: expected the name of an option", known)
+        for group, value, known in (
+            *(("method", value, "sam") for value in ("3", "null", "[[pld]]", "[pld,null]", "[3]", "{a: 1}")),
+            ("model", "null", "tiny"),
+            ("load", "3", "closed"),
+            ("experiment", "null", "takeoff_ssd"),
+        )
+    ),
+    bad("model.name='${nope}'", "model.name: Interpolation key 'nope' not found"),
+    bad("sute.limit=3", "sute.limit: no such setting; did you mean suite?"),
+    bad("model.head.eagle=x", "model.head.eagle: no such setting; did you mean heads?"),
+    bad("method.sam.max_ngram=3", "method.sam.max_ngram: the method is not in the run", "method=[sam]"),
+    bad("model=replay", "model.trace: not set", "model.trace=FILE"),
+    bad("load=poisson", "load.rate: not set; load=poisson needs it"),
+    bad("load=trace", "load.times: not set; load=trace needs it"),
+)
+# Folders that hold other things.
+PLACES = tuple(
+    bad(f"hydra.run.dir={place}", "hydra.run.dir=", "holds other things (", expected, name=f"in {name}", files=files)
+    for name, place, expected, files in (
+        ("the root", "/", "bin", {}),
+        ("the working directory", ".", "notes.txt", {"notes.txt": "mine"}),
+        ("no name", "", "notes.txt", {"notes.txt": "mine"}),
+        ("the home", "'\"~\"'", "expected a new folder", {}),
+        ("the folder above", "..", "expected a new folder", {}),
+        (
+            "another program's folder",
+            "app",
+            "index.html",
+            {"app/manifest.json": "{}", "app/index.html": ""},
+        ),
+    )
 )
 
 SETTINGS = (

@@ -11,12 +11,12 @@ from bad_input.case import Bad
 from bad_input.files import FILES
 from bad_input.models import MODELS
 from bad_input.runs import RUNS
-from bad_input.settings import NUMBERS, SETTINGS, TARGETS
+from bad_input.settings import IDLE, NUMBERS, OPTIONS, PLACES, SETTINGS, TARGETS
 
 from specbench import commands
 from specbench.runs import sources
 
-CASES = (*FILES, *RUNS, *SETTINGS, *TARGETS, *MODELS, *NUMBERS)
+CASES = (*FILES, *RUNS, *SETTINGS, *IDLE, *OPTIONS, *PLACES, *TARGETS, *MODELS, *NUMBERS)
 
 
 def end(case: Bad, monkeypatch, capsys) -> tuple[int, str]:

@@ -18,7 +18,9 @@ from specbench.decode.lengths import Bandit
 from specbench.method import Method
 from specbench.records.record import CaseRecord
 from specbench.records.store import RECORDS
+from specbench.runs import launch
 from specbench.runs.load_session import SharedTurn, require_memory
+from specbench.screen import INTERRUPTED
 from specbench.serving.settings import LoadConfig
 from specbench.types import InputError
 
@@ -122,9 +124,24 @@ def test_a_run_that_was_cut_goes_on_at_its_block(tmp_path, trace, loaded):
     assert work_of(decode(tmp_path / "r", trace, *LOADED)) == work_of(loaded)
 
 
+def test_a_run_states_how_long_its_requests_take_to_arrive_before_it_starts(tmp_path, trace, monkeypatch, capsys):
+    def begin(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "execute", begin)
+    for load, said in (("load=poisson", "min of arrivals in"), ("load=closed", "")):
+        given = ["model=replay", f"model.trace={trace}", "model.tokenizer=bundled:tiny", "method=[pld]", load]
+        given += ["load.rate=0.5"] if said else []
+        assert launch.run_job(job_for(*given), tmp_path / "run") == INTERRUPTED
+        line = capsys.readouterr().out.splitlines()[0]
+        assert line.startswith("load: about ") is bool(said)
+        assert said in line
+
+
 @pytest.mark.parametrize("budget", ["equal", "score", "controlled"])
 def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, budget):
-    records = decode(tmp_path / "r", trace, *LOADED, f"load.budget={budget}", "load.nodes=7")
+    shared = () if budget == "controlled" else ("load.nodes=7",)
+    records = decode(tmp_path / "r", trace, *LOADED, f"load.budget={budget}", *shared)
     answers = {key: [turn.ids for turn in record.turns] for key, record in records.items()}
     assert answers == {key: [turn.ids for turn in record.turns] for key, record in alone.items()}
     assert work_of(records) != work_of(loaded)
@@ -140,7 +157,7 @@ def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, b
         (("load=closed", "load.requests=5000"), "load.requests=5000: expected a whole number from 1 to 4096"),
         (("load=poisson", "load.rate=0"), "load.rate=0.0: expected a finite number above 0"),
         (("load=poisson", "load.rate=1e-9"), r"load.rate=1e-09: the 48 requests of a stretch .* at most 86400 s"),
-        (("load=closed", "load.rate=2"), "load.rate=2.0: expected a rate with load=poisson"),
+        (("load=poisson",), r"load.rate: not set; load=poisson needs it: load.rate=\.\.\., requests a second"),
         (("load=trace", "load.times=nowhere.json"), "load.times nowhere.json: no such file"),
         (("load=closed", "load.kind=queue"), "load.kind=queue: expected one of one, closed, poisson, trace"),
         (("load=closed", "suite.part=1/2"), "suite.part: expected the whole suite with load=closed"),

@@ -225,6 +225,8 @@ def test_unsafe_times_and_the_weights_behind_a_replay_stand_beside_the_sentence(
     findings = gather([run])
     assert first(findings).remarks[0].startswith("The times are unsafe: other processes competed for the processor")
     assert first(findings).remarks[1].startswith("The weights are random")
+    replayed = replace(findings.reported[0], facts=replace(findings.facts[0], timed=False))
+    assert find_remarks([replayed])[0].startswith("The drafting times are unsafe: other processes competed")
     unsteady = Control(stats.Estimate(1.0, 0.97, 1.04, 50))
     entry = replace(findings.reported[0], control=unsteady)
     assert "vanilla against itself differs by up to 4.0 %." in find_remarks([entry])[0]

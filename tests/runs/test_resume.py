@@ -58,11 +58,11 @@ def test_the_same_command_goes_on_and_a_finished_run_is_not_run_again(run, tmp_p
     before = (tmp_path / "cut" / RECORDS).read_bytes()
     monkeypatch.setattr(specbench.runs.execution, "set_stage", lambda *_: pytest.fail("loaded the model again"))
     run(tmp_path / "cut")
-    run(tmp_path / "cut", "measure.price_per_hour=2.5")
+    run(tmp_path / "cut", "report.style=paper")
     assert (tmp_path / "cut" / RECORDS).read_bytes() == before
     after = read_run(tmp_path / "cut")
-    assert after.manifest["config"]["measure"].pop("price_per_hour") == 2.5
-    assert cut.manifest["config"]["measure"].pop("price_per_hour") is None
+    assert after.manifest["config"]["report"].pop("style") == "paper"
+    assert cut.manifest["config"]["report"].pop("style") == "screen"
     assert after.manifest == cut.manifest
 
 

@@ -44,7 +44,7 @@ def command(request, settings, tmp_path, monkeypatch):
         monkeypatch.setattr(launch, "_report", lambda *_: DONE)
 
     def run(*overrides: str) -> int:
-        place = [f"hydra.run.dir={tmp_path / 'run'}"]
+        place = [f"hydra.{'sweep' if '-m' in overrides else 'run'}.dir={tmp_path / 'run'}"]
         return run_command.main([*overrides, *settings, *place])
 
     return run
@@ -108,7 +108,7 @@ def test_a_part_of_the_suite_in_shards(command, settings, tmp_path):
     ],
 )
 def test_what_cannot_be_shared_is_refused(given, message, command, tmp_path, capsys):
-    assert command(*given, f"hydra.sweep.dir={tmp_path}") == USAGE
+    assert command(*given) == USAGE
     assert message in capsys.readouterr().err
 
 

@@ -48,7 +48,7 @@ def test_a_killed_job_and_a_refused_one_are_a_line_each(replay, tmp_path, monkey
     (tmp_path / "deadly.py").write_text(DEADLY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     jobs = ["+method.deadly._target_=deadly.Deadly", "+method.deadly.num_draft=3,-5"]
-    place = [f"hydra.sweep.dir={tmp_path}", "hydra/launcher=submitit_local"]
+    place = [f"hydra.sweep.dir={tmp_path / 'jobs'}", "hydra/launcher=submitit_local"]
     assert run_command.main(["-m", *replay, *jobs, *place]) == USAGE
     said = capsys.readouterr().out
     assert "failed: +method.deadly.num_draft=3: ended without a result" in said
@@ -98,7 +98,7 @@ def test_a_launcher_that_gives_up_and_a_command_that_is_ended(
 ):
     """joblib's gives up with its first killed worker."""
     monkeypatch.setattr(Hydra, "multirun", launch)
-    place = ["method.pld.num_draft=3,5", f"hydra.sweep.dir={tmp_path}"]
+    place = ["method.pld.num_draft=3,5", f"hydra.sweep.dir={tmp_path / 'jobs'}"]
     assert run_command.main(["-m", *replay, *place]) == code
     printed = capsys.readouterr()
     assert said in printed.out + printed.err

@@ -85,6 +85,13 @@ def test_a_search_that_cannot_be_is_refused_before_the_first_replay(overrides, c
         tuner([*overrides, *changes], 0.0, grid).check()
 
 
+def test_a_mistyped_key_is_refused_before_the_trace_is_read(overrides):
+    search = tuner(overrides, 0.0, {"method.pld.num_drafts": ["1"]})
+    search.job_of = lambda _: pytest.fail("the trace was read")
+    with pytest.raises(InputError, match=r"--grid pld\.num_drafts: no such setting; did you mean num_draft"):
+        search.check()
+
+
 def test_what_has_no_price_is_an_error_and_no_figure(tmp_path):
     empty = write_chat(tmp_path / "empty.jsonl", 2 * [("Hi", "Yes")])
     with pytest.raises(InputError, match="no answer has a decode step"):
@@ -123,6 +130,7 @@ def test_the_command_prints_the_configuration_to_use(overrides, command, capsys)
         (["--grid", "pld.num_draft=1,,4"], "--grid pld.num_draft=1,,4"),
         (["--grid", "pld.num_drafts=1"], "did you mean num_draft"),
         (["model.templat=raw"], "did you mean template"),
+        (["model.device=cpu"], "model.device=cpu: has no effect with engine.kind=replay"),
     ):
         assert command(*overrides, *wrong) == 2
         assert said in capsys.readouterr().err

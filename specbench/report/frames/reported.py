@@ -337,16 +337,21 @@ def find_remarks(entries: Sequence[ReportedRun]) -> tuple[str, ...]:
 
 
 def _of_times(entries: Sequence[ReportedRun]) -> Iterator[str]:
+    def competed(some: Sequence[ReportedRun]) -> list[str]:
+        warnings = [text for entry in some for text in entry.run.manifest.get("warnings", [])]
+        unsafe = any(text.endswith("times are unsafe") for text in warnings)
+        return ["other processes competed for the processor"] if unsafe else []
+
     timed = [entry for entry in entries if entry.facts.timed]
     noise = [entry.control.noise for entry in timed if entry.control and entry.control.steady is False]
-    warnings = [text for entry in timed for text in entry.run.manifest.get("warnings", [])]
-    unsafe = any(text.endswith("times are unsafe") for text in warnings)
-    reasons = ["other processes competed for the processor"] if unsafe else []
+    reasons = competed(timed)
     if noise:
         some = "" if len(timed) == 1 else f" (unsteady: {len(noise)} of {len(timed)} runs)"
         reasons.append(f"vanilla against itself differs by up to {100 * max(noise):.1f} %{some}")
     if reasons:
         yield f"The times are unsafe: {' and '.join(reasons)}."
+    for reason in competed([entry for entry in entries if not entry.facts.timed]):
+        yield f"The drafting times are unsafe: {reason}."
 
 
 def _of_each(entries: Sequence[ReportedRun]) -> Iterator[str]:
