@@ -110,12 +110,14 @@ STREAM: dict[str, Callable[[], Iterator[bytes]]] = {
     ),
 }
 COUNTERS = "".join(
+    f"vllm:spec_decode_{name}_total 1.0\n" for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+) + "".join(
     f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="{place}"}} 1.0\n'
     for place in range(300_000)
-).encode()
+)
 METRICS: dict[str, Callable[[], Iterator[bytes]]] = {
     "page": lambda: body(TEXT, b"vllm:requests_total 1.0\n"),
-    "positions": lambda: once(HEAD % (TEXT, b""), COUNTERS),
+    "positions": lambda: once(HEAD % (TEXT, b""), COUNTERS.encode()),
 }
 PACKED = gzip.compress(b'{"tokens": null}')
 GOOD: dict[str, Callable[[], Iterator[bytes]]] = {
