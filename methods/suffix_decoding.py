@@ -282,7 +282,7 @@ class SuffixDecoding(Parameters, Method):
     shape: Literal["path", "tree"] = "path"
     global_tree: bool = True
     cached_requests: int = count(100_000, high=KEPT)
-    ties: Ties = "recent"
+    ties: Ties = "reference"
 
     def __post_init__(self) -> None:
         super().__post_init__()

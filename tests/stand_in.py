@@ -157,7 +157,7 @@ class Handler(BaseHTTPRequestHandler):
             part, last = ids[place : place + size], number == len(joined) - 1
             place += size
             for event in self._chunk(part, place, sizes, last and server.fault != "no_finish", last):
-                yield json.dumps(event)
+                yield server.change(json.dumps(event))
         self._count(sizes)
         yield "[DONE]"
 
@@ -215,13 +215,16 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(dialect="vllm", fault="", speculates=True, counts=True, per_request=True) -> Iterator[ThreadingHTTPServer]:
+def serving(
+    dialect="vllm", fault="", speculates=True, counts=True, per_request=True, handler=Handler
+) -> Iterator[ThreadingHTTPServer]:
     """A server on a free port of loopback, with its address as ``url``."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     server.dialect, server.fault, server.speculates, server.per_request = dialect, fault, speculates, per_request
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
     server.counts = dict.fromkeys(names, 0) if counts else {}
+    server.change = lambda event: event  # its text, before it is sent
     server.gap = 0.01  # [nats] between an even token and an odd one
     server.start, server.reads, server.service_s, server.step_s = 0.0, [], 0.0, 0.0
     server.place, server.answered, server.stops_at = threading.Lock(), 0, -1

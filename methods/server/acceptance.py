@@ -10,17 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import islice
+
+from methods.server.replies import MOST_COUNTED, SHOWN
+from specbench.types import MOST, CaseError
 
 REQUEST, COUNTERS, CHUNKS = "request", "counters", "chunks"
 PER_POSITION = "num_accepted_tokens_per_pos"
 COUNTED = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
 SAMPLE = re.compile(
     r"^(\w+):spec_decode_(num_drafts|num_draft_tokens|num_accepted_tokens(?:_per_pos)?)(?:_total)?"
-    r"(?:\{([^}]*)\})?\s+([0-9.eE+-]+)",
+    r"(?:\{([^}]*)\})?\s+(\S+)",
     re.MULTILINE,
 )
 POSITION = re.compile(r'position="(\d+)"')
+DIGITS = len(str(MOST))
 # How a server that draws acceptance from a table reports it: vLLM, SGLang, llama.cpp.
 SYNTHETIC = re.compile(
     r"rejection_sample_method\W{1,8}synthetic|synthetic_acceptance_(?:length|rates?)\W{1,4}[\d.]"
@@ -63,14 +67,29 @@ class Account:
     complaints: tuple[str, ...] = ()
 
 
-def parse_counters(text: str) -> Counters:
-    """Sums over the labels of a Prometheus page, of vLLM, LMDeploy and llama.cpp alike; positions apart."""
+def parse_counters(text: str, where: str = "/metrics") -> Counters:
+    """Sums over the labels of a Prometheus page, of vLLM, LMDeploy and llama.cpp alike; positions apart.
+
+    where: the page's address, for the CaseError about the first sample that is not a count.
+    """
     found: Counters = {}
-    for _, name, labels, value in SAMPLE.findall(text):
-        place = POSITION.search(labels)
+    for sample in SAMPLE.finditer(text):
+        _, name, labels, value = sample.groups()
+        place, count = POSITION.search(labels or ""), _count_of(value)
+        if count is None or (place and (len(place[1]) > DIGITS or int(place[1]) >= MOST)):
+            expected = f"a count from 0 to {MOST_COUNTED}, of a position below {MOST}"
+            raise CaseError(f"{where}: {sample[0][:SHOWN]}; expected {expected}: correct the server")
         key = f"{name}.{place[1]}" if place else name
-        found[key] = found.get(key, 0.0) + float(value)
+        found[key] = found.get(key, 0.0) + count
     return found
+
+
+def _count_of(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value <= MOST_COUNTED else None
 
 
 def report_from_counters(before: Mapping[str, float], after: Mapping[str, float]) -> DraftReport | None:
@@ -150,9 +169,10 @@ def _steps_of(count: int, report: DraftReport) -> tuple[tuple[int, int], ...]:
     shorter here.
     """
     if report.by_step:
-        lengths = [1 + accepted for accepted, _ in report.by_step]
+        lengths = [1 + accepted for accepted, _ in report.by_step[:count]]
     elif report.histogram:
-        lengths = [1 + accepted for accepted, steps in enumerate(report.histogram) for _ in range(steps)]
+        every = (1 + accepted for accepted, steps in enumerate(report.histogram) for _ in range(steps))
+        lengths = list(islice(every, count))  # no more, whatever the server reports
     elif report.drafts is not None:
         lengths = _spread(min(count, report.accepted + report.drafts), min(count, report.drafts))
     else:
@@ -174,8 +194,3 @@ def _spread(total: int, parts: int) -> list[int]:
         return []
     each, rest = divmod(total, parts)
     return [each + (place < rest) for place in range(parts)]
-
-
-def whole(value: Any) -> int | None:
-    """A server's figure as a count; None where it is none."""
-    return round(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None

@@ -1,29 +1,33 @@
 """HTTP to one server: JSON, text, and streams of events, each failure a ``CaseError`` with the server's own message.
 
-Nothing is tried twice. The key is read from the environment and is in no message.
+Every answer has a limit of bytes, after decompression, and of time, its headers included. Nothing is tried twice. The
+key is read from the environment and is in no message.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import aiohttp
-from pydantic_core import from_json
 
+from methods.server.replies import SHOWN, Event, Found, parse
 from specbench.types import CaseError, InputError
 
 KEY = "SPECBENCH_API_KEY"
-LONGEST_LINE = 1 << 22  # [bytes] of an event; a stream without line ends is cut here
-SHOWN = 300  # [characters] of a server's message
 CONNECT_S = 10.0
+ANSWER_S = 20.0  # of an answer that is not streamed
+START_S = 1.0  # of the text of an error, which comes with the headers
+ANSWER_BYTES = 1 << 22  # of that; a list of hundreds of models takes a tenth
+METRICS, METRICS_BYTES = "/metrics", 1 << 25  # the longest page: a line for each label of each figure
+EVENT_BYTES, TOKEN_BYTES = 1 << 16, 1 << 10  # of an event, and of a token: one event may have all, and the prompt
+ID_BYTES = 32  # of an id and its text, where each event repeats those before it
 DATA, DONE = b"data:", b"[DONE]"
 OK = 200
 KEPT_S = 4.0  # of an idle connection; servers close theirs after five seconds or more
@@ -48,55 +52,53 @@ class Connection:
                 f" keep; expected the address alone, and a key in the environment ({KEY})"
             )
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._longest_s = longest_s
+        self._timeout_s, self._longest_s = timeout_s, longest_s
         self._timeout = aiohttp.ClientTimeout(None, sock_connect=min(CONNECT_S, timeout_s), sock_read=timeout_s)
         self._runner = asyncio.Runner()
         self._kept: aiohttp.ClientSession | None = None  # of what is timed; made on the loop that it belongs to
 
-    def find(self, path: str) -> Any:
-        """Return the JSON at ``path``, None if the server has none. Raises CaseError if no server answers."""
-        text = self.read(path)
-        try:
-            return None if text is None else json.loads(text)
-        except ValueError:
-            return None
+    def find(self, path: str, schema: type[Found], body: Mapping[str, Any] | None = None) -> Found | None:
+        """The JSON at ``path``, of a POST if there is a body; None if the server has none. Raises CaseError."""
+        status, text = self.fetch(path, body)
+        return parse(schema, self.url + path, text) if status == OK else None
 
     def read(self, path: str) -> str | None:
-        """The text at ``path``; None where the server has nothing there. Raises CaseError as ``find``."""
-        status, text = self._once("GET", path)
-        return text if status == OK else None
+        """The text at ``path``; None if the server has none. Raises CaseError as ``fetch``."""
+        status, text = self.fetch(path)
+        return text.decode("utf-8", "replace") if status == OK else None
 
     def post(self, path: str) -> bool:
-        """Returns whether the server takes a request without a body. Raises CaseError as ``find``."""
-        return self._once("POST", path)[0] // 100 == 2
+        """Returns whether the server takes a request without a body. Raises CaseError as ``fetch``."""
+        return self.fetch(path, {})[0] // 100 == 2
 
-    def tokenize(self, body: Mapping[str, Any]) -> list[int] | None:
-        """The ids that ``/tokenize`` answers; None where the server does not."""
-        try:
-            status, text = self._once("POST", "/tokenize", dict(body))
-            ids = json.loads(text).get("tokens") if status == OK else None
-        except (CaseError, ValueError, AttributeError):
-            return None
-        return ids if isinstance(ids, list) and all(isinstance(token, int) for token in ids) else None
+    def fetch(self, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
+        """Status and body of an answer that is not streamed; of an error, its beginning.
 
-    def _once(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
-        """Status and text of an answer that is not streamed."""
+        Raises CaseError if no server answers, or if the answer is too long or too slow.
+        """
+        where, most = self.url + path, METRICS_BYTES if path == METRICS else ANSWER_BYTES
+        longest_s = min(ANSWER_S, self._timeout_s)
 
-        async def ask() -> tuple[int, str]:
-            async with (
-                self._open() as session,
-                session.request(method, f"{self.url}{path}", **_json_options(body)) as answer,
-            ):
-                return answer.status, await answer.text("utf-8", "replace")
+        async def ask() -> tuple[int, bytes]:
+            async with self._open() as session, asyncio.timeout(longest_s):
+                method = "GET" if body is None else "POST"
+                async with session.request(method, where, **_json_options(body or None)) as answer:
+                    if answer.status != OK:
+                        return answer.status, await _read_start(answer)
+                    return OK, await _read(answer, where, most)
 
         try:
-            return cast(tuple[int, str], self.run(ask()))
+            return cast(tuple[int, bytes], self.run(ask()))
         except FAULTS as error:
-            raise CaseError(f"{self.url}{path}: {_describe(error)}; expected a server that answers") from error
+            raise _fault(where, error, longest_s, "a server that answers") from error
 
     def _open(self) -> aiohttp.ClientSession:
         """Connections of the loop that runs."""
-        key = os.environ.get(KEY)
+        key = os.environ.get(KEY, "")
+        if not (key.isascii() and key.isprintable()):
+            raise InputError(
+                f"{KEY}: has characters that no header may have; expected the key alone, without line ends"
+            )
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_S),
             timeout=self._timeout,
@@ -108,42 +110,60 @@ class Connection:
         """The outcome of ``work``, on the event loop that the streams belong to."""
         return _run_apart(self._runner.run, work)
 
-    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        """The events of a streamed answer. Raises CaseError for any that is cut, no JSON, an error or too long."""
-        where, end = f"{self.url}{path}", time.monotonic() + self._longest_s
+    async def stream(
+        self, path: str, body: Mapping[str, Any], schema: type[Found], tokens: int, prompt: int
+    ) -> AsyncGenerator[Found, None]:
+        """The events of a streamed answer of at most ``tokens`` to a prompt of ``prompt`` tokens, or characters.
+
+        Raises CaseError for any that is cut, not JSON of the schema, an error, too long or too slow.
+        """
+        where = self.url + path
         self._kept = self._kept or self._open()
         try:
-            async with (
-                self._kept.post(where, **_json_options(dict(body))) as answer,
-                aclosing(self._lines(where, answer, end)) as lines,
-            ):
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._kept.post(where, **_json_options(dict(body)))
+            async with answer, aclosing(self._lines(where, answer, tokens, prompt)) as lines:
                 kind = answer.headers.get("content-type", "")
                 if answer.status != OK or not kind.startswith("text/event-stream"):
-                    text = " ".join((await answer.text("utf-8", "replace")).split())[:SHOWN]
+                    start = await _read_start(answer)
                     if answer.status != OK:
-                        raise CaseError(f"{where}: status {answer.status}: {text}")
+                        raise CaseError(f"{where}: status {answer.status}: {show(start)}; expected status {OK}")
                     kind = kind or "no content type"
-                    raise CaseError(f"{where}: answers with {kind}: {text}; expected a stream of events")
+                    raise CaseError(f"{where}: answers with {kind}: {show(start)}; expected a stream of events")
                 done = False
                 async for line in lines:  # to the end of the body: a connection that is left before is not used again
                     data = line[len(DATA) :].strip()
                     done = done or data == DONE
                     if line.startswith(DATA) and not done:
-                        yield _event(where, data)
+                        yield _event(schema, where, data)
         except FAULTS as error:
-            raise CaseError(f"{where}: {_describe(error)}; the answer is incomplete") from error
+            raise _fault(where, error, self._timeout_s, "events until its end") from error
 
-    async def _lines(self, where: str, answer: aiohttp.ClientResponse, end: float) -> AsyncGenerator[bytes, None]:
-        rest = b""
+    async def _lines(
+        self, where: str, answer: aiohttp.ClientResponse, tokens: int, prompt: int
+    ) -> AsyncGenerator[bytes, None]:
+        longest = EVENT_BYTES + (prompt + tokens) * TOKEN_BYTES
+        left = longest + tokens * (EVENT_BYTES + tokens * ID_BYTES)
+        longest_s = min(self._longest_s, tokens * self._timeout_s)
+        begun = time.monotonic()
+        end, rest = begun + longest_s, bytearray()
         async for part in answer.content.iter_any():
-            if time.monotonic() > end:
-                raise CaseError(f"{where}: the answer does not end in {self._longest_s:g} s; expected it to")
-            *lines, rest = (rest + part).split(b"\n")
-            if len(rest) > LONGEST_LINE:
-                raise CaseError(f"{where}: an event of more than {LONGEST_LINE} bytes; expected a stream of events")
+            left -= len(part)
+            now = time.monotonic()
+            *lines, last = part.split(b"\n")
+            if lines:
+                lines[0], rest, begun = bytes(rest) + lines[0], bytearray(), now
+            rest += last
+            if now > end:
+                raise CaseError(f"{where}: the answer does not end in {longest_s:g} s; expected it to")
+            if now - begun > self._timeout_s:
+                raise CaseError(f"{where}: an event does not end in {self._timeout_s:g} s; expected it to")
+            if left < 0 or len(rest) > longest:
+                what = f"an event of more than {longest}" if left >= 0 else "too many"
+                raise CaseError(f"{where}: {what} bytes for {tokens} tokens; expected a stream of events that ends")
             for line in lines:
                 yield line
-        yield rest
+        yield bytes(rest)
 
     def close(self) -> None:
         """Close the sockets."""
@@ -168,17 +188,47 @@ def _json_options(body: Any) -> dict[str, Any]:
     return {"json": body, "allow_redirects": False}
 
 
-def _event(where: str, text: bytes) -> dict[str, Any]:
-    try:
-        found = from_json(text)
-    except ValueError as error:
-        shown = text[:SHOWN].decode(errors="replace")
-        raise CaseError(f"{where}: an event is not JSON: {shown}; expected one") from error
-    if not isinstance(found, dict) or found.get("error"):
-        message = found.get("error") if isinstance(found, dict) else found
-        raise CaseError(f"{where}: the server's error: {str(message)[:SHOWN]}")
+def show(text: bytes) -> str:
+    """The beginning of an answer, in one line of a message."""
+    return " ".join(text.decode("utf-8", "replace").split())[:SHOWN]
+
+
+async def _read(answer: aiohttp.ClientResponse, where: str, most: int) -> bytes:
+    body = bytearray()
+    async for part in answer.content.iter_any():
+        body += part
+        if len(body) > most:
+            raise CaseError(f"{where}: an answer of more than {most} bytes; expected a shorter one")
+    return bytes(body)
+
+
+async def _read_start(answer: aiohttp.ClientResponse) -> bytes:
+    """The first bytes of a body, as far as they can be read: its status or its type is the error."""
+    body = bytearray()
+    with suppress(*FAULTS):
+        async with asyncio.timeout(START_S):
+            async for part in answer.content.iter_any():
+                body += part
+                if len(body) > SHOWN:
+                    break
+    return bytes(body)
+
+
+def _event(schema: type[Found], where: str, text: bytes) -> Found:
+    found = parse(schema, where, text)
+    if isinstance(found, Event) and found.error:
+        raise CaseError(f"{where}: the server's error: {str(found.error)[:SHOWN]}")
     return found
 
 
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def _fault(where: str, error: Exception, limit_s: float, expected: str) -> CaseError:
+    """The error of an answer that did not come, or not as HTTP."""
+    if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
+        got = f"no connection ({getattr(error, 'strerror', None) or error})"
+    elif isinstance(error, TimeoutError):
+        got = f"no complete answer in {limit_s:g} s"
+    elif isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, OSError)):
+        got = "the connection was closed before the answer's end; the answer is incomplete"
+    else:
+        got = f"not HTTP ({show(getattr(error, 'message', str(error)).encode())})"
+    return CaseError(f"{where}: {got}; expected {expected}")

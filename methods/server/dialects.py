@@ -1,19 +1,31 @@
 """The requests and the events of each serving engine; docs/servers.md cites every field.
 
-A dialect is a class with no state: ``body`` of a request, ``read`` of an event, and what is done before one.
+A dialect is a class with no state: ``body`` of a request, ``read`` of an event by its schema, and what is done before
+one.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
-from methods.server.acceptance import REQUEST, DraftReport, whole
+from methods.server.acceptance import REQUEST, DraftReport
 from methods.server.connection import Connection
+from methods.server.replies import (
+    SHOWN,
+    Completion,
+    Event,
+    Generation,
+    LlamaCompletion,
+    Meta,
+    ServedModel,
+    Tokenized,
+)
 from specbench.types import CaseError, InputError
 
+LEAST_MEAN = 1e-3  # tokens of an iteration; those that read a long prompt emit none
 SCORED = 5  # tokens whose log-probabilities are requested, vLLM's default limit is 20
 
 
@@ -45,18 +57,21 @@ class OpenAI:
 
     name = "openai"
     path = "/v1/completions"
+    reply: ClassVar[type[Event]] = Completion  # an event of its answers
+    names_model = True  # a request has the model's name
     steps = True  # a chunk is a step, unless several were sent together
     counts_drafts = False  # metrics without counters of drafts: it does not speculate
     info: tuple[str, ...] = ()  # where it reports how it was started
     owner = ""  # its models' ``owned_by``; empty: any server is of this kind
     probe: str | None = None  # a path that only this kind of server has
+    scoring: ClassVar[Mapping[str, Any]] = {}  # of a request for log-probabilities by id
     isolates = False  # True if no cached prefix of an earlier prompt can speed up a request
 
     @classmethod
-    def speaks(cls, connection: Connection, models: Mapping[str, Any]) -> bool:
-        """Returns whether the server is of this kind. models: its first of ``/v1/models``."""
-        known = not cls.owner or models.get("owned_by") == cls.owner
-        return known or bool(cls.probe and connection.find(cls.probe))
+    def speaks(cls, connection: Connection, model: ServedModel | None) -> bool:
+        """Returns whether the server is of this kind. model: the one of ``/v1/models``."""
+        known = not cls.owner or (model is not None and model.owned_by == cls.owner)
+        return known or bool(cls.probe and '"model_path"' in (connection.read(cls.probe) or ""))
 
     def prepare(self, connection: Connection) -> bool:
         """Empty the server's prefix cache, before the clock starts; whether no earlier prompt can help this one."""
@@ -74,22 +89,26 @@ class OpenAI:
             **question.drawing,
         }
 
-    def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
+    def read(self, event: Any, seen: int) -> Chunk:
         """Read one event of the stream. seen: the number of ids that earlier events returned."""
-        choice = (event.get("choices") or [{}])[0]
-        return Chunk(
-            choice.get("token_ids"), choice.get("text") or "", choice.get("finish_reason"), self.read_report(event)
-        )
+        choice = event.choice
+        return Chunk(choice.token_ids, choice.text or "", choice.finish_reason or None, self.read_report(event))
 
     async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
         """Token -> log-probability after ``context``, of the best few; nothing where the server sends no ids."""
-        return {}
+        body = {**self.body(Asked(model, list(context), 1)), **self.scoring}
+        events = connection.stream(self.path, body, self.reply, 1, len(context)) if self.scoring else None
+        return {} if events is None else {token: score async for event in events for token, score in self.scores(event)}
+
+    def scores(self, event: Any) -> Iterable[tuple[int, float]]:
+        """Read (token, log-probability) of the first place."""
+        return event.scores()
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
         """The ids that the server reads ``text`` as; None where it does not report them."""
         return None
 
-    def read_report(self, event: Mapping[str, Any]) -> DraftReport | None:
+    def read_report(self, event: Any) -> DraftReport | None:
         """The figures for the request's drafts in an event."""
         return None
 
@@ -100,38 +119,28 @@ class VLLM(OpenAI):
     name, owner = "vllm", "vllm"
     counts_drafts = isolates = True  # by the salt of each request
     info = ("/server_info?config_format=json",)
+    scoring: ClassVar[Mapping[str, Any]] = {"logprobs": SCORED, "return_tokens_as_token_ids": True}
 
     def body(self, question: Asked) -> dict[str, Any]:
         """Return the JSON body of a request."""
         return super().body(question) | {"return_token_ids": True, "cache_salt": uuid.uuid4().hex}
 
-    async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
-        """Return log-probabilities of the next token; ``return_tokens_as_token_ids`` names them ``token_id:N``."""
-        body = self.body(Asked(model, list(context), 1)) | {"logprobs": SCORED, "return_tokens_as_token_ids": True}
-        found: dict[int, float] = {}
-        async for event in connection.stream(self.path, body):
-            best = ((event.get("choices") or [{}])[0].get("logprobs") or {}).get("top_logprobs") or []
-            named = ((name.removeprefix("token_id:"), score) for each in best[:1] for name, score in each.items())
-            found |= {int(name): score for name, score in named if name.isdecimal()}
-        return found
-
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
         """Return the ids of a text, from ``/tokenize``."""
-        return connection.tokenize({"model": model, "prompt": text, "add_special_tokens": False})
+        return read_ids(connection, {"model": model, "prompt": text, "add_special_tokens": False})
 
-    def read_report(self, event: Mapping[str, Any]) -> DraftReport | None:
+    def read_report(self, event: Completion) -> DraftReport | None:
         """``metrics.speculative_decoding`` of the chunk with the usage."""
-        found = (event.get("metrics") or {}).get("speculative_decoding")
-        if not found or whole(found.get("num_accepted_draft_tokens")) is None:
+        found = event.metrics and event.metrics.speculative_decoding
+        if not found or found.num_accepted_draft_tokens is None:
             return None
-        steps = zip(found.get("per_step_accepted") or (), found.get("per_step_drafted") or (), strict=False)
         return DraftReport(
             REQUEST,
-            accepted=found["num_accepted_draft_tokens"],
-            drafts=whole(found.get("num_spec_steps")),
-            drafted=whole(found.get("num_draft_tokens")),
-            histogram=tuple(found.get("acceptance_histogram") or ()),
-            by_step=tuple(steps),
+            accepted=found.num_accepted_draft_tokens,
+            drafts=found.num_spec_steps,
+            drafted=found.num_draft_tokens,
+            histogram=tuple(found.acceptance_histogram or ()),
+            by_step=tuple(zip(found.per_step_accepted or (), found.per_step_drafted or (), strict=False)),
         )
 
 
@@ -144,15 +153,14 @@ class TensorRTLLM(OpenAI):
         """Return the JSON body of a request."""
         return super().body(question) | {"detokenize": False}
 
-    def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
+    def read(self, event: Completion, seen: int) -> Chunk:
         """The mean is of all iterations so far, so the last one's counts."""
-        chunk = super().read(event, seen)
-        mean = (event.get("choices") or [{}])[0].get("avg_decoded_tokens_per_iter")
+        chunk, mean = super().read(event, seen), event.choice.avg_decoded_tokens_per_iter
         if not mean or not chunk.finish or chunk.ids is None:
             return chunk
         count = seen + len(chunk.ids)
-        steps = round(count / mean) - 1
-        return Chunk(chunk.ids, chunk.text, chunk.finish, DraftReport(REQUEST, max(0, count - 1 - steps), steps))
+        steps = round(count / max(mean, LEAST_MEAN)) - 1
+        return replace(chunk, report=DraftReport(REQUEST, max(0, count - 1 - steps), steps))
 
 
 class SGLang(OpenAI):
@@ -160,11 +168,8 @@ class SGLang(OpenAI):
 
     name, owner = "sglang", "sglang"
     probe: str | None = "/get_model_info"
-    path = "/generate"
+    path, reply, names_model = "/generate", Generation, False
     info: tuple[str, ...] = ("/get_server_info", "/server_info")
-    ACCEPTED = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num")
-    DRAFTED = ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num")
-    HISTOGRAM = ("spec_accept_histogram", "spec_correct_drafts_histogram")
 
     def prepare(self, connection: Connection) -> bool:
         """The server empties its cache where nothing runs."""
@@ -177,28 +182,25 @@ class SGLang(OpenAI):
         given = {"text" if isinstance(question.prompt, str) else "input_ids": question.prompt}
         return given | {"sampling_params": {"max_new_tokens": question.limit, **drawing}, "stream": True}
 
-    def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
+    def read(self, event: Generation, seen: int) -> Chunk:
         """Read the new ones of ``output_ids``, which may be all ids so far. Raises CaseError if the server aborted."""
-        meta, ids = event.get("meta_info") or {}, event.get("output_ids")
-        if ids is not None and seen and len(ids) == meta.get("completion_tokens"):
+        meta, ids = event.meta_info or Meta(), event.output_ids
+        if ids is not None and seen and len(ids) == meta.completion_tokens:
             ids = ids[seen:]
-        finish = (meta.get("finish_reason") or {}).get("type")
-        if finish == "abort":
-            raise CaseError(f"the server aborted the request: {meta['finish_reason']}")
-        return Chunk(ids, "" if ids is not None else event.get("text") or "", finish, self.read_report(meta))
+        finish = meta.finish_reason
+        if finish and finish.type == "abort":
+            raise CaseError(f"the server aborted the request: {str(finish.message)[:SHOWN]}")
+        text = "" if ids is not None else event.text or ""
+        return Chunk(ids, text, finish.type if finish else None, self.read_report(meta))
 
-    def read_report(self, event: Mapping[str, Any]) -> DraftReport | None:
-        """Reads ``meta_info``, whose names changed between versions."""
-        steps = whole(event.get("spec_verify_ct"))
-        accepted, drafted, histogram = (
-            next((event[name] for name in names if event.get(name) is not None), None)
-            for names in (self.ACCEPTED, self.DRAFTED, self.HISTOGRAM)
-        )
-        if not steps or not event.get("finish_reason"):
+    def read_report(self, event: Meta) -> DraftReport | None:
+        """Reads ``meta_info``."""
+        steps, accepted = event.spec_verify_ct, event.accepted
+        if not steps or not event.finish_reason:
             return None
         if accepted is None:
-            accepted = max(0, (event.get("completion_tokens") or 0) - 1 - steps)
-        return DraftReport(REQUEST, whole(accepted) or 0, steps, whole(drafted), tuple(histogram or ()))
+            accepted = max(0, (event.completion_tokens or 0) - 1 - steps)
+        return DraftReport(REQUEST, accepted, steps, event.drafted, tuple(event.histogram or ()))
 
 
 class LMDeploy(SGLang):
@@ -220,7 +222,8 @@ class LlamaCpp(OpenAI):
     """Its own ``/completion``; a chunk is a token, however many a step gave."""
 
     name, owner = "llama_cpp", "llamacpp"
-    path = "/completion"
+    path, reply, names_model = "/completion", LlamaCompletion, False
+    scoring: ClassVar[Mapping[str, Any]] = {"n_probs": SCORED}
     isolates = True  # by ``cache_prompt`` of each request
     steps = False
     info = ("/props",)
@@ -231,37 +234,37 @@ class LlamaCpp(OpenAI):
         own = {"return_tokens": True, "cache_prompt": False, "stream": True}
         return {"prompt": question.prompt, "n_predict": question.limit, **own, **drawing}
 
-    async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
-        """Return log-probabilities of the next token, from ``n_probs``."""
-        body = self.body(Asked(model, list(context), 1)) | {"n_probs": SCORED}
-        found: dict[int, float] = {}
-        async for event in connection.stream(self.path, body):
-            for place in event.get("completion_probabilities") or ():
-                found |= {int(each["id"]): float(each["logprob"]) for each in place.get("top_logprobs") or ()}
-        return found
+    def scores(self, event: LlamaCompletion) -> Iterable[tuple[int, float]]:
+        """Read ``completion_probabilities``."""
+        places = event.completion_probabilities or ()
+        return ((each.id, each.logprob) for place in places for each in place.top_logprobs or ())
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
         """Return the ids of a text, from ``/tokenize``."""
-        return connection.tokenize({"content": text, "add_special": False})
+        return read_ids(connection, {"content": text, "add_special": False})
 
-    def read(self, event: Mapping[str, Any], seen: int) -> Chunk:
+    def read(self, event: LlamaCompletion, seen: int) -> Chunk:
         """The last event has no tokens but the figures."""
-        finish = None
-        if event.get("stop"):
-            finish = "length" if event.get("stop_type") == "limit" else "stop"
-        timings = event.get("timings") or {}
-        accepted, drafted = whole(timings.get("draft_n_accepted")), whole(timings.get("draft_n"))
-        report = None if accepted is None or not finish else DraftReport(REQUEST, accepted, drafted=drafted)
-        return Chunk(event.get("tokens"), "" if event.get("tokens") else event.get("content") or "", finish, report)
+        finish = ("length" if event.stop_type == "limit" else "stop") if event.stop else None
+        found, report = event.timings, None
+        if finish and found and found.draft_n_accepted is not None:
+            report = DraftReport(REQUEST, found.draft_n_accepted, drafted=found.draft_n)
+        return Chunk(event.tokens, "" if event.tokens else event.content or "", finish, report)
+
+
+def read_ids(connection: Connection, body: Mapping[str, Any]) -> list[int] | None:
+    """The ids that ``/tokenize`` answers; None if the server does not."""
+    found = connection.find("/tokenize", Tokenized, body)
+    return found.tokens if found else None
 
 
 KINDS: tuple[type[OpenAI], ...] = (VLLM, TensorRTLLM, LMDeploy, LlamaCpp, SGLang, OpenAI)  # the plainest last
 
 
-def choose(name: str, connection: Connection, models: Mapping[str, Any]) -> OpenAI:
+def choose(name: str, connection: Connection, model: ServedModel | None) -> OpenAI:
     """The dialect of that name; ``auto``: the server's own. Raises InputError."""
     if name == "auto":
-        return next(kind() for kind in KINDS if kind.speaks(connection, models))
+        return next(kind() for kind in KINDS if kind.speaks(connection, model))
     for kind in KINDS:
         if kind.name == name:
             return kind()

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from methods.server.connection import Connection
+from methods.server.connection import METRICS, Connection
+from methods.server.replies import SHOWN, Models
 from specbench.types import CaseError, InputError
 
-STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
-TOTAL = re.compile(r"^(\w[\w:]*_total)(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.MULTILINE)  # by Prometheus' rules never falls
-VOLATILE = ("created", "permission")  # vLLM changes them at each request
+STARTED = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})?\s+(\S{1,40})", re.MULTILINE)
+# By Prometheus' rules it never falls.
+TOTAL = re.compile(r"^(\w[\w:]*_total)(?:\{[^}]*\})?\s+(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?=\s|$)", re.MULTILINE)
+VOLATILE = {"created", "permission"}  # vLLM changes them at each request
 # Without digits, which converters of tokenizers split in ways of their own.
 TEXTS = (
     "The capital of France is",
@@ -65,7 +67,7 @@ class Identity:
             fallen = [name for name, value in self._totals.items() if totals.get(name, 0.0) < value]
             self._changes = [f"its counter {name} fell" for name in fallen[:1]]
             self._changes += [
-                f"its {name} {before}, now {known[name]}"
+                f"its {name} {before[:SHOWN]}, now {known[name][:SHOWN]}"
                 for name, before in self._known.items()
                 if before != known[name]
             ]
@@ -77,9 +79,9 @@ class Identity:
             )
 
     def _look(self) -> tuple[dict[str, str], dict[str, float]]:
-        listed, page = self._connection.find("/v1/models"), self._connection.read("/metrics") or ""
-        found = (listed.get("data") or []) if isinstance(listed, dict) else []
-        models = [{key: each[key] for key in each if key not in VOLATILE} for each in found if isinstance(each, dict)]
+        listed = self._connection.find("/v1/models", Models) or Models()
+        page = self._connection.read(METRICS) or ""
+        models = [each.model_dump(exclude=VOLATILE, exclude_unset=True) for each in listed.data or ()]
         started = STARTED.search(page)
         known = {
             "models were": json.dumps(models, sort_keys=True),
@@ -102,8 +104,8 @@ def require_tokenizer(connection: Connection, read_ids: Callable[[str], list[int
         ids, ours = read_ids(text), list(tokenizer(text, add_special_tokens=False).input_ids)
         if ids is not None and ids != ours:
             raise InputError(
-                f"url={connection.url}: its tokenizer reads {text!r} as {ids}, model.tokenizer as {ours}; expected the"
-                " tokenizer of the served model"
+                f"url={connection.url}: its tokenizer reads {text!r} as {str(ids)[:SHOWN]}, model.tokenizer as {ours};"
+                " expected the tokenizer of the served model"
             )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,12 +20,13 @@ from methods.server.acceptance import (
     COUNTERS,
     SYNTHETIC,
     Account,
+    Counters,
     DraftReport,
     parse_counters,
     reconcile,
     report_from_counters,
 )
-from methods.server.connection import Connection
+from methods.server.connection import METRICS, OK, Connection, show
 from methods.server.dialects import Asked, Chunk, choose
 from methods.server.identity import (
     DRAWS,
@@ -39,6 +40,7 @@ from methods.server.identity import (
     require_tokenizer,
     show_alike,
 )
+from methods.server.replies import SHOWN, Models, parse
 from specbench.method import Emit, Remote, Settled
 from specbench.models.facade import ModelCard, Target
 from specbench.types import CaseError, InputError
@@ -48,12 +50,13 @@ from specbench.types import CaseError, InputError
 class StreamedAnswer:
     """A streamed answer as it arrives.
 
-    url: of its server. limit: [tokens] that were requested. reports: the request's own account first. account: the
-    steps that are kept.
+    url: of its server. limit: [tokens] that were requested. vocabulary: the number of ids. text: where the server sends
+    no ids. reports: the request's own account first. account: the steps that are kept.
     """
 
     url: str
     limit: int
+    vocabulary: int
     ids: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     text: str = ""
@@ -66,17 +69,28 @@ class StreamedAnswer:
         self.finish = chunk.finish or self.finish
         if chunk.report is not None:
             self.reports = [chunk.report]
-        if chunk.ids is not None and self.text == "":
-            ids = [int(token) for token in chunk.ids]
-            self.ids += ids
-            if len(self.ids) > self.limit:
-                raise CaseError(f"{self.url}: more than the {self.limit} tokens that were asked for")
-        else:
-            self.text += chunk.text
-            ids = [0] if chunk.text else []
-        if ids:
-            self.sizes.append(len(ids))
-            emit(ids)
+        ids, text = chunk.ids or (), "" if chunk.ids else chunk.text
+        if (ids and self.text) or (text and self.ids):
+            raise CaseError(f"{self.url}: an answer of ids and of text; expected ids in every event or in none")
+        self.ids += ids
+        self.text += text
+        if len(self.ids) > self.limit:
+            raise CaseError(
+                f"{self.url}: more than the {self.limit} tokens that were requested; expected at most these"
+            )
+        if len(self.text) > self.limit * LONGEST_TOKEN:
+            raise CaseError(
+                f"{self.url}: {len(self.text)} characters for {self.limit} tokens; expected at most {LONGEST_TOKEN} per"
+                " token"
+            )
+        if ids and max(ids) >= self.vocabulary:
+            raise CaseError(
+                f"{self.url}: token id {max(ids)}; expected an id below {self.vocabulary}, the size of the vocabulary:"
+                " serve the model of the run, or set its tokenizer (model.tokenizer)"
+            )
+        if ids or text:
+            self.sizes.append(len(ids) or 1)
+            emit(ids or [0])
 
     def settle(self, tokenizer: Any, eos: Collection[int], chunks_are_steps: bool) -> Account:
         """The answer's ids, and its steps from the account that holds; see ``reconcile``."""
@@ -108,9 +122,20 @@ class StreamedAnswer:
 
 
 log = logging.getLogger(__name__)
-METRICS = "/metrics"
+LONGEST_TOKEN = 1 << 10  # [characters]; the longest of a vocabulary are lines of spaces or dashes
+MODELS, NOT_FOUND = "/v1/models", 404
+LAGS = 5  # readings of the counters after the first
 PROBE = 1  # [tokens] of the request that shows what the server takes
 AT_ONCE = 8  # requests that are not measured
+
+
+@contextmanager
+def _refusing(prefix: str = "url: ") -> Iterator[None]:
+    """Makes a server's fault before the run an error of its setting."""
+    try:
+        yield
+    except CaseError as error:
+        raise InputError(f"{prefix}{error}") from error
 
 
 def _ignore(ids: Sequence[int], proposed: int = 0) -> bool:
@@ -139,31 +164,37 @@ class ServerPeer(Parameters, Remote):
         counted = ((text, f" ({count} requests)" if count else "") for text, count in self._seen.items())
         return tuple(f"{self._connection.url}: {text}{often}" for text, often in counted)
 
+    @_refusing()
     def check(self, model: ModelCard) -> None:
         """The server must answer, have the model, and not draw its acceptance from a table. Raises InputError."""
         connection = self._connection
-        try:
-            listed = connection.find("/v1/models")
-            models = (listed.get("data") or []) if isinstance(listed, dict) else []
-            models = [each for each in models if isinstance(each, dict)]
-            names = [str(each.get("id")) for each in models]
-            if self.model is not None and names and self.model not in names:
-                raise InputError(f"model={self.model}: the server has {', '.join(names)}; expected one of them")
-            self._name = self.model or (names[0] if names else model.name)
-            first: dict[str, Any] = next((each for each in models if str(each.get("id")) == self._name), {})
-            self._dialect = choose(self.dialect, connection, first)
-            infos = [connection.read(path) or "" for path in self._dialect.info]
-        except CaseError as error:
-            raise InputError(f"url: {error}") from error
+        status, text = connection.fetch(MODELS)
+        models = (parse(Models, connection.url + MODELS, text).data if status == OK else None) or []
+        names = [each.id for each in models]
+        if self.model is not None and names and self.model not in names:
+            raise InputError(f"model={self.model}: the server has {', '.join(names)[:SHOWN]}; expected one of them")
+        self._name = self.model or next(iter(names), "")
+        first = next((each for each in models if each.id == self._name), None)
+        self._dialect = choose(self.dialect, connection, first)
+        if self._dialect.names_model and not self._name:
+            raise InputError(
+                f"{'url' if status == NOT_FOUND else 'model'}: {connection.url}{MODELS} names no model (status"
+                f" {status}: {show(text)}); expected the server's name of the model in model, or in url the address of"
+                " a server of completions as it stands before /v1"
+            )
+        infos = [connection.read(path) or "" for path in self._dialect.info]
         if found := next(filter(None, map(SYNTHETIC.search, infos)), None):
             raise InputError(
                 f"url={connection.url}: the server draws acceptance from a table ({found[0]}), so its text is not the"
                 " model's and its MAT no result; expected a server without it"
             )
 
+    @_refusing()
     def bind(self, target: Target) -> None:
         """Ask for one token by ids, then by text: which of them the server takes. Raises InputError."""
         self._tokenizer, self._eos = target.card.tokenizer, target.eos
+        spelled = 1 + max(self._tokenizer.get_vocab().values())
+        self._vocabulary = spelled if target.model is None else target.vocab_size
         sampling: Any = target.sampling
         names = ("temperature", "top_p", "top_k")
         drawing = {} if sampling is None else {name: getattr(sampling, name) for name in names}
@@ -178,6 +209,8 @@ class ServerPeer(Parameters, Remote):
                 answer = self.run(self._ask(Asked(self._name, prompt, PROBE, self._drawing), _ignore))
                 break
             except CaseError as error:
+                if isinstance(error.__cause__, TimeoutError):
+                    raise
                 refusals.append(str(error))
         else:
             raise InputError(
@@ -188,13 +221,14 @@ class ServerPeer(Parameters, Remote):
             self._seen["takes text only: its own tokenizer reads the prompt"] = 0
         if not answer.ids:
             self._seen["returns text only: its ids are those of the text"] = 0
-        page = self._page()
-        self._counts = bool(parse_counters(page))
+        page, counters = self._page()
+        self._counts = bool(counters)
         self._plain = bool(page) and not self._counts and self._dialect.counts_drafts
         self._identity = Identity(self._connection)
         tokenize = partial(self._dialect.tokenize, self._connection, self._name)
         require_tokenizer(self._connection, tokenize, self._tokenizer)
 
+    @_refusing("url: the comparison with the baseline: ")
     def require_same_model(self, baseline: Remote) -> None:
         """Compares first tokens with the baseline's; another distribution is a warning. Raises InputError."""
         assert isinstance(baseline, ServerPeer)
@@ -236,7 +270,7 @@ class ServerPeer(Parameters, Remote):
         self._identity.require_same()
         if not self._dialect.prepare(self._connection):
             self._seen["a prefix cache cannot be emptied: prompts that begin alike may be read faster"] += alone
-        self._before = parse_counters(self._page()) if self._counts and alone else {}
+        self._before = self._page()[1] if self._counts and alone else {}
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Runs ``work`` on the connection's event loop."""
@@ -250,10 +284,12 @@ class ServerPeer(Parameters, Remote):
 
     async def _ask(self, question: Asked, emit: Emit) -> StreamedAnswer:
         """Its answer, whole. Raises CaseError."""
-        answer, seen = StreamedAnswer(self._connection.url, question.limit), 0
-        async with aclosing(self._connection.stream(self._dialect.path, self._dialect.body(question))) as events:
+        answer, seen = StreamedAnswer(self._connection.url, question.limit, self._vocabulary), 0
+        dialect, connection = self._dialect, self._connection
+        sizes = question.limit, len(question.prompt)
+        async with aclosing(connection.stream(dialect.path, dialect.body(question), dialect.reply, *sizes)) as events:
             async for event in events:
-                chunk = self._dialect.read(event, seen)
+                chunk = dialect.read(event, seen)
                 seen += len(chunk.ids or ())
                 answer.take(chunk, emit)
         if answer.finish is None:
@@ -273,15 +309,19 @@ class ServerPeer(Parameters, Remote):
         """By one more request after the block, where the server gives log-probabilities by id."""
         if not self._by_ids:
             return None
-        scores = self.run(self._dialect.score(self._connection, self._name, context))
+        try:
+            scores = self.run(self._dialect.score(self._connection, self._name, context))
+        except CaseError as error:  # this comparison's, and no other row's
+            log.warning("a difference could not be compared: %s", error)
+            return None
         return abs(scores[chosen] - scores[other]) if chosen in scores and other in scores else None
 
     def _settle(self, answer: StreamedAnswer) -> Settled:
         """Ids and steps, from the account that holds; the counters' too where the request was alone."""
         if self._before:
-            page = self._page()
+            page, counters = self._page()
             self._identity.note(page)
-            counted = report_from_counters(self._before, parse_counters(page))
+            counted = report_from_counters(self._before, counters)
             answer.reports += [counted] if counted else []
         if self._plain and not answer.reports:
             answer.reports = [DraftReport(COUNTERS, accepted=0)]
@@ -291,14 +331,16 @@ class ServerPeer(Parameters, Remote):
             self._seen["accounts of acceptance that disagree"] += 1
         return Settled(answer.ids, account.steps, answer.stats())
 
-    def _page(self) -> str:
-        """The server's metrics; read until the counters no longer change, since they may lag behind an answer."""
-        text = self._connection.read(METRICS) or ""
-        for _ in range(5 if parse_counters(text) else 0):
-            before, text = text, self._connection.read(METRICS) or ""
-            if parse_counters(text) == parse_counters(before):
+    def _page(self) -> tuple[str, Counters]:
+        """The server's metrics and their counters; read until these no longer change: they may lag behind an answer."""
+        before: Counters | None = None
+        for _ in range(1 + LAGS):
+            text = self._connection.read(METRICS) or ""
+            counters = parse_counters(text, self._connection.url + METRICS)
+            if not counters or counters == before:
                 break
-        return text
+            before = counters
+        return text, counters
 
     def close(self) -> None:
         """Close the connection."""

@@ -149,8 +149,9 @@ def _n_grammys() -> list[Variant]:
 
 
 def _suffix_decoding() -> list[Variant]:
-    local = partial(Variant, method="suffix_decoding_local", twin=suffix.suffix_decoding)
-    whole = partial(Variant, method="suffix_decoding", twin=suffix.suffix_decoding, reset="never")
+    recent = {"ties": "recent"}  # the reference's order is tested against its loops, in test_suffix_decoding
+    local = partial(Variant, method="suffix_decoding_local", twin=suffix.suffix_decoding, harness=recent)
+    whole = partial(Variant, method="suffix_decoding", twin=suffix.suffix_decoding, harness=recent, reset="never")
     short = {"num_draft": 8, "factor": 1.5, "offset": 1.0, "min_prob": 0.3, "depth": 10, "shape": "tree"}
     return [
         local("suffix_decoding_local", mutants=(
