@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import hashlib
 import io
 import json
@@ -176,6 +177,7 @@ def _work(
     found: list[Try] = []
     with tempfile.TemporaryDirectory(prefix="faults-") as home:
         _settle()
+        gc.unfreeze = lambda: None  # type: ignore[assignment]
         places = {kind: Place(Path(home).resolve(), kind) for kind in kinds}
         for number in numbers:
             if sum(len(each.faults) for each in found) >= count:
@@ -192,6 +194,7 @@ def _settle() -> None:
     compose = functools.cache(composition.compose_config)
     composition.compose_config = lambda name, overrides: copy.deepcopy(compose(name, tuple(overrides)))  # type: ignore[arg-type]
     environment.git_state = lambda folder: {}  # type: ignore[assignment]
+    environment.spell_busy = lambda: ""  # type: ignore[assignment]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -263,6 +266,7 @@ class Place:
             shutil.copytree(self._folder, self._kept, symlinks=True)
             assert main(self.kind.command) == DONE, self.kind.command
         one = Snapshot.take(self._folder)
+        gc.freeze()
         self.command(ClockForward(0))  # caches are filled
         start = time.monotonic()
         ended = self.command(ClockForward(0))  # on another day
@@ -387,7 +391,9 @@ class Snapshot:
                     key, value = _record(line)
                     records.setdefault((name, *key), []).append(value)
             elif path.name == MANIFEST:
-                files[name] = (_manifest(path),)
+                files |= {f"{name}: {key}": (value,) for key, value in _manifest(path).items()}
+            elif path.suffix == ".log":  # of each process
+                files[name] = ("log",)
             else:
                 files[name] = _contents(path) if path.is_file() else ("folder",)
         return cls(records, files)
@@ -437,12 +443,12 @@ def _timeless(value: Any) -> Any:
     return [_timeless(each) for each in value] if isinstance(value, list) else value
 
 
-def _manifest(path: Path) -> str:
+def _manifest(path: Path) -> dict[str, str]:
     try:
         values = json.loads(path.read_bytes())
     except ValueError:
-        return "damaged"
-    return json.dumps({key: value for key, value in values.items() if key not in _PASSING}, sort_keys=True)
+        return {"damaged": ""}
+    return {key: json.dumps(value, sort_keys=True) for key, value in values.items() if key not in _PASSING}
 
 
 def _contents(path: Path) -> tuple[str, ...]:
