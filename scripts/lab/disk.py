@@ -253,7 +253,7 @@ class Disk:
             path = self.watches(given[place])
             if path is None:
                 return call(*given, **named)
-            looks = kind == OPEN and not given[1] & os.O_CREAT
+            looks = kind == OPEN and (not given[1] & os.O_CREAT or os.path.lexists(given[0]))
             return self.operate(READ if looks else kind, path, call, *given, **named)
 
         return watched
@@ -278,11 +278,12 @@ class Disk:
         if path is None or opener is not None:
             return self._open(file, mode, buffering, encoding, errors, newline, closefd, opener)
         writes = bool(set(mode) & set("wax+"))
-        raw = self.operate(OPEN if writes else READ, path, _File, self, path, file, mode.translate({98: None, 116: None}))
+        kind = OPEN if writes and not os.path.lexists(file) else READ
+        raw = self.operate(kind, path, _File, self, path, file, mode.translate({98: None, 116: None}))
         if buffering == 0:
             return raw
-        kind = io.BufferedRandom if "+" in mode else io.BufferedWriter if writes else io.BufferedReader
-        buffer = kind(raw)
+        above = io.BufferedRandom if "+" in mode else io.BufferedWriter if writes else io.BufferedReader
+        buffer = above(raw)
         return buffer if "b" in mode else io.TextIOWrapper(buffer, encoding, errors, newline, buffering == 1)
 
 

@@ -58,7 +58,7 @@ CASES = 3
 _REPLAY = ("model=replay", f"model.trace={TRACE}", "model.tokenizer=bundled:tiny", "report.plots=false")
 _TINY = ("model=tiny", "model.threads=1", "suite.first=2", "measure=quick", "decode.max_new_tokens=6")
 _RUN = "hydra.run.dir=r"
-_NUMBER = re.compile(r"\d[\d.,e+-]*")
+_NUMBER = re.compile(rb"-?\d[\d.e+-]*")
 _PASSING = ("created", "processes", "machine", "git", "versions", "threads")  # of a manifest: facts of a process
 STORE = (RECORDS, MANIFEST)
 
@@ -115,7 +115,7 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
     rows: dict[tuple[str, str], Counter[str]] = {(kind, fault): Counter() for kind in given.kinds for fault in given.faults}
     for each in tries:
         for fault in each.faults:
-            rows[each.kind, fault].update(injected=1, recovered=not each.wrong)
+            rows[each.kind, fault].update(injected=1, recovered=int(not each.wrong))
         rows[each.kind, each.faults[0]].update(each.wrong)
     columns = ("injected", "recovered", *COUNTED)
     shown = [[*key, *(row[name] for name in columns)] for key, row in rows.items() if row]
@@ -222,6 +222,11 @@ class Forked:
             sys.stderr.flush()
             os._exit(code)
 
+    def begun(self) -> bool:
+        """Wait for the first byte; returns False."""
+        self.said += os.read(self._pipe, 1)
+        return False
+
     def wait(self, limit_s: float | None = None) -> bool:
         """Read what is written until the end; returns whether it has come in time."""
         end = time.monotonic() + (limit_s or 0)
@@ -282,18 +287,19 @@ class Place:
         os.chdir(self._folder)
         log = self._home / "log"
         forked = Forked(functools.partial(self._run, fault, log))
-        struck, ended = False, False
+        struck, ended = False, forked.begun()
         if moment_s is not None and isinstance(fault, Signal) and not (ended := forked.wait(moment_s)):
             os.kill(forked.process, fault.signal)
             struck = True
         if not ended and not forked.wait(LONGEST_S):
             os.kill(forked.process, signal.SIGKILL)
             forked.wait()
-        said = forked.said
-        operations = [Operation(*each) for each in json.loads(said[said.index(b"[") :])] if b"[" in said else []
-        return Ended(forked.code, struck or said.startswith(b"!"), log.read_text(errors="replace"), operations)
+        said, _, listed = forked.said.partition(b"[")
+        operations = [Operation(*each) for each in json.loads(b"[" + listed)] if listed else []
+        return Ended(forked.code, struck or b"!" in said, log.read_text(errors="replace"), operations)
 
     def _run(self, fault: Fault, log: Path, say: Callable[[bytes], None]) -> int:
+        say(b".")
         number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(number, 1)
         os.dup2(number, 2)
@@ -392,7 +398,7 @@ class Snapshot:
                     records.setdefault((name, *key), []).append(value)
             elif path.name == MANIFEST:
                 files |= {f"{name}: {key}": (value,) for key, value in _manifest(path).items()}
-            elif path.suffix == ".log":  # of each process
+            elif path.suffix in (".log", ".yaml"):  # of each process
                 files[name] = ("log",)
             else:
                 files[name] = _contents(path) if path.is_file() else ("folder",)
@@ -452,9 +458,11 @@ def _manifest(path: Path) -> dict[str, str]:
 
 
 def _contents(path: Path) -> tuple[str, ...]:
-    text = path.read_bytes()
-    masked = _NUMBER.sub("#", text.decode("utf-8", errors="replace"))
-    return hashlib.sha256(text).hexdigest(), hashlib.sha256(masked.encode()).hexdigest()
+    """Hashes of a file's bytes, and of a JSON file with masked numbers."""
+    texts = [path.read_bytes()]
+    if path.suffix == ".json":
+        texts.append(_NUMBER.sub(b"#", texts[0]))
+    return tuple(hashlib.sha256(each).hexdigest() for each in texts)
 
 
 def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:

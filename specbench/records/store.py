@@ -11,11 +11,11 @@ question, and the results of the lossless check agree with the ids.
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import json
 import os
 import re
+import shutil
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,6 @@ PAGE = "report.html"
 PIECES = "pieces.json"  # the text of tokens, which a report stores next to the records
 SHARDS = "shards"  # folder of the parts of a run on several workers
 SET_ASIDE = re.compile(r"\.old\d+$")  # a folder that measure.fresh=true kept
-DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a disk that was writable before
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<process>\d{1,9})\.partial")
 _OURS = re.compile(r".+\.(jsonl?|csv|md|tex|png|pdf|html|txt)")  # files of a run or a report
 
@@ -247,7 +246,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 @contextlib.contextmanager
 def replacing(path: Path, sync: bool = False) -> Iterator[BinaryIO]:
     """A file that replaces ``path`` when the context ends, as in ``write_atomically``. sync: to the disk before."""
-    with _replacing(path) as partial, partial.open("xb") as file:  # a new file: the target of a link stays unchanged
+    with replacing_path(path) as partial, partial.open("xb") as file:  # a new file: the target of a link stays unchanged
         yield file
         if sync:
             file.flush()
@@ -255,8 +254,8 @@ def replacing(path: Path, sync: bool = False) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A path that is to be created, and that replaces ``path`` when the context ends."""
+def replacing_path(path: Path) -> Iterator[Path]:
+    """A path for a new file, link or folder, which replaces ``path`` in one step when the context ends."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         _remove_dead(path.parent.glob(f".{glob.escape(path.name)}.*.partial"))
@@ -265,8 +264,7 @@ def _replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+        _remove(partial)
 
 
 def remove_partials(folder: Path) -> None:
@@ -280,8 +278,15 @@ def _remove_dead(partials: Iterable[Path]) -> None:
     for path in partials:
         found = _PARTIAL.fullmatch(path.name)
         if found and (int(found["process"]) == os.getpid() or not psutil.pid_exists(int(found["process"]))):
-            with contextlib.suppress(OSError):  # another user's
-                path.unlink()
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):  # another user's
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def parse_lines(path: Path) -> Iterator[tuple[CaseRecord, int]]:
@@ -385,7 +390,8 @@ class RunWriter:
                 os.fsync(file.fileno())
             except BaseException:
                 with contextlib.suppress(OSError):  # then the next block, or the next command, cuts the file
-                    self._truncate(self._end)
+                    file.truncate(self._end)
+                    os.fsync(file.fileno())
                 raise
         self._end = None
 
@@ -402,5 +408,5 @@ def point_latest(directory: Path) -> None:
     neighbour = link.is_symlink() and link.readlink().parent == Path()
     if link.exists() and not neighbour and not (link.is_symlink() and (link / MANIFEST).is_file()):
         return  # not a link to a run
-    with contextlib.suppress(OSError), _replacing(link) as partial:
+    with contextlib.suppress(OSError), replacing_path(link) as partial:
         partial.symlink_to(directory.name)
