@@ -46,7 +46,7 @@ from scripts.lab.disk import FAULTS, HALF, WRITE, Clock, ClockForward, Disk, Fau
 from scripts.lab.materials import print_table
 from specbench.commands import main
 from specbench.measure import environment
-from specbench.records.store import MANIFEST, RECORDS
+from specbench.records.store import MANIFEST, RECORDS, SHARDS
 from specbench.runs import composition
 from specbench.screen import DONE, FAILED
 
@@ -390,7 +390,7 @@ class Snapshot:
         for path in sorted(folder.rglob("*")):
             name = str(path.relative_to(folder))
             if path.is_symlink():
-                files[name] = (f"link to {path.readlink()}",)
+                files[name] = ("link" if SHARDS in path.parts else f"link to {path.readlink()}",)  # to the last shard
             elif path.name == RECORDS:
                 files[name] = ("records",)
                 for line in path.read_bytes().splitlines(keepends=True):
