@@ -42,7 +42,7 @@ import torch
 
 import specbench.report.build
 import specbench.report.tables.terminal  # noqa: F401 (a forked process pays for no import)
-from scripts.lab.disk import FAULTS, HALF, WRITE, Clock, ClockForward, Disk, Fault, Operation, Signal
+from scripts.lab.disk import FAULTS, HALF, WRITE, ClockForward, Disk, Fault, Operation, Signal
 from scripts.lab.materials import print_table
 from specbench.commands import main
 from specbench.measure import environment
@@ -107,12 +107,18 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first try")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS], metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=[*FAULTS], metavar="FAULT", help=", ".join(FAULTS))
+    parser.add_argument(
+        "--faults", nargs="+", choices=FAULTS, default=[*FAULTS], metavar="FAULT", help=", ".join(FAULTS)
+    )
+    parser.add_argument("--path", default="", help="strike operations on files with this in their path, at no moment")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     given = parser.parse_args(arguments)
     start = time.monotonic()
-    tries = inject(given.count, given.seed, given.first, given.kinds, given.faults, given.jobs)
-    rows: dict[tuple[str, str], Counter[str]] = {(kind, fault): Counter() for kind in given.kinds for fault in given.faults}
+    choice = Choice(given.kinds, given.faults, given.seed, given.path)
+    tries = inject(given.count, choice, given.first, given.jobs)
+    rows: dict[tuple[str, str], Counter[str]] = {
+        (kind, fault): Counter() for kind in given.kinds for fault in given.faults
+    }
     for each in tries:
         for fault in each.faults:
             rows[each.kind, fault].update(injected=1, recovered=int(not each.wrong))
@@ -127,9 +133,20 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
         again = f"--seed {given.seed} --first {each.number} --count 1 --jobs 1"
         chosen = "" if given.kinds == [*KINDS] else f" --kinds {' '.join(given.kinds)}"
         chosen += "" if given.faults == [*FAULTS] else " --faults " + " ".join(map(repr, given.faults))
+        chosen += f" --path {given.path}" if given.path else ""
         print(f"\n{each.kind}: {'; '.join(each.told)}\n  again: python -m scripts.lab faults {again}{chosen}")
         print("".join(f"  {line}\n" for line in each.found), end="")
     return FAILED if failed else DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The kinds of runs and faults to draw from. path: a part of the paths that are struck."""
+
+    kinds: Sequence[str]
+    faults: Sequence[str]
+    seed: int = 0
+    path: str = ""
 
 
 COUNTED = ("not ended", "lost", "doubled", "changed", "left over", "tracebacks")
@@ -153,38 +170,33 @@ class Try:
             self.found += [f"{what}: {name}" for name in names[:3]]
 
 
-def inject(
-    count: int, seed: int = 0, first: int = 0, kinds: Sequence[str] = (*KINDS,), faults: Sequence[str] = (*FAULTS,),
-    jobs: int | None = 1,
-) -> list[Try]:  # fmt: skip
+def inject(count: int, choice: Choice, first: int = 0, jobs: int | None = 1) -> list[Try]:
     """Strike with ``count`` faults; returns the tries in which one has struck, by their numbers."""
     torch.set_num_threads(1)
     shares = [count // (jobs or 1) + (job < count % (jobs or 1)) for job in range(jobs or 1)]
     pipes = []
     for job, share in enumerate(shares):
         numbers = range(first + job, first + max(100, 20 * count), len(shares))
-        pipes.append(Forked(functools.partial(_work, share, seed, numbers, kinds, faults)))
+        pipes.append(Forked(functools.partial(_work, share, choice, numbers)))
     if any(pipe.wait() and pipe.code for pipe in pipes):
         raise RuntimeError("a process of the tries has ended")
     tries = [Try(**each) for pipe in pipes for each in json.loads(pipe.said)]
     return sorted(tries, key=lambda each: each.number)
 
 
-def _work(
-    count: int, seed: int, numbers: Sequence[int], kinds: Sequence[str], faults: Sequence[str], say: Callable[[bytes], None]
-) -> None:
+def _work(count: int, choice: Choice, numbers: Sequence[int], say: Callable[[bytes], None]) -> None:
     """Make tries until ``count`` faults have struck, in a folder of this process."""
     found: list[Try] = []
     with tempfile.TemporaryDirectory(prefix="faults-") as home:
         _settle()
         gc.unfreeze = lambda: None  # type: ignore[assignment]
-        places = {kind: Place(Path(home).resolve(), kind) for kind in kinds}
+        places = {kind: Place(Path(home).resolve(), kind) for kind in choice.kinds}
         for number in numbers:
             if sum(len(each.faults) for each in found) >= count:
                 break
-            draw = random.Random(f"{seed} {number}")
-            kind = draw.choices(kinds, [KINDS[kind].weight for kind in kinds])[0]
-            one = places[kind].strike(number, draw, faults)
+            draw = random.Random(f"{choice.seed} {number}")
+            kind = draw.choices(choice.kinds, [KINDS[kind].weight for kind in choice.kinds])[0]
+            one = places[kind].strike(number, draw, choice)
             found += [one] if one.faults else []
     say(json.dumps([asdict(each) for each in found]).encode())
 
@@ -318,31 +330,31 @@ class Place:
             say(json.dumps(operations).encode())  # closes the pipe: the time limit ends
         return code
 
-    def strike(self, number: int, draw: random.Random, faults: Sequence[str]) -> Try:
+    def strike(self, number: int, draw: random.Random, choice: Choice) -> Try:
         """Make a try with a fault that is drawn, and compare."""
         done = Try(number, self.name)
-        expected, reference, lasts_s = self.undisturbed
-        ended, again = self._disturb(done, draw, faults, reference, lasts_s, again=False), True
+        expected, reference, _ = self.undisturbed
+        ended = self._disturb(done, draw, choice, again=False)
         if not done.faults:
             return done
         if ended.code == DONE:
             expected.records_only().compare(Snapshot.take(self._folder).records_only(), done, "after success: ")
         if draw.random() < SECOND:
-            ended = self._disturb(done, draw, faults, reference, lasts_s, again)
+            self._disturb(done, draw, choice, again=True)
         ended = self.command(Fault(), again=True)
         if ended.code != reference.code:
             done.blame("not ended", [f"exit code {ended.code}: {' / '.join(ended.output.splitlines()[-3:])}"])
         expected.compare(Snapshot.take(self._folder), done)
         return done
 
-    def _disturb(
-        self, done: Try, draw: random.Random, faults: Sequence[str], reference: Ended, lasts_s: float, again: bool
-    ) -> Ended:
-        name = draw.choice(faults)
+    def _disturb(self, done: Try, draw: random.Random, choice: Choice, again: bool) -> Ended:
+        """Run the command with a fault that is drawn."""
+        _, reference, lasts_s = self.undisturbed
+        name = draw.choice(choice.faults)
         kind = FAULTS[name]
         groups: dict[tuple[str, str], list[int]] = {}
         for number, each in enumerate(reference.operations):
-            if each.kind in kind.strikes:
+            if each.kind in kind.strikes and choice.path in each.path:
                 groups.setdefault((each.kind, "/".join(Path(each.path).parts[:2])), []).append(number)
         if not groups:
             return Ended(DONE, False, "", [])
@@ -352,12 +364,14 @@ class Place:
         struck = reference.operations[number]
         place = draw.choice([each for each in kind.places if each != HALF or struck.kind == WRITE] or [*kind.places])
         moment_s = None
-        if issubclass(kind, Signal) and draw.random() < AT_A_MOMENT:
+        if not choice.path and issubclass(kind, Signal) and draw.random() < AT_A_MOMENT:
             moment_s, number = lasts_s * draw.random(), -1
         ended = self.command(kind(number, place), moment_s, again)
         if ended.struck:
             done.faults.append(name)
-            done.told.append(f"{name} {f'{place} {struck.kind} {struck.path}' if moment_s is None else f'at {moment_s:.3f} s'}")
+            done.told.append(
+                f"{name} {f'{place} {struck.kind} {struck.path}' if moment_s is None else f'at {moment_s:.3f} s'}"
+            )
             if "Traceback (most recent call last)" in ended.output:
                 done.blame("tracebacks", [" / ".join(ended.output.splitlines()[-3:])])
             if ended.code == -signal.SIGKILL and kind.__name__ != "Signal":
@@ -369,7 +383,11 @@ def _trace() -> Iterator[dict[str, Any]]:
     """Yield recorded answers that repeat themselves, later ones longer."""
     for case in range(CASES):
         ids = [5, 6, 7 + case, 5, 6, 7 + case, 5] * (1 + case)
-        yield {"case": str(case), "category": "ab"[case % 2], "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": ids}]}
+        yield {
+            "case": str(case),
+            "category": "ab"[case % 2],
+            "turns": [{"prompt_ids": [1, 5, 6, 7 + case], "ids": ids}],
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in DISK_FAULTS:
             raise
         named = f"{error.filename}: " if error.filename else ""
-        print(printable(f"specbench {name}: {named}{error.strerror}; the same command can be repeated"), file=sys.stderr)
+        print(
+            printable(f"specbench {name}: {named}{error.strerror}; the same command can be repeated"), file=sys.stderr
+        )
         return FAILED
 
 

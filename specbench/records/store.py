@@ -246,7 +246,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 @contextlib.contextmanager
 def replacing(path: Path, sync: bool = False) -> Iterator[BinaryIO]:
     """A file that replaces ``path`` when the context ends, as in ``write_atomically``. sync: to the disk before."""
-    with replacing_path(path) as partial, partial.open("xb") as file:  # a new file: the target of a link stays unchanged
+    with (
+        replacing_path(path) as partial,
+        partial.open("xb") as file,
+    ):  # a new file: the target of a link stays unchanged
         yield file
         if sync:
             file.flush()

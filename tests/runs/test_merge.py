@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Callable
@@ -113,14 +114,14 @@ def test_a_merge_that_was_killed_is_repeated(runs, tmp_path, monkeypatch):
     given = [*(str(runs / name) for name in "123"), "--out", str(tmp_path / "out")]
     rename, renamed = os.replace, []
 
-    def killed(*paths):
-        if len(renamed) == number:
+    def rename_some(most, *paths):
+        if len(renamed) == most:
             raise SystemExit
         renamed.append(rename(*paths))
 
     monkeypatch.setattr(os, "unlink", lambda *_: None)
     for number in range(3):
-        monkeypatch.setattr(os, "replace", killed)
+        monkeypatch.setattr(os, "replace", functools.partial(rename_some, number))
         with pytest.raises(SystemExit):
             main(given)
         renamed.clear()
