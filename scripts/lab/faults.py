@@ -311,7 +311,6 @@ class Place:
         return Ended(forked.code, struck or b"!" in said, log.read_text(errors="replace"), operations)
 
     def _run(self, fault: Fault, log: Path, say: Callable[[bytes], None]) -> int:
-        say(b".")
         number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(number, 1)
         os.dup2(number, 2)
@@ -321,13 +320,16 @@ class Place:
         disk = Disk(self._folder, fault)
         code = FAILED
         try:
+            say(b".")
             code = main(self.kind.command)
         finally:
-            operations = [(each.kind, each.path) for each in disk.operations]
+            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(each, signal.SIG_IGN)
+            operations = [(made.kind, made.path) for made in disk.operations]
             fault.number = -1
             fault.end(self._folder)
             sys.stdout.flush()
-            say(json.dumps(operations).encode())  # closes the pipe: the time limit ends
+            say(json.dumps(operations).encode())
         return code
 
     def strike(self, number: int, draw: random.Random, choice: Choice) -> Try:
@@ -374,7 +376,7 @@ class Place:
             )
             if "Traceback (most recent call last)" in ended.output:
                 done.blame("tracebacks", [" / ".join(ended.output.splitlines()[-3:])])
-            if ended.code == -signal.SIGKILL and kind.__name__ != "Signal":
+            if ended.code == -signal.SIGKILL != -getattr(kind, "signal", 0):
                 done.blame("not ended", [f"no end in {LONGEST_S} s"])
         return ended
 
