@@ -91,7 +91,7 @@ class Failure(Fault):
     """An operation fails; a write may have written a half before, as a short write that is followed by the error."""
 
     strikes: tuple[str, ...] = (*CHANGES, READ)
-    places = (BEFORE, HALF)
+    places: tuple[str, ...] = (BEFORE, HALF)
     error = errno.EIO
     lasting = False  # it fails from there on, if it needs space
     _due = False

@@ -9,7 +9,7 @@ files are compared with those of an undisturbed command; the disturbed one's rec
 quarter of the repeated commands gets a second fault.
 
 Prints one row per kind of run and of fault, and how to repeat each failure. A signal at a moment is repeated only
-approximately. Exit code 1 if a try failed.
+approximately. Ctrl-C ends the tries and prints their table. Exit code 1 if a try failed.
 """
 
 from __future__ import annotations
@@ -178,7 +178,12 @@ def inject(count: int, choice: Choice, first: int = 0, jobs: int | None = 1) -> 
     for job, share in enumerate(shares):
         numbers = range(first + job, first + max(100, 20 * count), len(shares))
         pipes.append(Forked(functools.partial(_work, share, choice, numbers)))
-    if any(pipe.wait() and pipe.code for pipe in pipes):
+    for pipe in pipes:
+        with contextlib.suppress(KeyboardInterrupt):  # the processes end with the tries that they have made
+            pipe.wait()
+        if pipe.code is None:
+            pipe.wait()
+    if any(pipe.code for pipe in pipes):
         raise RuntimeError("a process of the tries has ended")
     tries = [Try(**each) for pipe in pipes for each in json.loads(pipe.said)]
     return sorted(tries, key=lambda each: each.number)
@@ -191,13 +196,14 @@ def _work(count: int, choice: Choice, numbers: Sequence[int], say: Callable[[byt
         _settle()
         gc.unfreeze = lambda: None  # type: ignore[assignment]
         places = {kind: Place(Path(home).resolve(), kind) for kind in choice.kinds}
-        for number in numbers:
-            if sum(len(each.faults) for each in found) >= count:
-                break
-            draw = random.Random(f"{choice.seed} {number}")
-            kind = draw.choices(choice.kinds, [KINDS[kind].weight for kind in choice.kinds])[0]
-            one = places[kind].strike(number, draw, choice)
-            found += [one] if one.faults else []
+        with contextlib.suppress(KeyboardInterrupt):
+            for number in numbers:
+                if sum(len(each.faults) for each in found) >= count:
+                    break
+                draw = random.Random(f"{choice.seed} {number}")
+                kind = draw.choices(choice.kinds, [KINDS[kind].weight for kind in choice.kinds])[0]
+                one = places[kind].strike(number, draw, choice)
+                found += [one] if one.faults else []
     say(json.dumps([asdict(each) for each in found]).encode())
 
 
@@ -218,6 +224,7 @@ class Forked:
     def __init__(self, call: Callable[[Callable[[bytes], None]], int | None]) -> None:
         """call: gets the function that writes; returns the exit code."""
         self.said = b""
+        self.code: int | None = None
         self._pipe, writes = os.pipe()
         sys.stdout.flush()
         self.process = os.fork()
@@ -308,7 +315,7 @@ class Place:
             forked.wait()
         said, _, listed = forked.said.partition(b"[")
         operations = [Operation(*each) for each in json.loads(b"[" + listed)] if listed else []
-        return Ended(forked.code, struck or b"!" in said, log.read_text(errors="replace"), operations)
+        return Ended(forked.code or DONE, struck or b"!" in said, log.read_text(errors="replace"), operations)
 
     def _run(self, fault: Fault, log: Path, say: Callable[[bytes], None]) -> int:
         number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
