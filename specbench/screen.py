@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -20,6 +21,7 @@ from specbench.names import printable
 # Exit codes of every command. FAILED: a method without a decoded case, violations in float32 or float64, a full disk, a
 # lost rank, a failed job. USAGE: wrong input.
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a disk that was writable before
 ENDING = ("SIGTERM", "SIGHUP")  # a scheduler's and a closed terminal's; the latter is not everywhere
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from specbench import __version__
 from specbench.input import InputError, require_directory
-from specbench.names import near
-from specbench.screen import DONE, INTERRUPTED, fail
+from specbench.names import near, printable
+from specbench.screen import DISK_FAULTS, DONE, FAILED, INTERRUPTED, fail
 
 DEFAULT = "run"
 
@@ -60,6 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(str(error), f"specbench {name}")
     except KeyboardInterrupt:
         return INTERRUPTED
+    except OSError as error:
+        if error.errno not in DISK_FAULTS:
+            raise
+        named = f"{error.filename}: " if error.filename else ""
+        print(
+            printable(f"specbench {name}: {named}{error.strerror}; the same command can be repeated"), file=sys.stderr
+        )
+        return FAILED
 
 
 def module_of(name: str) -> Any:

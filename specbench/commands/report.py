@@ -16,7 +16,7 @@ from pathlib import Path
 
 from specbench.input import InputError, counts
 from specbench.names import Plain, printable
-from specbench.records.store import DISK_FAULTS, RunError
+from specbench.records.store import RunError
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.exchange import spec_bench
 from specbench.report.exchange.formats import FORMATS, SAMPLES, export_run, show_imported
@@ -26,7 +26,7 @@ from specbench.report.published import compare, published_tables, read_published
 from specbench.report.table import Table
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
-from specbench.screen import DONE, FAILED, INTERRUPTED, USAGE, ending_as_interrupts, showing
+from specbench.screen import DISK_FAULTS, DONE, FAILED, INTERRUPTED, USAGE, ending_as_interrupts, showing
 
 _WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a folder; expected a file"}
 
@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for handler in logging.getLogger().handlers:
         handler.setFormatter(Plain("%(message)s"))
     try:
-        with ending_as_interrupts(), tempfile.TemporaryDirectory(prefix="specbench-") as folder:
-            _fetch(options, Path(folder))
+        with ending_as_interrupts(), contextlib.ExitStack() as stack:
+            _fetch(options, stack)
             _check(options)
             for act in [INSTEAD[name] for name in INSTEAD if getattr(options, name)] or [_report]:
                 act(options)
@@ -59,16 +59,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _fetch(options: argparse.Namespace, folder: Path) -> None:
-    """Runs of an object store are copied here, and are reported from the copy. Raises RunError."""
+def _fetch(options: argparse.Namespace, stack: contextlib.ExitStack) -> None:
+    """Runs of an object store are copied until the stack ends, and are reported from the copy. Raises RunError."""
     remote = [named for named in options.runs if is_remote(named)]
     if remote and not (options.output or options.export_answers):
         raise RunError(f"{remote[0]}: a report is written on this machine; say where with --output DIR")
     places = []
-    for number, named in enumerate(options.runs):
-        places.append(folder / str(number) if is_remote(named) else Path(named))
-        if is_remote(named):
-            places[-1].mkdir()
+    for named in options.runs:
+        copied = is_remote(named) and stack.enter_context(tempfile.TemporaryDirectory(prefix="specbench-"))
+        places.append(Path(copied or named))
+        if copied:
             fetch_runs(named, places[-1])
     options.runs = places
 

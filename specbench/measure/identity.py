@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from specbench.records.store import write_atomically
+
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 _SHORTEST = 8  # characters of a secret, at least
 _NOBODY = ("", "root", "localhost")  # names that do not identify a person or machine
@@ -27,7 +29,7 @@ def hide_identity(value: Any) -> Any:
 def hide_in_file(path: Path) -> None:
     """Replace the same in a text file, if it exists."""
     if path.is_file():
-        path.write_text(hide_identity(path.read_text(encoding="utf-8")), encoding="utf-8")
+        write_atomically(path, hide_identity(path.read_text(encoding="utf-8")))
 
 
 def _hide(value: Any, hidden: Mapping[str, str]) -> Any:

@@ -11,10 +11,11 @@ question, and the results of the lossless check agree with the ids.
 from __future__ import annotations
 
 import contextlib
-import errno
+import glob
 import json
 import os
 import re
+import shutil
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,8 +38,8 @@ PAGE = "report.html"
 PIECES = "pieces.json"  # the text of tokens, which a report stores next to the records
 SHARDS = "shards"  # folder of the parts of a run on several workers
 SET_ASIDE = re.compile(r"\.old\d+$")  # a folder that measure.fresh=true kept
-DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a disk that was writable before
-_PARTIAL = re.compile(r"\..+\.(jsonl?|csv|md|tex|png|pdf|html)\.(?P<process>\d{1,9})\.partial")
+_PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<process>\d{1,9})\.partial")
+_OURS = re.compile(r".+\.(jsonl?|csv|md|tex|png|pdf|html|txt)")  # files of a run or a report
 
 
 class RunError(InputError):
@@ -228,44 +229,67 @@ def read_manifest(
 
 
 def write_manifest(directory: Path, values: Mapping[str, Any]) -> None:
-    """Write a manifest's plain values atomically."""
-    write_atomically(directory / MANIFEST, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    """Write a manifest's plain values atomically, and sync them to the disk."""
+    with replacing(directory / MANIFEST, sync=True) as file:
+        file.write((json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace ``path`` in one step: a reader sees the old content or the new, never half. Text becomes UTF-8.
 
-    An OSError names ``path``. A kill leaves a partial file next to it, for ``remove_partials``.
+    An OSError names ``path``. A kill leaves a partial file next to it, which the next writer of ``path`` removes.
     """
     with replacing(path) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that replaces ``path`` when the context ends, as in ``write_atomically``."""
+def replacing(path: Path, sync: bool = False) -> Iterator[BinaryIO]:
+    """A file that replaces ``path`` when the context ends, as in ``write_atomically``. sync: to the disk before."""
+    with (
+        replacing_path(path) as partial,
+        partial.open("xb") as file,
+    ):  # a new file: the target of a link stays unchanged
+        yield file
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def replacing_path(path: Path) -> Iterator[Path]:
+    """A path for a new file, link or folder, which replaces ``path`` in one step when the context ends."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.unlink(missing_ok=True)
-        with partial.open("xb") as file:  # a new file: the target of a link with that name stays unchanged
-            yield file
+        _remove_dead(path.parent.glob(f".{glob.escape(path.name)}.*.partial"))
+        yield partial
         partial.replace(path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+        _remove(partial)
 
 
 def remove_partials(folder: Path) -> None:
-    """Remove the partial files that killed processes left in a folder, unless the folder is a link."""
-    if folder.is_symlink():
-        return
-    for path in folder.glob(".*.partial"):
+    """Remove the partial files of a run or report that killed processes left, unless the folder is a link."""
+    if not folder.is_symlink():
+        _remove_dead(path for path in folder.glob(".*.partial") if _OURS.fullmatch(path.name.rsplit(".", 2)[0]))
+
+
+def _remove_dead(partials: Iterable[Path]) -> None:
+    """Remove partial files of this process and of processes that are gone."""
+    for path in partials:
         found = _PARTIAL.fullmatch(path.name)
         if found and (int(found["process"]) == os.getpid() or not psutil.pid_exists(int(found["process"]))):
-            with contextlib.suppress(OSError):  # another user's
-                path.unlink()
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):  # another user's
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def parse_lines(path: Path) -> Iterator[tuple[CaseRecord, int]]:
@@ -318,6 +342,7 @@ class RunWriter:
 
     def __init__(self, directory: Path) -> None:
         self.directory, self._path = directory, directory / RECORDS
+        self._end: int | None = None  # of the last complete block, after a block that could not be written
 
     def resume(
         self,
@@ -354,14 +379,24 @@ class RunWriter:
         return kept
 
     def append(self, block: list[CaseRecord]) -> None:
-        """Write the records of one block and sync them to the disk."""
+        """Write the records of one block and sync them to the disk. If that fails, nothing of the block stays."""
         if VANILLA not in {record.method for record in block}:
             raise RuntimeError(f"block of case {block[0].case} lacks {VANILLA}, which its methods are paired with")
-        data = "".join(record.to_json() + "\n" for record in block).encode("utf-8")
-        with self._path.open("ab") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        data = memoryview("".join(record.to_json() + "\n" for record in block).encode("utf-8"))
+        if self._end is not None:
+            self._truncate(self._end)
+        with self._path.open("ab", buffering=0) as file:  # a buffer would write the rest of a failed block later
+            self._end = file.tell()
+            try:
+                while data:
+                    data = data[file.write(data) :]
+                os.fsync(file.fileno())
+            except BaseException:
+                with contextlib.suppress(OSError):  # then the next block, or the next command, cuts the file
+                    file.truncate(self._end)
+                    os.fsync(file.fileno())
+                raise
+        self._end = None
 
     def _truncate(self, size: int) -> None:
         with self._path.open("r+b") as file:
@@ -373,13 +408,8 @@ class RunWriter:
 def point_latest(directory: Path) -> None:
     """Make ``latest`` next to the run point to it; a file system without links gets none."""
     link = directory.parent / "latest"
-    partial = directory.parent / ".latest"
     neighbour = link.is_symlink() and link.readlink().parent == Path()
     if link.exists() and not neighbour and not (link.is_symlink() and (link / MANIFEST).is_file()):
         return  # not a link to a run
-    try:
-        partial.unlink(missing_ok=True)  # what a kill left
+    with contextlib.suppress(OSError), replacing_path(link) as partial:
         partial.symlink_to(directory.name)
-        partial.replace(link)
-    except OSError:
-        partial.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import gc
 import itertools
 import json
@@ -32,6 +33,7 @@ from specbench.records.store import (
     RunWriter,
     point_latest,
     read_manifest,
+    replacing_path,
     write_atomically,
     write_manifest,
 )
@@ -69,9 +71,7 @@ def execute(job: Job, directory: Path, observe: Observer) -> bool:
         ledger = Ledger(job.plan, done, job.resets)
         if ledger.failed is not None and job.config.run.retry and not own:
             log.warning("run.retry: continues at block %d, where a case failed; a copy is kept aside", ledger.failed)
-            aside = _make_aside(directory)
-            for name in (MANIFEST, RECORDS):
-                shutil.copy2(directory / name, aside / name)
+            _keep_copy(directory)
             _forget_attempts(directory)
             done = writer.rewind(ledger.failed)
             ledger = Ledger(job.plan, done, job.resets)
@@ -95,6 +95,7 @@ def execute(job: Job, directory: Path, observe: Observer) -> bool:
             _decode(job, writer, rest, earlier if start else None, observe)
             return True
         point_latest(directory)
+        _forget_attempts(directory)
         if earlier:  # a price may have changed, or a user's name that an older manifest has
             values = share(earlier.as_dict() | {"config": config})
             if values != earlier.as_dict():
@@ -212,6 +213,7 @@ def _decode(job: Job, writer: RunWriter, rest: Sequence[Block], earlier: Manifes
     manifest.warn(f"{each.name}: {text}" for each in entries for text in each.method.warnings)
     manifest.warn(session.warnings)
     write_manifest(directory, share(manifest.as_dict()))
+    _forget_attempts(directory)
     log.info("done")
 
 
@@ -222,10 +224,11 @@ class _Attempts:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._file = os.open(directory / AT, os.O_RDWR | os.O_CREAT, 0o666)
+        self._path = directory / AT
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         text = directory / DEATHS
         deaths = Counter(json.loads(text.read_text()) if text.exists() else {})
-        if last := os.pread(self._file, _WIDTH, 0).strip():  # blank after a process that was not killed
+        if last := os.pread(self._file, _WIDTH, 0).strip():  # blank in older runs after a process that was not killed
             deaths[last.decode()] += 1
             write_atomically(text, json.dumps(deaths))
         self.deadly = {int(block) for block, count in deaths.items() if count >= MOST_DEATHS}
@@ -234,8 +237,8 @@ class _Attempts:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._note("")
         os.close(self._file)
+        self._path.unlink(missing_ok=True)  # a blank note would need a disk that can be written
 
     def watch(self, blocks: Iterator[list[CaseRecord]], start: int) -> Iterator[list[CaseRecord]]:
         """Yields the records of each block; its number is noted before it begins. start: the number of the first."""
@@ -264,6 +267,20 @@ def _threads(count: int | None) -> Iterator[None]:
 def _forget_attempts(directory: Path) -> None:
     for name in (AT, DEATHS):
         (directory / name).unlink(missing_ok=True)
+
+
+def _keep_copy(directory: Path) -> None:
+    """Copy manifest and records into a new folder next to the run, unless the last such folder has them."""
+    last, number = None, 1
+    while (aside := directory.with_name(f"{directory.name}.old{number}")).exists():
+        last, number = aside, number + 1
+    names = [MANIFEST, RECORDS]
+    if last and filecmp.cmpfiles(directory, last, names, shallow=False)[0] == names:
+        return  # a command that was killed has kept them
+    with replacing_path(aside) as partial:
+        partial.mkdir()
+        for name in names:
+            shutil.copy2(directory / name, partial / name)
 
 
 def _is_own(launch: str | None, directory: Path) -> bool:

@@ -26,13 +26,22 @@ from rich.table import Table
 from specbench.models.tensor_parallel.team import TeamError
 from specbench.names import Plain, printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
-from specbench.records.store import DISK_FAULTS, MANIFEST, PAGE
+from specbench.records.store import MANIFEST, PAGE
 from specbench.runs.config import ReportConfig
 from specbench.runs.earlier import find_arrivals
 from specbench.runs.execution import execute
 from specbench.runs.job import Job
 from specbench.runs.sources import LOADING
-from specbench.screen import DONE, FAILED, INTERRUPTED, Screen, ending_as_interrupts, forwarding, showing
+from specbench.screen import (
+    DISK_FAULTS,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    Screen,
+    ending_as_interrupts,
+    forwarding,
+    showing,
+)
 
 if TYPE_CHECKING:
     from specbench.report import Findings
@@ -141,6 +150,7 @@ def _log_file(path: Path) -> Iterator[None]:
     """Log into the run's directory; the file is made with the first message."""
     handler = logging.FileHandler(path, delay=True, encoding="utf-8")
     handler.setFormatter(Plain("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk: the records report it
     logger = logging.getLogger("specbench")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

@@ -25,6 +25,7 @@ from specbench.records.store import (
     RunError,
     read_blocks,
     read_manifest,
+    remove_partials,
     replacing,
     write_manifest,
 )
@@ -58,20 +59,19 @@ def part_numbers(part: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def join_parts(parts: Sequence[str]) -> str | None:
-    """The part that several make together; None for the complete run. Raises RunError if one is missing."""
+def require_parts(parts: Sequence[str], whole: str | None) -> None:
+    """Raise RunError if parts do not make a part, or the complete run (None), together."""
+    first, step = part_numbers(whole) if whole else (1, 1)
     numbers = [part_numbers(part) for part in parts]
-    steps = math.lcm(*(step for _, step in numbers))
-    taken = sorted({place for first, step in numbers for place in range(first - 1, steps, step)})
-    wide, rest = divmod(steps, len(taken))
-    if rest or taken != list(range(taken[0], steps, wide)):
-        missing = [f"{place + 1}/{steps}" for place in range(steps) if place not in taken]
+    steps = math.lcm(step, *(each for _, each in numbers))
+    taken = {place for own, each in numbers for place in range(own - 1, steps, each)}
+    missing = [f"{place + 1}/{steps}" for place in range(first - 1, steps, step) if place not in taken]
+    if missing:
         raise RunError(f"parts {', '.join(parts)}: {', '.join(missing)} missing; expected all parts of a run")
-    return None if wide == 1 else f"{taken[0] + 1}/{wide}"
 
 
 def split_part(part: str | None, count: int) -> list[str]:
-    """``count`` parts that make a part, or the complete run, together: the inverse of ``join_parts``."""
+    """``count`` parts that make a part, or the complete run, together: as ``require_parts`` requires."""
     first, step = part_numbers(part) if part else (1, 1)
     return [f"{first + number * step}/{step * count}" for number in range(count)]
 
@@ -116,17 +116,20 @@ class _StoredBlock:
 
 
 def merge(
-    directories: Sequence[Path], out: Path, any_versions: bool = False, own: Mapping[str, Any] = MappingProxyType({})
+    directories: Sequence[Path],
+    out: Path,
+    any_versions: bool = False,
+    own: Mapping[str, Any] = MappingProxyType({}),
+    part: str | None = None,
 ) -> Manifest:
     """Merge the parts in ``directories`` into a run in ``out``; returns the manifest of the run.
 
     any_versions: other versions of libraries are a warning instead of an error. own: entries that the manifest gets.
+    part: what the parts make together, None for the complete run. Nothing is written if ``out`` is this run already.
     Raises RunError if a part is incomplete, is missing, or was made with something else than the first.
     """
     shards = [_open(number, Path(directory)) for number, directory in enumerate(directories)]
-    if (out / RECORDS).exists():
-        raise RunError(f"--out {out}: holds a run; expected a new directory")
-    part = join_parts([shard.part for shard in shards])
+    require_parts([shard.part for shard in shards], part)
     for shard in shards[1:]:
         _refuse_other(shards[0], shard, any_versions)
     blocks = sorted(block for shard in shards for block in _find_blocks(shard))
@@ -134,19 +137,37 @@ def merge(
         if (one.round, one.place) == (two.round, two.place) and one.shard != two.shard:
             both = f"{shards[one.shard].directory} and {shards[two.shard].directory}"
             raise RunError(f"{both}: both hold case {one.place + 1} of the suite; expected each part once")
-    out.mkdir(parents=True, exist_ok=True)
     grown = _join_growths(shards, blocks)
     values = _join_manifests(shards, part) | dict(own)
     values |= {"grown": [growth.model_dump() for growth in grown]} if grown else {}
-    with replacing(out / RECORDS) as file:
-        for number, block in enumerate(blocks):
-            with (shards[block.shard].directory / RECORDS).open("rb") as stored:
-                stored.seek(block.offset)
-                lines = stored.read(block.size).splitlines(keepends=True)
-            named = b'"block":%d,"shard":%d' % (number, block.shard)
-            file.writelines(_BLOCK.sub(named, line, count=1) for line in lines)
+    remove_partials(out)
+    if (out / RECORDS).exists():
+        if not _is_merged(out, shards, blocks, values):
+            raise RunError(f"--out {out}: holds a run; expected a new directory")
+        return Manifest.model_validate(values)
+    out.mkdir(parents=True, exist_ok=True)
+    with replacing(out / RECORDS, sync=True) as file:
+        file.writelines(_merged_lines(shards, blocks))
         write_manifest(out, values)
     return Manifest.model_validate(values)
+
+
+def _merged_lines(shards: Sequence[Shard], blocks: Sequence[_StoredBlock]) -> Iterator[bytes]:
+    """The lines of blocks, in which each names its new number and its shard."""
+    for number, block in enumerate(blocks):
+        with (shards[block.shard].directory / RECORDS).open("rb") as stored:
+            stored.seek(block.offset)
+            lines = stored.read(block.size).splitlines(keepends=True)
+        named = b'"block":%d,"shard":%d' % (number, block.shard)
+        yield from (_BLOCK.sub(named, line, count=1) for line in lines)
+
+
+def _is_merged(out: Path, shards: Sequence[Shard], blocks: Sequence[_StoredBlock], values: Mapping[str, Any]) -> bool:
+    """Returns whether a run is the one that these parts make: a merge was killed after it, or is repeated."""
+    if not (out / MANIFEST).exists() or read_manifest(out).as_dict() != Manifest.model_validate(values).as_dict():
+        return False
+    with (out / RECORDS).open("rb") as stored:
+        return all(line == found for line, found in itertools.zip_longest(_merged_lines(shards, blocks), stored))
 
 
 def is_whole(directory: Path, config_hash: str) -> bool:

@@ -58,7 +58,7 @@ def run_shards(job: Job, directory: Path, name: str, overrides: list[str]) -> in
             return max([FAILED, *(job.code for job in ended)])
         about = share({"config": job.resolved, "config_hash": job.digest})
         try:
-            merge(list(shards.values()), directory, own=about)
+            merge(list(shards.values()), directory, own=about, part=job.config.suite.part)
         except OSError as error:  # a full disk; the shards are unchanged
             return print_unwritten(error, directory)
     return run_job(job, directory)

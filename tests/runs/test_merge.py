@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +13,10 @@ import pytest
 from builders.resumed import counted, cut_records, edit_manifest, replay_of
 from builders.runs import job_for
 from specbench.commands.merge import main
-from specbench.records.store import RECORDS, RunError, read_run
+from specbench.records.store import MANIFEST, RECORDS, RunError, read_run
 from specbench.report import read_findings
 from specbench.runs.execution import execute
-from specbench.runs.parts import join_parts, merge, split_part
+from specbench.runs.parts import merge, require_parts, split_part
 
 METHODS = ("vanilla", "vanilla_aa", "pld")
 CASES = 7
@@ -82,7 +84,72 @@ def test_older_parts(parts, tmp_path):
     ],
 )
 def test_parts_make_a_part(parts, whole):
-    assert join_parts(parts) == whole
+    require_parts(parts, whole)
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole", "missing"),
+    [
+        (["1/2"], None, "2/2"),
+        (["2/2"], None, "1/2"),
+        (["1/4", "3/4"], None, "2/4, 4/4"),
+        (["1/3", "3/3"], None, "2/3"),
+        (["1/4"], "1/2", "3/4"),
+    ],
+)
+def test_parts_that_lack_others(parts, whole, missing):
+    """Also those that are evenly spread, which make a part and not the run."""
+    with pytest.raises(RunError, match=f": {missing} missing; expected all parts of a run"):
+        require_parts(parts, whole)
+
+
+def test_one_of_several_parts_is_not_the_run(runs, tmp_path, capsys):
+    assert main([str(runs / "1"), "--out", str(tmp_path / "out")]) == 2
+    assert "2/3, 3/3 missing" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_merge_that_was_killed_is_repeated(runs, tmp_path, monkeypatch):
+    """Before each rename, and after the last; nobody's partial files go."""
+    given = [*(str(runs / name) for name in "123"), "--out", str(tmp_path / "out")]
+    rename, renamed = os.replace, []
+
+    def rename_some(most, *paths):
+        if len(renamed) == most:
+            raise SystemExit
+        renamed.append(rename(*paths))
+
+    monkeypatch.setattr(os, "unlink", lambda *_: None)
+    for number in range(3):
+        monkeypatch.setattr(os, "replace", functools.partial(rename_some, number))
+        with pytest.raises(SystemExit):
+            main(given)
+        renamed.clear()
+        for path in (tmp_path / "out").glob(f".*.{os.getpid()}.partial"):
+            path.rename(path.with_name(path.name.replace(str(os.getpid()), "999999999")))
+    monkeypatch.undo()
+    assert (tmp_path / "out" / RECORDS).exists()
+    assert not (tmp_path / "latest").exists()
+    before = (tmp_path / "out" / RECORDS).stat()
+    assert main(given) == 0
+    assert (tmp_path / "latest").resolve() == tmp_path / "out"
+    assert (tmp_path / "out" / RECORDS).stat().st_ino == before.st_ino
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {RECORDS, MANIFEST}
+
+
+@pytest.mark.parametrize("change", ["records", "manifest", "longer"])
+def test_another_run_is_not_taken_for_the_merged_one(parts, tmp_path, change):
+    merge(parts, tmp_path / "out")
+    path = tmp_path / "out" / RECORDS
+    if change == "manifest":
+        edit_manifest(tmp_path / "out", lambda manifest: manifest.update(created="2020-01-01T00:00:00+00:00"))
+    else:
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join([*lines, lines[-1]] if change == "longer" else lines[:-1]))
+    before = path.read_bytes()
+    with pytest.raises(RunError, match="holds a run"):
+        merge(parts, tmp_path / "out")
+    assert path.read_bytes() == before
 
 
 def second(edit) -> Callable[[list[Path]], None]:
@@ -150,5 +217,4 @@ def test_other_versions_are_a_warning_where_asked(parts, tmp_path):
     edit_manifest(parts[1], lambda manifest: manifest["versions"].update(torch="0"))
     manifest = merge(parts, tmp_path / "out", any_versions=True)
     assert any("several versions" in warning for warning in manifest.warnings)
-    with pytest.raises(RunError, match="holds a run"):
-        merge(parts, tmp_path / "out")
+    assert merge(parts, tmp_path / "out", any_versions=True) == manifest
