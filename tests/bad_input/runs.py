@@ -189,8 +189,8 @@ REPORTED = (
     report("turn shorter than its phases", step(decode_s=0.1), f"{LINE}turns.0: phases_s adds up to 1 s"),
     report("fed none", step(proposed=[2, 0], depth=[2, 0], fed=[0, 1]), f"{LINE}turns.0: fed.0 is 0", "2 proposed"),
     report("fed without its root", step(proposed=[2, 0], depth=[2, 0], fed=[2, 1]), f"{LINE}turns.0: fed.0 is 2"),
-    report("depth of no node", step(depth=[2, 0]), f"{LINE}turns.0: depth and proposed contradict each other"),
-    report("nodes of no depth", step(proposed=[2, 0], fed=[3, 1]), f"{LINE}turns.0: depth and proposed contradict"),
+    report("depth of no node", step(depth=[2, 0]), f"{LINE}turns.0: depth.0 is 2, a draft of 0 nodes"),
+    report("nodes of no depth", step(proposed=[2, 0], fed=[3, 1]), f"{LINE}turns.0: depth.0 is 0, a draft of 2"),
     report("sources of more nodes", step(sources={"a": [3, 0]}), f"{LINE}turns.0: sources have 3 nodes"),
     report("share above 1", step(stats={"overlap": 1.5}), f"{LINE}turns.0: stats.overlap is 1.5"),
     report("prompt ids of another length", step(prompt_ids=[1, 2]), f"{LINE}turns.0: prompt_ids are 2"),
@@ -201,7 +201,7 @@ REPORTED = (
     report("position beyond the methods", entry(position=7), f"{LINE}position is 7"),
     report("block left out", blocks(lambda line: line.update(block=2)), "line 3: block is 2, after block 0"),
     report("block of no plan", about(blocks=1), "line 3: block is 1, counted from 0, and the manifest's blocks are 1"),
-    report("shard of no run", entry(shard=0), f"{LINE}shard is 0, counted from 0, and the manifest's are 0"),
+    report("shard of no run", entry(shard=0), f"{LINE}shard is 0, counted from 0, and the manifest's shards are 0"),
     report("method of no manifest", entry(method="sam"), f"{LINE}method sam is not in the manifest"),
     report("method missing", lambda _, lines: lines.pop(1), "line 2: block 0, from line 1, lacks a record of pld"),
     report("case of no suite", about(suite={"name": "s", "cases": 1}), "line 3: case b is one too many"),
@@ -219,7 +219,7 @@ REPORTED = (
         f"{LINE}the ids at [0, 0] are not vanilla's",
     ),
     records(
-        "key twice", lambda text: text.replace('"round":0', '"round":0,"round":0', 1), "line 1: has 'round' twice in one"
+        "key twice", lambda text: text.replace('"round": 0', '"round": 0, "round": 0', 1), "line 1: has 'round' twice in one"
     ),
     records(
         "key twice in a later line",

@@ -163,7 +163,7 @@ def manifest_of(methods: dict[str, dict[str, Any]], **changes: Any) -> dict[str,
 def write_run(directory: Path, manifest: dict[str, Any], records: list[CaseRecord]) -> Path:
     """Write a run: the methods of a block are in the places in which they come."""
     directory.mkdir(parents=True, exist_ok=True)
-    manifest["control"] = any(record.method == CONTROL for record in records)
+    manifest["control"] = not records or any(record.method == CONTROL for record in records)
     for _, block in itertools.groupby(records, key=lambda record: record.block):
         places: dict[str, int] = {}
         for record in block:
