@@ -108,7 +108,6 @@ def refuse_repeated_keys(text: bytes, where: str) -> None:
     json.loads(text, object_pairs_hook=check, parse_int=str)  # Python refuses an int of 4,300 digits
 
 
-
 _adapter_of = functools.cache(TypeAdapter)  # building one takes milliseconds
 
 

@@ -17,7 +17,16 @@ from typing import NoReturn
 
 from specbench.input import InputError
 from specbench.records.manifest import Manifest
-from specbench.records.record import CONTROL, LARGEST, VANILLA, CaseRecord, EngineKind, LoadKind, StretchRecord, find_divergence
+from specbench.records.record import (
+    CONTROL,
+    LARGEST,
+    VANILLA,
+    CaseRecord,
+    EngineKind,
+    LoadKind,
+    StretchRecord,
+    find_divergence,
+)
 
 DAY_S = 86_400  # by which the clocks of two machines, or the zones that they are set to, may differ
 REFERENCES = frozenset({VANILLA, CONTROL})  # they run again in every block
@@ -88,6 +97,9 @@ class Consistency:
             if record.block != (self._number + 1):
                 self._refuse(f"block is {record.block}, after block {self._number}; blocks are numbered from 0")
             self._number = record.block
+        elif not self._loaded and record.case != self._block[0][1].case:
+            line, first = self._block[0]
+            self._refuse(f"case of block {record.block} is {record.case}, on line {line} it is {first.case}")
         elif record.round != self._block[0][1].round:
             line, first = self._block[0]
             self._refuse(f"round of block {record.block} is {record.round}, on line {line} it is {first.round}")
@@ -108,7 +120,8 @@ class Consistency:
     def _check_place(self, record: CaseRecord, place: _Place) -> None:
         """Refuse a record that is there, or that the manifest excludes."""
         line = place.lines.get(record.method)
-        if line is not None and not (self._grown and record.method in REFERENCES and not self._is_in_block(record, line)):
+        again = self._grown and record.method in REFERENCES
+        if line is not None and not (again and not self._is_in_block(record, line)):
             self._refuse(f"case {record.case}, {record.method}, round {record.round} is on line {line} already")
         if record.block != place.block and not self._grown:
             self._refuse_other("block", record, record.block, place.block, place.first)
@@ -131,7 +144,7 @@ class Consistency:
         return record.block == self._number and line >= self._block[0][0]
 
     def _check_case(self, record: CaseRecord) -> None:
-        """Refuse another question than that of earlier records of the case, and answers that are too long."""
+        """Refuse another question than that of earlier records of the case."""
         case = self._cases.get(record.case)
         if case is None:
             case = self._cases[record.case] = _Case(record.category, record.subcategory, self._line)
@@ -145,13 +158,16 @@ class Consistency:
             self._refuse_other("category", record, record.category, case.category, case.first)
         if record.subcategory != case.subcategory:
             self._refuse_other("subcategory", record, record.subcategory, case.subcategory, case.first)
-        turns = record.turns
         if record.status == "ok":
             if not case.done:
-                case.turns, case.done = len(turns), self._line
-            elif len(turns) != case.turns:
-                self._refuse_other("number of turns", record, len(turns), case.turns, case.done)
-        for place, turn in enumerate(turns):
+                case.turns, case.done = len(record.turns), self._line
+            elif len(record.turns) != case.turns:
+                self._refuse_other("number of turns", record, len(record.turns), case.turns, case.done)
+        self._check_lengths(record, case)
+
+    def _check_lengths(self, record: CaseRecord, case: _Case) -> None:
+        """Refuse another prompt than that of earlier records, and more tokens than a turn may have."""
+        for place, turn in enumerate(record.turns):
             prompt, count = turn.prompt_tokens, len(turn.ids)
             if not (place or case.asked):
                 case.prompt, case.asked = prompt, self._line
@@ -193,11 +209,11 @@ class Consistency:
         if complete and self._names:
             self._require_all(block, methods)
         cases: dict[str, _Lines] = {}
-        for entry in block if len(block) > len(methods) else ():
+        for entry in block:
             cases.setdefault(entry[1].case, []).append(entry)
         if complete and any(len(own) != len(methods) for own in cases.values()):
             self._refuse(f"block {self._number} has not the same cases under every method")
-        for own in cases.values() or [block]:
+        for own in cases.values():
             self._compare(own)
         if self._loaded:
             for name in methods:
@@ -221,8 +237,8 @@ class Consistency:
             for place, (one, two) in enumerate(zip(base.turns, record.turns, strict=False)):
                 if one.prompt_tokens != two.prompt_tokens:
                     before, after = one.prompt_tokens, two.prompt_tokens
-                    fault = f"turns.{place}.prompt_tokens is {after}, on line {start} it is {before} after equal answers"
-                    self._refuse(fault, line)
+                    fault = f"turns.{place}.prompt_tokens is {after}, on line {start} it is {before}"
+                    self._refuse(f"{fault} after equal answers", line)
                 if one.text != two.text:  # the next prompt contains it
                     break
             verdict = record.lossless

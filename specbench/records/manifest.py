@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
 
 from specbench.input import InputError, describe, parse_json, refuse_repeated_keys
 from specbench.records.record import CONTROL, SCHEMA, Amount, Count, EngineKind, Figure, LoadKind, Reset
@@ -206,6 +207,7 @@ class ModelSettings(Section):
     path: str | None = None
     tokenizer: str | None = None
     revision: str | None = None
+    heads: dict[str, Any] | None = None
 
 
 class LoadSettings(Section):
@@ -223,15 +225,33 @@ class LoadSettings(Section):
         return self
 
 
+class SuiteSettings(TypedDict, total=False):
+    """Group ``suite`` of the configuration. part: ``k/n``."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    part: str | None
+    order: str | None
+
+
+class ReportSettings(Section):
+    """Group ``report`` of the configuration."""
+
+    identify: bool = False
+
+
 class Settings(Section):
     """The configuration of a run: typed where it is read; ``written`` has all of it, unchanged."""
 
     model: ModelSettings = ModelSettings()
-    suite: dict[str, Any] = {}
+    suite: SuiteSettings = SuiteSettings()
+    method: dict[str, Any] = {}
     engine: EngineSettings = EngineSettings()
     decode: DecodeSettings = DecodeSettings()
     measure: MeasureSettings = MeasureSettings()
     load: LoadSettings = LoadSettings()
+    report: ReportSettings = ReportSettings()
+    run: dict[str, Any] = {}
     _written: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="wrap")

@@ -25,8 +25,8 @@ VANILLA = "vanilla"
 CONTROL = "vanilla_aa"  # vanilla a second time: the A/A control
 TEXT_ONLY = "text_only"  # figure of a turn for which a server returned text only; our tokenizer made its ids
 OVERALL = "overall"  # the row of all categories in tables: no category may have this name
-# When a method forgets. ``never``: at the start of every round, so that rounds can be compared. ``run``: only before the
-# first block, so that a round is a second pass.
+# When a method forgets. ``never``: at the start of every round, so that rounds can be compared. ``run``: only before
+# the first block, so that a round is a second pass.
 Reset = Literal["turn", "case", "category", "never", "run"]
 PHASES = ("prepare", "draft", "forward", "verify", "update")
 EXACT = ConfigDict(extra="forbid")
@@ -174,7 +174,7 @@ class TurnRecord:
         # the loop of a library, which records no phases, may emit several tokens before its first step
         if not (len(self.ids) - 1 if self.phases_s else 0) <= sum(self.accept) <= len(self.ids):
             return f"accept adds up to {sum(self.accept)}, ids behind the prefill's are {len(self.ids) - 1}"
-        return self._find_wrong_step() or self._find_wrong_time()
+        return self._find_wrong_step() or self._find_wrong_draft() or self._find_wrong_time()
 
     def _find_wrong_step(self) -> str | None:
         """A step whose figures contradict each other: more tokens than a path of its draft and one, more nodes."""
@@ -182,7 +182,7 @@ class TurnRecord:
         plain = not any(self.proposed) and self.proposed == self.depth and self.accept == self.fed
         if plain and sum(self.accept) == len(self.accept):  # most turns of vanilla, and nothing else to find in them
             steps = [], [], [], []
-        for emitted, proposed, depth, fed in set(zip(*steps, strict=False)):  # most are alike; strict takes twice as long
+        for emitted, proposed, depth, fed in set(zip(*steps, strict=False)):  # most are alike
             # the drafts of a library's loop, which records no phases, are unknown
             if self.phases_s and emitted > depth + 1:
                 fault = f"accept.{{}} is {emitted}, a draft of depth {depth} gives at most {depth + 1}"
@@ -193,6 +193,10 @@ class TurnRecord:
             else:
                 continue
             return fault.format(list(zip(*steps, strict=True)).index((emitted, proposed, depth, fed)))
+        return None
+
+    def _find_wrong_draft(self) -> str | None:
+        """Sources, shares or complete drafts that contradict the steps."""
         for name, (proposed, accepted) in self.sources.items():
             if accepted > proposed:
                 return f"sources.{name} has {accepted} accepted nodes of {proposed} proposed ones"
@@ -330,8 +334,8 @@ class CaseRecord:
 class RepeatedKeys:
     """The check of the lines of a file for a key twice in one object, of which a parser keeps the last.
 
-    A line with as many colons outside texts as a line before it, in records with the same parts, has as many keys, and is
-    not parsed again.
+    A line with as many colons outside texts as a line before it, in records with the same parts, has as many keys, and
+    is not parsed again.
     """
 
     def __init__(self) -> None:

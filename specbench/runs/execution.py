@@ -192,7 +192,7 @@ class _Attempts:
     """
 
     def __init__(self, directory: Path) -> None:
-        deaths = Counter(_read_note(directory / DEATHS, _COUNTS) or {})
+        deaths: Counter[int] = Counter(_read_note(directory / DEATHS, _COUNTS))
         last = _read_note(directory / AT, _NUMBER)  # blank after a process that was not killed
         self._file = os.open(directory / AT, os.O_RDWR | os.O_CREAT, 0o666)
         if last is not None:

@@ -125,7 +125,9 @@ REPORTED = (
     report("verdict of three places", verdict(equal=False, divergence=[0, 1, 2]), f"{LINE}lossless.divergence is"),
     report("verdict of one place", verdict(equal=False, divergence=[0]), f"{LINE}lossless.divergence is [0]"),
     report("verdict of a far place", verdict(equal=False, divergence=[1, 0]), f"{LINE}lossless.divergence is [1, 0]"),
-    report("verdict without a place", verdict(equal=False), f"{LINE}lossless.equal is false", "the answer is vanilla's"),
+    report(
+        "verdict without a place", verdict(equal=False), f"{LINE}lossless.equal is false", "the answer is vanilla's"
+    ),
     report("verdict of other ids", step(ids=[1, 2, 9]), f"{LINE}lossless.equal is true", "not vanilla's"),
     report("turns of another number", longer, f"{LINE}number of turns of case a is 2, on line 1 it is 1"),
     report("category of another", entry(category="rag"), f"{LINE}category of case a is 'rag', on line 1 it is 'qa'"),
@@ -162,8 +164,15 @@ REPORTED = (
     report("time huge", step(decode_s=1e300), f"{LINE}turns.0.decode_s is 1e+300"),
     report("time true", step(decode_s=True), f"{LINE}turns.0.decode_s is True"),
     report("phase text", step(phases_s={"draft": "1"}), f"{LINE}turns.0.phases_s.draft is '1'"),
-    report("phases beyond the turn", step(phases_s={"draft": 9.0}), f"{LINE}turns.0: phases_s adds up to 9 s", "decoding took 1 s"),
-    report("steps beyond the turn", step(step_s=[1.0, 9.0]), f"{LINE}turns.0: step_s adds up to 10 s", "decoding took 1 s"),
+    report(
+        "phases beyond the turn",
+        step(phases_s={"draft": 9.0}),
+        f"{LINE}turns.0: phases_s adds up to 9 s",
+        "decoding took 1 s",
+    ),
+    report(
+        "steps beyond the turn", step(step_s=[1.0, 9.0]), f"{LINE}turns.0: step_s adds up to 10 s", "decoding took 1 s"
+    ),
     report("step times of another length", step(step_s=[0.1]), f"{LINE}turns.0: accept, proposed"),
     report("energy text", step(energy_j="1"), f"{LINE}turns.0.energy_j is '1'"),
     report("energy negative", step(energy_j=-5.0), f"{LINE}turns.0.energy_j is -5.0"),
@@ -196,9 +205,12 @@ REPORTED = (
     report("prompt ids of another length", step(prompt_ids=[1, 2]), f"{LINE}turns.0: prompt_ids are 2"),
     report("prompt of another length", step(prompt_tokens=9), f"{LINE}turns.0.prompt_tokens of case a is 9, on line 1"),
     report("tree of more nodes", step(trees=[{"tokens": [1], "parents": [-1], "path": []}] * 2), "proposed is 0"),
-    report("tree of a shorter path", step(trees=[{"tokens": [1], "parents": [-1], "path": []}], **DRAFT), "accept is 2"),
+    report(
+        "tree of a shorter path", step(trees=[{"tokens": [1], "parents": [-1], "path": []}], **DRAFT), "accept is 2"
+    ),
     report("position twice", entry(position=0), f"{LINE}position is 0, pld is method 1 of its block"),
     report("position beyond the methods", entry(position=7), f"{LINE}position is 7"),
+    report("case of another in a block", entry(case="c"), f"{LINE}case of block 0 is c, on line 1 it is a"),
     report("block left out", blocks(lambda line: line.update(block=2)), "line 3: block is 2, after block 0"),
     report("block of no plan", about(blocks=1), "line 3: block is 1, counted from 0, and the manifest's blocks are 1"),
     report("shard of no run", entry(shard=0), f"{LINE}shard is 0, counted from 0, and the manifest's shards are 0"),
@@ -219,7 +231,9 @@ REPORTED = (
         f"{LINE}the ids at [0, 0] are not vanilla's",
     ),
     records(
-        "key twice", lambda text: text.replace('"round": 0', '"round": 0, "round": 0', 1), "line 1: has 'round' twice in one"
+        "key twice",
+        lambda text: text.replace('"round": 0', '"round": 0, "round": 0', 1),
+        "line 1: has 'round' twice in one",
     ),
     records(
         "key twice in a later line",
@@ -244,6 +258,9 @@ REPORTED = (
     report("engine unknown", about(config={"engine": {"kind": "x"}}), "manifest.json: config.engine.kind is 'x'"),
     report("first draft unknown", about(config={"decode": {"first_draft": "x"}}), "config.decode.first_draft is 'x'"),
     report("reset unknown", about(methods={"pld": {"reset": "x"}}), "manifest.json: methods.pld.reset is 'x'"),
+    report("methods of the settings a number", about(config={"method": 1}), "manifest.json: config.method is 1"),
+    report("report's settings text", about(config={"report": {"identify": "x"}}), "config.report.identify is 'x'"),
+    report("part a number", about(config={"suite": {"part": 1}}), "manifest.json: config.suite.part is 1"),
     report("created no date", about(created="yesterday"), "manifest.json: created is 'yesterday'"),
     report("manifest a list", lambda manifest, _: manifest.clear(), "`model.name` is missing"),
     report("manifest of a later schema", about(schema=2), "manifest.json: schema is 2"),
