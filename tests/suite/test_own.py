@@ -142,7 +142,13 @@ WRONG_COLUMN = "holds a prompt; it has qestion, topic: name one of them"
         ("p.jsonl", '{"qestion": "Who?", "topic": 1}\n' * 3, {}, "p.jsonl, line 1 and all other rows", WRONG_COLUMN),
         ("p.csv", "ask\nWho?\nHow?\n", {"prompt": "aks"}, "p.csv, line 2 and all other rows", "prompt; it has ask."),
         ("p.csv", "prompt\nWho?\na, b\nc, d\n", {}, "p.csv, line 3 and 1 more: has 1 fields more", "in quotes."),
-        ("p.jsonl", '{"a": 1}\n' * 2 + "7\n", {}, "p.jsonl: 3 rows are wrong:\n  line 1 and 1 more: none", "\n  line 3: "),
+        (
+            "p.jsonl",
+            '{"a": 1}\n' * 2 + "7\n",
+            {},
+            "p.jsonl: 3 rows are wrong:\n  line 1 and 1 more: none",
+            "\n  line 3: ",
+        ),
     ],
 )
 def test_what_is_wrong_with_all_rows_is_said_once(tmp_path, name, rows, fields, begin, reason):
@@ -160,7 +166,7 @@ def test_what_is_wrong_with_all_rows_is_said_once(tmp_path, name, rows, fields, 
 def test_an_empty_table_shows_one_that_can_be_read(tmp_path, ending, mark, rows):
     path = tmp_path / f"p{ending}"
     path.write_text(rows)
-    with pytest.raises(InputError, match="Expected a header and rows such as|expected a header and rows such as") as caught:
+    with pytest.raises(InputError, match=r"xpected a header and rows such as\n") as caught:
         read(path)
     _, *lines = str(caught.value).splitlines()
     path.write_text("".join(f"{line.strip()}\n" for line in lines))
