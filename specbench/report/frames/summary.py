@@ -123,10 +123,11 @@ def drop_repeated_rows(rows: pd.DataFrame) -> pd.DataFrame:
     plain = (rows["method"] == VANILLA) & replayed(rows)
     again = plain & rows.assign(plain=plain).duplicated([*_PLACE, "plain"])
     rows = rows.assign(variant=rows["variant"].mask(plain, ""))[~control & ~again]
-    return _unite_vanilla(rows)
+    return unite_vanilla(rows)
 
 
-def _unite_vanilla(rows: pd.DataFrame) -> pd.DataFrame:
+def unite_vanilla(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with one of vanilla for all runs that are set alike, with the means of their figures."""
     alike = rows["variant"].map(without_run)
     timed = rows[(rows["method"] == VANILLA) & (alike != rows["variant"]) & (rows["errors"] == 0)]
     groups = timed.groupby([*_PLACE, "cases", alike.rename("alike")], sort=False)
