@@ -20,6 +20,8 @@ help:            ## this list
 
 bench: $(VENV)/installed   ## set up, then compare the bundled methods on the bundled model
 	$(BIN)/specbench
+	@printf '%s\n' '' 'activate the environment in this shell, then ask why one method is faster:' \
+	  '  . $(BIN)/activate' '  specbench compare pld speculative_sampling'
 
 test: $(VENV)/developed    ## set up, then the tests: of a matrix of parameters, the diagonal
 	$(BIN)/python -m pytest $(SPREAD) -m "not exhaustive" $(ARGS)

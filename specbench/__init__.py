@@ -7,9 +7,10 @@ alone is light: pandas and torch are imported with the first call.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,22 +47,39 @@ class Result:
 
     @property
     def cases(self) -> pd.DataFrame:
-        """One row per case, method and round: tokens, steps, MAT and seconds; blank where the case failed."""
+        """One row per case, method and round: tokens, steps, MAT, seconds and speedup; blank where the case failed.
+
+        The speedup is over vanilla in the same case and round, blank where a run has none.
+        """
         import pandas as pd
 
-        rows: list[dict[str, object]] = []
-        for record in (record for run in self.findings.runs for record in run.records):
-            ok, turns = record.status == "ok", record.turns
-            steps, accepted = sum(len(turn.accept) for turn in turns), sum(sum(turn.accept) for turn in turns)
-            figures = {
-                "tokens": sum(len(turn.ids) for turn in turns),
-                "steps": steps,
-                "mat": accepted / steps if steps else None,
-                "seconds": sum(turn.wall_s for turn in turns),
-            }
-            named = {"case": record.case, "category": record.category, "method": record.method, "round": record.round}
-            rows.append({**named, "ok": ok, **(figures if ok else dict.fromkeys(figures))})
-        return pd.DataFrame(rows)
+        from specbench.records.record import VANILLA
+
+        rows: list[dict[str, Any]] = []
+        for number, entry in enumerate(self.findings.reported):
+            claimed = entry.facts.timed and not entry.facts.time_only
+            for record in entry.run.records:
+                ok, turns = record.status == "ok", record.turns
+                steps, accepted = sum(len(turn.accept) for turn in turns), sum(sum(turn.accept) for turn in turns)
+                tokens, seconds = sum(len(turn.ids) for turn in turns), sum(turn.wall_s for turn in turns)
+                paced = ok and tokens and claimed and record.method not in entry.facts.unaccepted
+                figures = {
+                    "tokens": tokens,
+                    "steps": steps,
+                    "mat": accepted / steps if steps else None,
+                    "seconds": seconds,
+                }
+                named = {"case": record.case, "category": record.category, "method": record.method}
+                about = {**named, "round": record.round, "ok": ok}
+                pace = seconds / tokens if paced else math.nan
+                rows.append({**about, **(figures if ok else dict.fromkeys(figures)), "run": number, "pace": pace})
+        found = pd.DataFrame(rows)
+        if found.empty:
+            return found
+        places = ["run", "case", "round"]
+        vanilla = found[found["method"] == VANILLA].drop_duplicates(places).set_index(places)["pace"]
+        speedup = vanilla.reindex(pd.MultiIndex.from_frame(found[places])).to_numpy(dtype=float) / found["pace"]
+        return found.assign(speedup=speedup).drop(columns=["run", "pace"])
 
 
 def load(path: str | Path) -> Result:

@@ -246,7 +246,10 @@ def when(key: str, fits: Callable[[Any], bool], needs: str) -> When:
 
 def whole_numbers(text: str) -> list[int]:
     """'1,8,32' -> [1, 8, 32], of a command line."""
-    return [int(part) for part in text.split(",")]
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,6}", part) for part in parts):
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected whole numbers, such as 1,8,32")
+    return [int(part) for part in parts]
 
 
 def counts(text: str) -> tuple[int, ...]:

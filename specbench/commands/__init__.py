@@ -6,6 +6,7 @@ torch starts fast.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -36,7 +37,7 @@ COMMANDS = {  # name -> its line of ``specbench --help``
 EXAMPLES = """\
 specbench                                              the bundled model on the bundled suite, offline
 specbench model.path=FOLDER_OR_HUB_ID 'method=[pld]'   any causal LM
-specbench --dry-run model.path=FOLDER suite=gsm8k       what a run would do, and about how long
+specbench --dry-run model.path=FOLDER suite=gsm8k      what a run would do, and about how long
 specbench COMMAND --help                               its options; specbench run --help lists the settings"""
 
 
@@ -73,6 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def module_of(name: str) -> Any:
     """The module of a command, which has its name; ``list`` would hide a builtin."""
     return import_module(f"specbench.commands.{'runs' if name == 'list' else name}")
+
+
+def make_parser(name: str, text: str | None, **options: Any) -> argparse.ArgumentParser:
+    """The parser of a command. text: its description, the docstring of its module, which is printed without marks."""
+    return argparse.ArgumentParser(prog=f"specbench {name}", description=(text or "").replace("``", ""), **options)
 
 
 def usage() -> str:

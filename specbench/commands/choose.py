@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from specbench.commands import make_parser
 from specbench.commands.runs import find_every_run
 from specbench.input import InputError, counts
 from specbench.names import near, printable
@@ -24,13 +25,18 @@ RESULTS = Path("results")
 def main(argv: Sequence[str]) -> int:
     """Print the answer. Raises InputError."""
     kind = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="specbench choose", description=__doc__, formatter_class=kind)
+    parser = make_parser("choose", __doc__, formatter_class=kind)
     add = parser.add_argument
     add("source", metavar="TRACE|RUN|SUITE", help="recorded answers, a run, a sweep's directory, or a suite's name")
-    add("overrides", nargs="*", help="of specbench, for a trace: model.tokenizer=DIR ...; vanilla is always there")
-    add("--gpu", default="h100", choices=list(GPUS), help="with --model: an analytic profile")
-    add("--model", default="8b", choices=list(MODELS))
-    add("--profile", type=Path, metavar="FILE", help="a latency profile in place of --gpu and --model")
+    add(
+        "overrides",
+        nargs="*",
+        default=[],
+        help="of specbench, for a trace: model.tokenizer=DIR ...; vanilla is always there",
+    )
+    add("--gpu", default="h100", choices=list(GPUS), help="with --model: an analytic profile (default h100)")
+    add("--model", default="8b", choices=list(MODELS), help="parameters of the model (default 8b)")
+    add("--profile", type=Path, metavar="FILE", help="a latency profile instead of --gpu and --model")
     add("--load", type=counts, default=(1, 8, 32), metavar="B,B,...", help="requests at once (default 1,8,32)")
     options = parser.parse_intermixed_args(argv)
     source = _find_source(options.source)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from specbench.commands import make_parser
 from specbench.input import InputError
 from specbench.names import near, printable
 from specbench.records.record import OVERALL, VANILLA
@@ -30,13 +30,14 @@ WHY = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the ratio with its interval, the factors of both, and the categories. Raises InputError."""
-    parser = argparse.ArgumentParser(prog="specbench compare", description=__doc__)
+    """Print the ratio with its interval, the factors of both, and the categories, or one of them. Raises InputError."""
+    parser = make_parser("compare", __doc__)
     parser.add_argument("first", metavar="A", help="a method of the run")
     parser.add_argument("second", metavar="B", help="another; vanilla for plain decoding")
     parser.add_argument("run", nargs="?", type=Path, default=DEFAULT_RUN, metavar="RUN", help=f"default {DEFAULT_RUN}")
+    parser.add_argument("--category", default=OVERALL, metavar="NAME", help="the ratio and the factors of one category")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="a latency profile, where the run has no times")
-    given = parser.parse_args(argv)
+    given = parser.parse_intermixed_args(argv)
     findings = read_findings(find_runs([given.run]), given.profile)
     if len(findings.runs) > 1:
         raise InputError(f"{given.run}: holds {len(findings.runs)} runs; expected one of them")
@@ -47,19 +48,28 @@ def main(argv: Sequence[str]) -> int:
             raise InputError(f"{name}: no method of {given.run}; {near(name, known)}")
     if names[0] == names[1]:
         raise InputError(f"{names[0]}: given twice; expected two methods of {', '.join(known)}")
+    categories = category_order(findings.summary.loc[findings.summary["category"] != OVERALL, "category"])
+    if given.category not in (OVERALL, *categories):
+        raise InputError(
+            f"--category {given.category}: {given.run} has no such category; {near(given.category, categories)}"
+        )
     console = open_console()
-    facts, cases = findings.facts[0], int(findings.summary["cases"].max())
+    facts, rows = findings.facts[0], findings.summary[findings.summary["category"] == given.category]
+    cases = int(rows["cases"].max())
     few = f"; no intervals under {MIN_CASES} cases" if cases < MIN_CASES else ""
     run = findings.runs[0].directory.resolve().name
-    lines = [f"{run}: {facts.model} on {facts.suite}, {cases} cases{few}", *_describe_ratios(findings, names)]
+    where = "" if given.category == OVERALL else f" of {given.category}"
+    lines = [f"{run}: {facts.model} on {facts.suite}, {cases} cases{where}{few}"]
+    lines += _describe_ratios(findings, names, given.category)
     console.print(printable("\n".join(lines)), markup=False, soft_wrap=True)
-    for table in (_why(findings, names), _where(findings, names)):
+    by_category = _where(findings, names) if given.category == OVERALL else None
+    for table in (_why(findings, names, given.category), by_category):
         if table is not None:
             print_table(table, console)
     return 0
 
 
-def _describe_ratios(findings: Findings, names: Sequence[str]) -> list[str]:
+def _describe_ratios(findings: Findings, names: Sequence[str], category: str) -> list[str]:
     """One line per figure that both have: 'speed: pld over sam 1.06 [1.02, 1.10]'; or that they share no figure."""
     facts = findings.facts[0]
     first, second = ((name, "") for name in names)
@@ -67,15 +77,15 @@ def _describe_ratios(findings: Findings, names: Sequence[str]) -> list[str]:
     for figure, what in FIGURES.items():
         contest = find_contest(findings.contests, (facts.model, facts.suite), figure, first)
         if contest is not None and second in contest.entrants:
-            cell = ratio_cell(contest.over(first, second))
+            cell = ratio_cell(contest.over(first, second, category))
             bounds = f" [{cell.interval}]" if cell.interval else ""
             lines.append(f"{what}: {names[0]} over {names[1]} {cell.text}{bounds}")
     return lines or [f"{' and '.join(names)}: share no figure; one may be lossy, or have no finished case"]
 
 
-def _why(findings: Findings, names: Sequence[str]) -> Table | None:
+def _why(findings: Findings, names: Sequence[str], category: str) -> Table | None:
     """The factors of both, and their quotient; None if one has no recorded phases."""
-    found = explain(findings)
+    found = explain(findings, category)
     plain = dict.fromkeys((*FACTORS, "speedup"), 1.0)
     for _, rows in found.groupby("basis", sort=False):
         by_name = {row["method"]: row for row in rows.to_dict("records")} | {VANILLA: plain}

@@ -6,14 +6,13 @@ from the schema and the files of ``conf/``; no configuration is composed, and ne
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, get_type_hints
 
 import yaml
 
-from specbench.commands import COMMANDS, DEFAULT
+from specbench.commands import COMMANDS, DEFAULT, make_parser
 from specbench.runs.config import Config, conf_dir, list_options
 
 BASH = """\
@@ -38,9 +37,9 @@ _RESERVED = ("_target_", "defaults")
 
 def main(argv: Sequence[str]) -> int:
     """Print the lines for a shell, or, with --line, what may complete a line."""
-    parser = argparse.ArgumentParser(
-        prog="specbench completion",
-        description=__doc__,
+    parser = make_parser(
+        "completion",
+        __doc__,
         epilog='In ~/.bashrc or ~/.zshrc (there after compinit): eval "$(specbench completion bash)"',
     )
     parser.add_argument("shell", choices=SCRIPTS)

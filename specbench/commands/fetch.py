@@ -5,12 +5,12 @@ Into the cache of huggingface_hub, where a run finds it, also offline (HF_HUB_OF
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from huggingface_hub import HfApi, constants, snapshot_download
 
+from specbench.commands import make_parser
 from specbench.input import InputError
 from specbench.models.load import locate
 from specbench.models.weights import TORCH_WEIGHTS, WEIGHTS
@@ -24,7 +24,7 @@ _GB = 1e9
 
 def main(argv: Sequence[str]) -> int:
     """Download, a line each. Raises InputError."""
-    parser = argparse.ArgumentParser(prog="specbench fetch", description=__doc__)
+    parser = make_parser("fetch", __doc__)
     parser.add_argument("settings", nargs="*", metavar="SETTING", help="of a run: model=vicuna_7b suite=gsm8k ...")
     settings = plain_settings(parser.parse_args(argv).settings)
     if constants.HF_HUB_OFFLINE:

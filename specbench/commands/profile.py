@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specbench.commands import make_parser
 from specbench.input import InputError, whole_numbers
 
 FORWARD = re.compile(r"[+~]*(model|engine|experiment|size|hydra)\b")  # settings that change what a forward costs
@@ -27,16 +28,20 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> int:
     """Measure, print the table, write profile and plots. Raises InputError."""
     kind = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="specbench profile", description=__doc__, formatter_class=kind)
-    parser.add_argument("overrides", nargs="*", help="of specbench: model=..., engine=..., model.dtype=...")
-    parser.add_argument("--fed", type=whole_numbers, default=[1, 2, 4, 8, 16, 32, 64], help="tokens a forward, 1 first")
-    parser.add_argument("--contexts", type=whole_numbers, default=[25, 100, 500, 1800], help="tokens in the cache")
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--rows", action="store_true", help="the grid of row batches too")
-    parser.add_argument("--k", type=whole_numbers, default=[1, 2, 4, 8, 16, 32], help="rows of a batch")
-    parser.add_argument("--w", type=whole_numbers, default=[0, 1, 3, 7, 15], help="drafted tokens of a row")
-    parser.add_argument("--row-contexts", type=whole_numbers, default=[25, 100, 500])
-    parser.add_argument("--out", type=Path, default=Path("results/profiles"))
+    parser = make_parser("profile", __doc__, formatter_class=kind)
+    add = parser.add_argument
+    # fmt: off
+    add("overrides", nargs="*", default=[], help="of specbench: model=..., engine=..., model.dtype=...")
+    add("--fed", type=whole_numbers, default=[1, 2, 4, 8, 16, 32, 64], metavar="N,...", help="tokens fed, 1 first")
+    add("--contexts", type=whole_numbers, default=[25, 100, 500, 1800], metavar="N,...", help="tokens in the cache")
+    add("--rounds", type=int, default=12, metavar="N", help="times that each point is measured (default 12)")
+    add("--rows", action="store_true", help="the grid of row batches too")
+    add("--k", type=whole_numbers, default=[1, 2, 4, 8, 16, 32], metavar="N,...", help="rows of a batch")
+    add("--w", type=whole_numbers, default=[0, 1, 3, 7, 15], metavar="N,...", help="drafted tokens of a row")
+    add("--row-contexts", type=whole_numbers, default=[25, 100, 500], metavar="N,...", help="tokens in their cache")
+    add("--out", type=Path, default=Path("results/profiles"), metavar="DIR",
+        help="where to write (default results/profiles)")
+    # fmt: on
     given = parser.parse_intermixed_args(argv)
     from specbench.profile import require_folder, write_profile
     from specbench.report.plots.latency import write_latency_plots

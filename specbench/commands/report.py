@@ -16,7 +16,7 @@ from pathlib import Path
 
 from specbench.input import InputError, counts
 from specbench.names import Plain, printable
-from specbench.records.store import RunError
+from specbench.records.store import RunError, read_manifest
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.exchange import spec_bench
 from specbench.report.exchange.formats import FORMATS, SAMPLES, export_run, show_imported
@@ -47,13 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted; the same command writes every file again"
     except InputError as error:
-        code, message = USAGE, str(error)
+        code, message = USAGE, f"error: {error}"
     except OSError as error:
         code = FAILED if error.errno in DISK_FAULTS else USAGE
         wrong = _WRONG.get(error.errno or 0, f"cannot be used ({error.strerror or error})")
         option = "--export-answers" if options.export_answers else "--output"
         file = f"{error.filename}: " if error.filename else ""
-        message = f"{file}{wrong}; change that, or write into another folder with {option} DIR"
+        message = f"error: {file}{wrong}; change that, or write into another folder with {option} DIR"
     with contextlib.suppress(OSError):  # the terminal may have gone
         print(printable(f"specbench report: {message}"), file=sys.stderr)
     return code
@@ -106,6 +106,8 @@ def _print_files(files: Iterable[Path]) -> None:
 def _report(options: argparse.Namespace) -> None:
     names = ("plots", "heatmaps", "profile", "concurrency", "style", "passed")
     console, runs = open_console(), _chosen_runs(options)
+    for run in runs:
+        read_manifest(run)  # what is not a run is named before anything is shown
     with showing(console, "writing the report", "specbench.report.build"):
         report = build_report(runs, options.output, **{name: getattr(options, name) for name in names})
     print_findings(report.findings, console, report.load)
@@ -174,8 +176,7 @@ def _compare_published(options: argparse.Namespace) -> None:
         console.print(printable(f"{text}got {ran}; published are {suites}."), markup=False, soft_wrap=True)
         return
     tables = published_tables(matches, figures)
-    for table in tables:
-        print_table(table, console)
+    print_table(tables[0], console)
     console.print(printable(summarise_verdicts(matches)), markup=False)
     _print_files(write_published(matches, tables, options.output or default_output(findings)))
 
@@ -213,7 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-plots", dest="plots", action="store_false", help="tables and page only")
     add("--heatmap", dest="heatmaps", nargs=3, action="append", default=[], metavar=("METRIC", "X", "Y"),
         help="a column of summary.csv over two parameters that the runs vary, such as: mat pld.max_ngram "
-        "pld.num_draft; may be given again. Where exactly two vary, MAT, tokens fed and speedup are drawn anyway")
+        "pld.num_draft; may be given again. Where one or two vary, their plots are drawn anyway")
     add("--style", default=SCREEN, metavar="STYLE",
         help="of the plots: screen, paper (no title inside, papers' names, 3.3 inch wide), or a style file of"
         " matplotlib (*.mplstyle: fonts, and as figure.figsize the width)")

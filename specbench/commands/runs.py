@@ -5,7 +5,6 @@ A run's best method comes from its ``summary.csv``, which its report wrote; the 
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import os
@@ -17,6 +16,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from specbench.commands import make_parser
 from specbench.input import InputError
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA
@@ -45,9 +45,11 @@ class Listed:
 
 def main(argv: Sequence[str]) -> int:
     """Print the index. Raises InputError if the folder contains no run."""
-    parser = argparse.ArgumentParser(prog="specbench list", description=__doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="default: results")
+    parser = make_parser("list", __doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="of the runs (default results)")
     folder = parser.parse_args(argv).folder
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; expected one that specbench wrote runs into, such as results")
     found = [list_run(run, folder) for run in find_every_run(folder)]
     if not found:
         raise InputError(f"{folder}: holds no run; expected a folder that specbench wrote runs into, such as results")

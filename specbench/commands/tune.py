@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from specbench.commands import make_parser
 from specbench.input import InputError
 
 
@@ -32,7 +33,7 @@ def grid_of(texts: list[str]) -> dict[str, list[str]]:
 def main(argv: Sequence[str]) -> int:
     """Search on one half, measure on the other, print. Raises InputError."""
     kind = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="specbench tune", description=__doc__, formatter_class=kind)
+    parser = make_parser("tune", __doc__, formatter_class=kind)
     parser.add_argument("overrides", nargs="+", help="of specbench: model=replay model.trace=... 'method=[NAME]' ...")
     parser.add_argument("--profile", type=Path, required=True, help="a latency profile: file, name or pair")
     parser.add_argument("--grid", action="append", required=True, metavar="KEY=V,V,...", help="may be given again")

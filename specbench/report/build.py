@@ -17,7 +17,7 @@ from specbench.report.frames.facts import choose_profiles, read_facts, split_gro
 from specbench.report.frames.findings import Findings, gather
 from specbench.report.frames.headline import find_headlines
 from specbench.report.frames.load import Load, model_load
-from specbench.report.frames.sweep import asked_grids, default_grids
+from specbench.report.frames.sweep import asked_grids, default_curves, default_grids
 from specbench.report.frames.trials import Tally, Trials, read_passed, read_trials, with_passed
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
@@ -69,7 +69,7 @@ def build_report(
         run_directories: of the runs; each is read once.
         output: the folder; default the run's own directory, for several runs ``report`` next to the first.
         plots: whether plots are drawn.
-        heatmaps: (metric, x, y), in addition to those that a sweep of two parameters gets by itself.
+        heatmaps: (metric, x, y), in addition to those that a sweep of two parameters gets without them.
         profile: a latency profile to predict speedups with; default the one of the run's own machine if there is one.
         concurrency: requests at once to model; default the usual ones where there is a profile.
         style: of the plots: screen, paper or a style file of matplotlib.
@@ -101,9 +101,11 @@ def build_report(
     if plots:
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports a home that cannot be written
         from specbench.report.plots.catalogue import write_plots
+        from specbench.report.plots.curves import write_curves
         from specbench.report.plots.heatmaps import write_heatmaps  # matplotlib is slow to import and not always wanted
 
         log.info("plots")
+        files += write_curves(default_curves(findings), output, style)
         files += write_plots(findings, output, under, style)
         files += write_heatmaps(grids, output, style)
     if under is not None:

@@ -17,6 +17,7 @@ import pandas as pd
 from pydantic import BaseModel, BeforeValidator, FiniteFloat, ValidationError
 
 from specbench.input import describe
+from specbench.records.record import OVERALL
 from specbench.records.store import Run, RunError
 from specbench.report.frames.facts import Facts, read_parameters, read_settings, spell_value
 from specbench.report.frames.findings import Findings
@@ -274,26 +275,45 @@ _WRITTEN: dict[str, Callable[[float], str]] = {
     "mat": lambda value: format_number(value, 3),
     "tokens_per_s": format_rate,
 }
-_HEADER = ("Row there: ours", "Task", "Figure", "Paper", "Ours", "Difference", "Verdict", "Notes")
+_TASK = "Task"
+_HEADER = ("Row there: ours", _TASK, "Figure", "Paper", "Ours", "Difference", "Verdict", "Notes")
 _JUDGED = f"MAT within {MAT_TOLERANCE} is reproduced; times of another machine are shown and not judged."
 
 
 def published_tables(matches: Sequence[Match], figures: Sequence[PublishedFigure]) -> list[Table]:
-    """One table for each published one that has a counterpart; figures: all that were published."""
-    tables = []
+    """The summary, with the overall figures and all notes, then each published table that has a counterpart.
+
+    A table without an overall figure has all of its figures in the summary. figures: all that were published.
+    """
+    notes = dict.fromkeys(note for match in matches for note in _notes(match))
+    shared = [note for note in notes if all(note in _notes(match) for match in matches)]
+    letters = {note: _letters(n) for n, note in enumerate(note for note in notes if note not in shared)}
+    machines = ", ".join(dict.fromkeys(match.ran_on for match in matches))
+    shown, details = [], []
     for place in dict.fromkeys(match.figure.place for match in matches):
         own = [match for match in matches if match.figure.place == place]
         first, printed = own[0].figure, sum(figure.place == place for figure in figures)
-        letters = {note: _letters(n) for n, note in enumerate(dict.fromkeys(n for match in own for n in _notes(match)))}
-        machines = ", ".join(dict.fromkeys(match.ran_on for match in own))
+        words, last = place[1].partition(" "), place[0].rpartition(" ")[2]
+        source = (
+            f"{place[0]} {words[2]}" if words[0].lower() == last.lower() else ", ".join(place)
+        )  # not "leaderboard, leaderboard"
         date = f" ({first.date})" if first.date else ""
-        shared = len({id(match.figure) for match in own})
-        legend = " ".join(f"{letter}: {note}." for note, letter in letters.items())
-        where = f"{first.source}, {first.table}{date}, measured on: {first.hardware or 'hardware not stated'};"
-        meaning = f"Figures with a counterpart here: {shared} of {printed}. {_JUDGED} {legend}".strip()
+        count = len({id(match.figure) for match in own})
+        where = f"{source}{date}, measured on: {first.hardware or 'hardware not stated'}; ours: {machines}."
+        meaning = f"Figures with a counterpart here: {count} of {printed}."
         name, rows = f"{NAME} {first.source} {first.table}", tuple(_row(match, letters) for match in own)
-        tables.append(Table(name, f"{where} ours: {machines}.", meaning, _HEADER, rows, labels=2, spread=False))
-    return tables
+        details.append(Table(name, where, meaning, _HEADER, rows, labels=2, spread=False))
+        for match in [match for match in own if match.figure.category == OVERALL] or own:
+            there, task, *cells = _row(match, letters)
+            named = there if task.text == OVERALL else Cell(f"{there.text}, {task.text}")
+            shown.append((Cell(source), named, *cells))
+    legend = [
+        *([f"All: {'; '.join(shared)}."] if shared else []),
+        *(f"{letter}: {note}." for note, letter in letters.items()),
+    ]
+    header = ("Source", *(title for title in _HEADER if title != _TASK))
+    meaning = " ".join([_JUDGED, *legend])
+    return [Table(NAME, f"Ours: {machines}.", meaning, header, tuple(shown), labels=2, spread=False), *details]
 
 
 def _notes(match: Match) -> list[str]:
@@ -320,7 +340,7 @@ def _row(match: Match, letters: Mapping[str, str]) -> tuple[Cell, ...]:
         figure.printed,
     )
     texts += (write(match.ours), f"{sign}{write(abs(match.difference))}", match.verdict or BLANK)
-    return tuple(map(Cell, (*texts, " ".join(letters[note] for note in _notes(match)))))
+    return tuple(map(Cell, (*texts, " ".join(sorted(letters[note] for note in _notes(match) if note in letters)))))
 
 
 def published_frame(matches: Sequence[Match]) -> pd.DataFrame:
@@ -359,4 +379,4 @@ def summarise_verdicts(matches: Sequence[Match]) -> str:
             judged.setdefault(id(match.figure), set()).add(match.verdict)
     agree = sum(verdicts == {REPRODUCED} for verdicts in judged.values())
     others = sum(not match.verdict for match in matches)
-    return f"{agree} of {len(judged)} compared MATs are reproduced; {others} other figures are shown."
+    return f"{agree} of {len(judged)} compared MATs are reproduced; {others} other figures are in {NAME}.md."

@@ -45,7 +45,7 @@ _PACKAGES = "% needs \\usepackage{booktabs,graphicx}\n"
 _MUST_SAY = re.compile("(Lossy|Modelled|Time only)[^.:]*")
 _FORMULA = re.compile(r"\s*(?=[-+=@\t\r])(?![-+]?[0-9.]+(e[-+]?[0-9]+)?$)")
 _TINTS = 4  # shades of a table's figures in each direction
-_LABEL_WIDTH = 13  # of names in a table that is too wide for the terminal
+_LABEL_WIDTHS = (36, 24, 18, 13)  # of labels that must be broken, the first that fits
 _UNLIMITED_WIDTH = 1 << 16
 BOUNDED = "95 %"  # in the title of a column: a terminal prints its intervals
 _MARKDOWN = re.compile(r"([\\|*`\[\]])")
@@ -208,8 +208,9 @@ class TerminalTables:
                 continue
             yield to_text(table.where, style="bold")
             yield to_text(table.meaning, style="dim")
-            if console.measure(sheet, options=unlimited).maximum > options.max_width:
-                sheet = _make_sheet(table, _LABEL_WIDTH)
+            for width in _LABEL_WIDTHS:
+                if console.measure(sheet, options=unlimited).maximum > options.max_width:
+                    sheet = _make_sheet(table, width)
             sheet.width = console.measure(sheet, options=unlimited).maximum
             yield sheet
 

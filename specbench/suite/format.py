@@ -149,6 +149,7 @@ class SuiteFormat:
     parse: (raw bytes, path, example) -> rows of one file. files: the files that a path names.
     shot: makes a worked example of a row, for ``shot_form``; None if the format has none.
     refuse: (rows, origin) -> why none of them can be run, '' if they can. own: accepts suite.fields and suite.frame.
+    tables: suffix of a file that is a table -> a valid one, for errors.
     """
 
     case: Reader
@@ -162,6 +163,7 @@ class SuiteFormat:
     shot_form: str = ""
     refuse: Callable[[Sequence[SourceRow], str], str] = lambda rows, origin: ""
     own: bool = False
+    tables: Mapping[str, str] = field(default_factory=dict)
 
     def choose_form(self, name: str | None) -> str:
         """Returns the form that ``suite.form`` names, by default the first. Raises InputError for an unknown one."""
@@ -187,8 +189,7 @@ class SuiteFormat:
         for path in self.files(place):
             raw = read_file(path, "Suite file ", fix)
             if not raw:
-                expected = f"expected one question a line such as {self.example}"
-                raise InputError(f"Suite file {path}: is empty; {expected}; {fix}")
+                raise InputError(f"Suite file {path}: is empty; {fix} Expected {self.show_example(path)}")
             digest.update(raw)
             rows += self.parse(raw, path, self.example)
         sources: dict[str, set[str]] = {}  # part -> its files: data.csv and data.json are both the part "data"
@@ -208,29 +209,51 @@ class SuiteFormat:
             raise InputError(refusal)
         cases: list[Case] = []
         row_of: dict[str, SourceRow] = {}
-        faults: list[str] = []
+        faults: list[tuple[SourceRow, str]] = []
         for row in rows:
             try:
                 case = None if row.fault else self.case(row, wording)
             except InputError as error:
-                faults.append(str(error))
+                faults.append((row, str(error)))
                 continue
             if row.fault:
-                faults.append(row.fault)
+                faults.append((row, row.fault))
             elif case and (other := row_of.get(case.id)):
                 there = other.place if other.source == row.source else other.where
-                faults.append(f"{row.where}: {self.key} {case.id} is on {there} already; every question needs its own.")
+                fault = f"{row.where}: {self.key} {case.id} is on {there} already; every question needs its own."
+                faults.append((row, fault))
             elif case:
                 row_of[case.id] = row
                 cases.append(case)
-        if len(set(faults)) == 1:
-            raise InputError(faults[0])
         if faults:
-            shown = [fault.removeprefix(f"{origin}, ") for fault in faults[:_MOST_FAULTS]]
-            more = [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
-            raise InputError("\n  ".join([f"Suite file {origin}: {len(faults)} rows are wrong:", *shown, *more]))
+            raise InputError(_spell_faults(faults, origin, len(rows)))
         if not cases:
             raise InputError(
-                f"Suite file {origin} holds no questions of the suite, expected one a line such as {self.example}."
+                f"Suite file {origin} holds no questions of the suite, expected {self.show_example(Path(origin))}"
             )
         return cases
+
+    def show_example(self, path: Path) -> str:
+        """Returns what a file of this name should have: a csv its header and a row, any other file a line."""
+        table = self.tables.get(path.suffix)
+        return f"a header and rows such as\n{table}" if table else f"one question a line such as {self.example}."
+
+
+def _spell_faults(faults: Sequence[tuple[SourceRow, str]], origin: str, total: int) -> str:
+    """One text for all wrong rows: what is wrong with several is said once, with the first of them."""
+    groups: dict[str, list[SourceRow]] = {}
+    for row, fault in faults:
+        groups.setdefault(fault.removeprefix(f"{row.where}: "), []).append(row)
+
+    def spell(text: str, rows: Sequence[SourceRow], where: str) -> str:
+        if text.startswith(rows[0].source):  # names its own place
+            return text.removeprefix(f"{origin}, ")
+        others = f"{len(rows) - 1} more" if len(rows) < total else "all other rows"
+        return f"{where}{f' and {others}' if len(rows) > 1 else ''}: {text}"
+
+    if len(groups) == 1:
+        (text, rows), *_ = groups.items()
+        return spell(text, rows, rows[0].where) if not text.startswith(rows[0].source) else text
+    shown = [spell(text, rows, rows[0].where.removeprefix(f"{origin}, ")) for text, rows in groups.items()]
+    more = [f"and {len(shown) - _MOST_FAULTS} more"] if len(shown) > _MOST_FAULTS else []
+    return "\n  ".join([f"Suite file {origin}: {len(faults)} rows are wrong:", *shown[:_MOST_FAULTS], *more])

@@ -35,6 +35,11 @@ _EXCESS = "fields behind the last column"  # of a csv's row
 _PLACE = re.compile(r"\{([^{}\n]+)\}")  # a name of any words; {} is text, as in \boxed{}
 _EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
 
+_TABLES = {  # suffix -> a valid file
+    ".csv": '  prompt,category\n  "Why is the sky blue, and not green?",qa',
+    ".tsv": "  prompt\tcategory\n  Why is the sky blue?\tqa",
+}
+
 
 def own_case(row: SourceRow, wording: Wording) -> Case:
     """Makes a case of a row of prompts. Raises InputError for a row without a prompt."""
@@ -82,7 +87,8 @@ def _find(row: SourceRow, field: str, fields: Mapping[str, str]) -> str | None:
     """Returns the row's name of a field, or None. Raises InputError if the name that suite.fields gives is missing."""
     if field in fields:
         if fields[field] not in row.values:
-            raise InputError(f"{row.where}: {row.got(fields[field])}, which suite.fields names as {field}.")
+            there = f"it has {_shorten(row.values)}"
+            raise InputError(f"{row.where}: {row.got(fields[field])}, which suite.fields names as {field}; {there}.")
         return fields[field]
     absent = (None,) if field == "prompt" else (None, "")
     return next((name for name in FIELDS[field] if row.values.get(name) not in absent), None)
@@ -241,4 +247,5 @@ OWN = SuiteFormat(
     parse=_rows,
     files=_files,
     own=True,
+    tables=_TABLES,
 )

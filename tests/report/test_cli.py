@@ -43,6 +43,15 @@ def test_command_names_what_is_missing(tmp_path, capsys, monkeypatch):
     assert "manifest.json" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [["NOTHING"], [], ["NOTHING", "--published"], ["--import", "NOTHING"]])
+def test_an_error_is_the_first_line_and_begins_with_the_word(tmp_path, capsys, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("specbench report: error: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -87,7 +96,7 @@ def test_what_cannot_be_written_is_named(make_run, capsys, monkeypatch, taken, a
         (run / taken).write_text("")
     assert main([str(run), "--no-plots", *(each.format(run=run) for each in arguments)]) == code
     error = capsys.readouterr().err
-    assert re.fullmatch(f"specbench report: {message.format(run=run)}\n", error), error
+    assert re.fullmatch(f"specbench report: error: {message.format(run=run)}\n", error), error
     assert not list(run.rglob(".*.partial"))
 
 

@@ -12,13 +12,17 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
+from report.conftest import fail
 
 import specbench
-from specbench import commands
+from builders.profiles import FIT
+from specbench import commands, load
 from specbench.commands import completion, fetch
 from specbench.commands.completion import complete_line
 from specbench.commands.diff import describe_equal
 from specbench.input import InputError
+from specbench.profile import write_profile
 from specbench.records.store import MANIFEST, RECORDS, read_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,9 +123,120 @@ def test_two_methods_are_compared_by_factors_that_multiply_and_by_category(make_
     *factors, speedup = map(float, cells["pld"])
     assert math.prod(factors) == pytest.approx(speedup, rel=0.03)
     assert "translation" in cells
-    for wrong, message in ((["pld", "tokn"], "tokn: no method"), (["pld", "pld"], "given twice")):
+    unknown = ["pld", "vanilla", "--category", "transl"]
+    for wrong, message in (
+        (["pld", "tokn"], "tokn: no method"),
+        (["pld", "pld"], "given twice"),
+        (unknown, "--category transl: .* did you mean translation?"),
+    ):
         assert commands.main(["compare", *wrong, str(run)]) == 2
-        assert message in capsys.readouterr().err
+        assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("profile", [False, True])
+@pytest.mark.parametrize("category", ["translation", "qa"])
+def test_the_factors_of_a_category_are_those_of_a_run_of_it_alone(make_run, tmp_path, capsys, category, profile):
+    """The records are drawn once, and the second run has those of the category."""
+
+    def keep(manifest, records):
+        records[:] = [each for each in records if each.category == category]
+
+    def forget(manifest, records):
+        manifest["config"]["engine"]["kind"] = "replay"
+
+    options = ["--profile", str(write_profile(FIT, tmp_path))] if profile else []
+    every = make_run("every", per_category=9, edit=forget if profile else None)
+    alone = make_run("alone", per_category=9, edit=lambda *run: (keep(*run), profile and forget(*run)))
+    printed = []
+    for run, chosen in ((every, ["--category", category]), (alone, []), (every, [])):
+        assert commands.main(["compare", "pld", "token_recycling", str(run), *chosen, *options]) == 0
+        printed.append(capsys.readouterr().out.splitlines()[1:])
+    one, other = ([re.findall(r"[\d.]+\d", line) for line in lines] for lines in printed[:2])
+    for texts, others in zip(one, other, strict=True):  # a modelled drafting time is a mean of the run's cases
+        assert list(map(float, texts)) == pytest.approx(list(map(float, others)), abs=0.011 * profile)
+    assert printed[0][0] != printed[2][0]
+    assert any(line.split()[:1] == ["ratio"] for line in printed[0])
+
+
+def test_a_case_has_its_speedup_over_vanilla_in_the_same_round(make_run):
+    def edit(manifest, records):
+        fail(next(each for each in records if each.method == "pld"), "no")
+
+    found = load(make_run(per_category=2, rounds=2, edit=edit, methods={"pld": (3.0, 0.5, 1e-3)}))
+    cases = found.cases.set_index(["case", "round", "method"])
+    assert (cases.xs("vanilla", level="method")["speedup"] == 1).all()
+    failed = cases[~cases["ok"]]
+    assert len(failed) == 1
+    assert failed["speedup"].isna().all()
+    for (case, number, _), row in cases[cases["ok"]].iterrows():
+        vanilla = cases.loc[(case, number, "vanilla")]
+        pace = vanilla["seconds"] / vanilla["tokens"]
+        assert row["speedup"] == pytest.approx(pace / (row["seconds"] / row["tokens"]))
+
+
+@pytest.mark.parametrize("kind", ["replay", "timed"])
+def test_a_case_without_a_claimed_time_has_no_speedup(make_run, kind):
+    def edit(manifest, records):
+        manifest["config"]["engine"]["kind"] = kind
+
+    cases = load(make_run(per_category=1, edit=edit)).cases
+    assert cases["speedup"].isna().all()
+    assert cases["mat"].notna().any()
+
+
+def test_a_case_is_paired_in_its_own_run(make_run):
+    runs = [make_run(f"sweep/{n}", per_category=1, seed=n) for n in range(2)]
+    cases = load(runs[0].parent).cases
+    alone = [load(run).cases["speedup"] for run in runs]
+    assert cases["speedup"].tolist() == pytest.approx([value for each in alone for value in each], nan_ok=True)
+
+
+@pytest.mark.parametrize("name", [name for name in commands.COMMANDS if name != "run"])
+def test_help_is_plain_text_and_a_wrong_word_an_error(name, capsys, tmp_path, monkeypatch):
+    """Every command has one form of an error; ``run`` has the help of Hydra."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        commands.main([name, "--help"])
+    assert ended.value.code == 0
+    assert "``" not in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(commands.main([name, "NOTHING", "--out", "x"] if name == "merge" else [name, "NOTHING"]))
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.splitlines()[-1].startswith(f"specbench {name}: error: ")
+
+
+@pytest.mark.parametrize("name", ["report", "compare", "list"])
+def test_a_folder_without_runs_says_what_to_do(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert commands.main([name, *(["a", "b"] if name == "compare" else [])]) == 2
+    error = capsys.readouterr().err
+    assert "there is no run here yet" in error or "no such folder; expected one that specbench wrote runs into" in error
+
+
+def test_numbers_of_an_option_are_named(capsys):
+    with pytest.raises(SystemExit):
+        commands.main(["profile", "--k", "1,x"])
+    assert "--k: got '1,x'; expected whole numbers, such as 1,8,32" in capsys.readouterr().err
+
+
+def test_the_first_command_ends_with_the_next_ones(tmp_path):
+    """``make bench`` in an environment whose ``specbench`` is a stand-in."""
+    (tmp_path / "bin").mkdir()
+    for name in ("bin/python", "bin/specbench", "installed"):
+        (tmp_path / name).write_text("#!/bin/sh\necho the report\n")
+        (tmp_path / name).chmod(0o755)
+    made = subprocess.run(
+        ["make", "bench", f"VENV={tmp_path}"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    *_, activate, following = made.stdout.splitlines()
+    assert "the report" in made.stdout
+    assert activate.strip() == f". {tmp_path}/bin/activate"
+    program, command, first, second = following.split()
+    assert (program, command) == ("specbench", "compare")
+    default = OmegaConf.load(ROOT / "conf/config.yaml")["defaults"]
+    methods = next(each["method"] for each in default if "method" in each)
+    assert {first, second} < set(methods)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +282,7 @@ def test_what_a_run_reads_is_downloaded(monkeypatch, capsys):
 def test_a_run_from_python_is_that_of_the_command(tmp_path, monkeypatch):
     """The same directory, so that a second call has nothing left to do; the functions are no modules of that name."""
     import specbench.runs.execution  # noqa: F401  (brings every module of a run)
-    from specbench import load, run
+    from specbench import run
 
     monkeypatch.chdir(tmp_path)
     given = ("model=tiny", "method=[pld]", "suite.limit=1", "decode.max_new_tokens=8", "measure=quick")

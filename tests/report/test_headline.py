@@ -2,11 +2,13 @@
 
 import html
 import io
+import itertools
 import json
 import os
 import re
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -325,3 +327,21 @@ def test_a_run_without_a_finished_case_has_no_scene(make_run):
 def test_a_profile_without_a_step_to_price_changes_nothing(make_run, tmp_path):
     findings = read_findings([make_run(per_category=0)], write_profile(FIT, tmp_path))
     assert model_load(findings) is None
+
+
+@pytest.mark.parametrize("name", ["predicted", "replay_predicted", "replay", "hurt", "sweep", "time_only"])
+def test_the_rows_on_a_terminal_fall_by_a_column_that_is_there(name):
+    """In the stored texts: one of the columns of figures falls from row to row, the modelled one if it decides."""
+    text = (Path(__file__).with_name("golden") / f"{name}.txt").read_text("utf-8")
+    lines = text.partition("==== terminal")[2].splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith(" method "))
+    titles = re.split(r"\s{2,}", lines[start].strip())
+    rows = itertools.takewhile(str.strip, lines[start + 2 :])
+    cells = [re.split(r"\s{2,}", line.strip()) for line in rows if not line.strip().startswith("vanilla")]
+    falling = []
+    for title, *column in zip(titles[1:], *(row[1:] for row in cells), strict=True):
+        figures = [float(re.split(r"[ /]", text)[0]) for text in column if text != "–"]
+        falling += [title] if figures == sorted(figures, reverse=True) else []
+    ranked = [title for title in titles if title.startswith(("speedup", "modelled"))] or ["MAT"]
+    assert set(ranked) <= set(falling)
+    assert any(title.startswith("modelled") for title in titles) is (name == "replay_predicted")

@@ -196,17 +196,22 @@ def test_tables_say_where_both_were_measured(measured, tmp_path):
     figures = [figure(2.0, corpus="a & b", name="P|L_D"), figure(1.5, "speedup")]
     figures += [figure(2.0, table="table 2"), figure(3.0, method="sam")]
     matches = compare(findings, figures)
-    tables = published_tables(matches, figures)
-    assert [table.where for table in tables] == [
+    summary, *details = tables = published_tables(matches, figures)
+    assert [table.where for table in details] == [
         f"A Paper, table {number} (2024-01), measured on: a GPU; ours: GPU X." for number in (1, 2)
     ]
-    assert tables[0].meaning.startswith("Figures with a counterpart here: 2 of 3.")
-    assert "a: no corpus, theirs a & b." in tables[0].meaning
+    assert [table.meaning for table in details] == [
+        f"Figures with a counterpart here: {count}." for count in ("2 of 3", "1 of 1")
+    ]
+    assert "a: no corpus, theirs a & b." in summary.meaning
+    assert [row[0].text for row in summary.rows] == ["A Paper, table 1", "A Paper, table 1", "A Paper, table 2"]
+    assert [row[-1].text for row in summary.rows] == ["a", "b", "c"]
     files = {path.name.partition(".")[2]: path.read_text() for path in write_published(matches, tables, tmp_path)}
     assert r"P\|L\_D" not in files["md"]
     assert r"P\|L_D" in files["md"]
     assert r"a \& b" in files["notes.tex"]
-    assert files["tex"].count(r"\begin{tabular}") == 2
+    assert files["tex"].count(r"\begin{tabular}") == 3
+    assert all(text.count("no corpus, theirs") == 1 for name, text in files.items() if name in ("md", "notes.tex"))
     rows = list(csv.DictReader(files["csv"].splitlines()))
     wanted = ["no corpus, theirs a & b", "another machine", "nothing that the manifest or the source states"]
     assert [row["note"] for row in rows] == wanted
@@ -214,11 +219,23 @@ def test_tables_say_where_both_were_measured(measured, tmp_path):
     assert list(published_frame(matches)["published_on"]) == ["a GPU"] * 3
 
 
+def test_a_summary_has_every_source_and_what_all_share_once(measured):
+    findings = measured()
+    figures = [figure(2.0, source="A Board", table="board 2024"), figure(1.2, "speedup", category="qa")]
+    summary = published_tables(compare(findings, figures), figures)[0]
+    assert [row[0].text for row in summary.rows] == ["A Board 2024", "A Paper, table 1"]
+    assert summary.rows[1][1].text == "PLD: pld, qa"  # the source has no overall figure
+    shared = [figure(2.0, source=name, corpus="c") for name in "AB"]
+    summary = published_tables(compare(findings, shared), shared)[0]
+    assert summary.meaning.endswith("All: no corpus, theirs c.")
+    assert [row[-1].text for row in summary.rows] == ["", ""]
+
+
 def test_a_figure_that_any_run_misses_is_not_reproduced(measured):
     findings = measured()
     near, far = figure(mat_of(findings)), figure(9.0)
     matches = compare(findings, [near, far, figure(1.5, "speedup")])
-    assert summarise_verdicts(matches) == "1 of 2 compared MATs are reproduced; 1 other figures are shown."
+    assert summarise_verdicts(matches) == "1 of 2 compared MATs are reproduced; 1 other figures are in published.md."
     missed = replace(matches[0], verdict="differs")
     assert summarise_verdicts([*matches, missed]).startswith("0 of 2 compared")
 
@@ -229,8 +246,11 @@ def test_command(make_run, tmp_path, capsys):
     run = make_run("vicuna", manifest=manifest)
     assert main([str(run), "--published"]) == 0
     printed = capsys.readouterr().out
-    assert "Spec-Bench leaderboard" in printed
     assert "compared MATs are reproduced" in printed
+    notes = ("MAT within 0.03", "All: ", ": another machine.", "decode.max_new_tokens 256, not 1024")
+    assert [printed.count(note) for note in (" Row there: ours ", *notes)] == [1] * 5
+    assert not {"translation", "rag"} & set(printed.split())  # of a category: in the file
+    assert "translation" in (run / "tables/published.md").read_text()
     assert {path.suffix for path in (run / "tables").glob("published.*")} == {".csv", ".md", ".tex"}
     assert not (run / "report.html").exists()
     tiny = make_run("tiny")

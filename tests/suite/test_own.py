@@ -134,8 +134,8 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path):
     ):
         assert said in line
     assert [line.split(":")[0].strip() for line in lines] == [f"line {number}" for number in range(2, 7)]
-    path.write_text("{\n" * 50)
-    with pytest.raises(InputError, match=r"50 rows are wrong(.|\n)*and 30 more$"):
+    path.write_text("".join(f'{{"id": 1, "prompt": {number}}}\n{{"x{number}": 1}}\n' for number in range(25)))
+    with pytest.raises(InputError, match=r"50 rows are wrong(.|\n)*and 6 more$"):
         read(path)
 
 
@@ -207,6 +207,56 @@ def test_a_question_beyond_any_context_is_refused_before_it_is_tokenized(tmp_pat
     with pytest.raises(InputError, match=r"question p-0: has 60000000 characters; expected at most 524288 with a cont"):
         job_for(*own(tmp_path), "method=[pld]")
     assert time.perf_counter() - start < 20
+
+
+WRONG_COLUMN = "holds a prompt; it has qestion, topic: name one of them"
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "fields", "begin", "reason"),
+    [
+        ("p.csv", "qestion,topic\n" + "Who?,x\n" * 30, {}, "p.csv, line 2 and all other rows: none of", WRONG_COLUMN),
+        ("p.jsonl", '{"qestion": "Who?", "topic": 1}\n' * 3, {}, "p.jsonl, line 1 and all other rows", WRONG_COLUMN),
+        ("p.csv", "ask\nWho?\nHow?\n", {"prompt": "aks"}, "p.csv, line 2 and all other rows", "prompt; it has ask."),
+        ("p.csv", "prompt\nWho?\na, b\nc, d\n", {}, "p.csv, line 3 and 1 more: has 1 fields more", "in quotes."),
+        (
+            "p.jsonl",
+            '{"a": 1}\n' * 2 + "7\n",
+            {},
+            "p.jsonl: 3 rows are wrong:\n  line 1 and 1 more: none",
+            "\n  line 3: ",
+        ),
+    ],
+)
+def test_what_is_wrong_with_all_rows_is_said_once(tmp_path, name, rows, fields, begin, reason):
+    (tmp_path / name).write_text(rows)
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / name, fields=fields)
+    text = str(caught.value).removeprefix("Suite file ")
+    assert text.startswith(f"{tmp_path}/{begin}")
+    assert text.count(reason) == 1
+    assert text.count("\n") == begin.count("\n") + reason.count("\n")
+
+
+@pytest.mark.parametrize(("ending", "mark"), [(".csv", ","), (".tsv", "\t")])
+@pytest.mark.parametrize("rows", ["", "prompt\n"])
+def test_an_empty_table_shows_one_that_can_be_read(tmp_path, ending, mark, rows):
+    path = tmp_path / f"p{ending}"
+    path.write_text(rows)
+    with pytest.raises(InputError, match=r"xpected a header and rows such as\n") as caught:
+        read(path)
+    _, *lines = str(caught.value).splitlines()
+    path.write_text("".join(f"{line.strip()}\n" for line in lines))
+    (case,) = read(path).cases
+    assert case.turns[0].startswith("Why is the sky blue")
+    assert mark in lines[0]
+
+
+def test_a_system_message_is_left_out_and_said(tmp_path):
+    write_json_lines(tmp_path / "p.jsonl", [{"messages": [{"role": "system", "content": "Be brief."}, USER]}])
+    suite = read(tmp_path / "p.jsonl")
+    assert suite.cases[0].turns == WHO[0]
+    assert "1 rows have a system message" in suite.warnings[0]
 
 
 def test_a_folder_is_its_files_or_its_test_split(tmp_path):

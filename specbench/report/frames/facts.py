@@ -6,6 +6,7 @@ method is paired with the vanilla that was measured with it; only the first of t
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -218,6 +219,11 @@ def _distinct(labels: list[str], runs: list[Run]) -> list[str]:
         ",".join(filter(None, (label, f"run={name}"))) if counts[label] > 1 else label
         for label, name in zip(labels, names, strict=True)
     ]
+
+
+def without_run(variant: str) -> str:
+    """The variant without the name of its run: what rows that repeat each other have in common."""
+    return re.sub(r"(^|,)run=.*", "", variant)
 
 
 UNSET = "unset"

@@ -114,18 +114,19 @@ _PLACE = list(ROW[:2])
 _FIGURES = [*FACTORS[:3], "speedup"]
 
 
-def explain(findings: Findings) -> pd.DataFrame:
+def explain(findings: Findings, category: str = OVERALL) -> pd.DataFrame:
     """One row per method and basis, measured and modelled, whose four factors multiply to its decode speedup.
 
-    Methods without recorded phases, and what was not timed or has no profile, have no row.
+    category: of the cases that count. Methods without recorded phases, and what was not timed or has no profile, have
+    no row.
     """
-    rows = pd.concat([_measured(findings), _modelled(findings)], ignore_index=True)
+    rows = pd.concat([_measured(findings, category), _modelled(findings, category)], ignore_index=True)
     rows = rows.assign(remainder=rows["speedup"] / (rows["mat"] * rows["forward"] * rows["overhead"]))
     return rows[[*ROW, "basis", *FACTORS, "speedup"]]
 
 
-def _measured(findings: Findings) -> pd.DataFrame:
-    rows = findings.summary[findings.summary["category"] == OVERALL]
+def _measured(findings: Findings, category: str) -> pd.DataFrame:
+    rows = findings.summary[findings.summary["category"] == category]
     rows = rows.assign(step_ms=rows[[f"{phase}_ms" for phase in PHASES]].sum(axis=1))
     vanilla = rows[(rows["method"] == VANILLA) & rows["forward_ms"].notna()].drop_duplicates(_PLACE)
     rows = rows[~rows["method"].isin([VANILLA, CONTROL])].dropna(subset=["mat", "forward_ms", "decode_speedup"])
@@ -136,12 +137,15 @@ def _measured(findings: Findings) -> pd.DataFrame:
     return found[[*ROW, "basis", *_FIGURES]]
 
 
-def _modelled(findings: Findings) -> pd.DataFrame:
+def _modelled(findings: Findings, category: str) -> pd.DataFrame:
     rows = []
     for reported in findings.reported:
         found = reported.prediction
+        known = CasesOfRun(reported.trials, found)
         for method, cases in (found.cases if found else {}).items():
-            total = cases.sum()
+            total = cases[cases["place"].isin(known.of(category, method)["case"])].sum()
+            if not total["steps"]:
+                continue
             ideal, mat = total["vanilla_ideal_ms"] / total["ideal_ms"], total["emitted"] / total["steps"]
             speedup = total["vanilla_ms"] / total["method_ms"]
             rows.append((*reported.key(method), MODELLED, mat, ideal / mat, speedup / ideal, speedup))

@@ -25,9 +25,14 @@ _ORDER = ("speedup", "predicted_speedup", "mat")  # what decides, the first that
 _MOST_NAMED = 3
 
 
+def deciding_figure(rows: pd.DataFrame) -> str:
+    """The column by which rows of the summary are ranked: the speedup, else the modelled one, else MAT."""
+    return next((name for name in _ORDER if rows[name].notna().any()), _ORDER[0])
+
+
 def sort_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of the summary in the printed order: vanilla and its control, then the others, the fastest first."""
-    deciding = next((name for name in _ORDER if rows[name].notna().any()), _ORDER[0])
+    deciding = deciding_figure(rows)
     reference = rows["method"].isin([VANILLA, CONTROL])
     others = rows[~reference].sort_values(deciding, ascending=False, kind="stable", na_position="last")
     return pd.concat([rows[reference], others])

@@ -57,9 +57,9 @@ class Contest:
             self._rates[category] = stats.rates(columns)
         return self._rates[category]
 
-    def over(self, first: Entrant, second: Entrant) -> Estimate:
-        """One method's figure over another's, of all cases."""
-        return self.rates().over(self.entrants.index(first), self.entrants.index(second))
+    def over(self, first: Entrant, second: Entrant, category: str = OVERALL) -> Estimate:
+        """One method's figure over another's in a category."""
+        return self.rates(category).over(self.entrants.index(first), self.entrants.index(second))
 
     def as_good(self, best: Entrant, category: str = OVERALL) -> list[Entrant]:
         """The entrants that do not differ from the best; none if there are too few cases for an interval."""

@@ -16,10 +16,12 @@ from specbench import stats
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.columns import COLUMNS, RESULT, Scope
 from specbench.report.frames.cases import CasesOfRun, category_order
+from specbench.report.frames.facts import without_run
 from specbench.report.frames.reported import BLOCK, ReportedRun, read_control
 from specbench.report.frames.trials import DRAFTER_PHASES, Values
 from specbench.report.table import KEYS
 
+_PLACE = ["model", "suite", "category"]
 PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
 
 
@@ -112,8 +114,28 @@ def with_drafting(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def drop_repeated_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows without repeated ones: the controls of several runs, and replayed vanilla, whose MAT is always 1."""
+    """Rows without repeated ones: the controls of several runs, and vanilla of runs that differ in methods only.
+
+    Replayed vanilla, whose MAT is always 1, has one row. Where it was timed, one row has the means of the runs that are
+    set alike; a vanilla with failed cases keeps its row.
+    """
     control = (rows["method"] == CONTROL) & (rows["variant"] != "")
     plain = (rows["method"] == VANILLA) & replayed(rows)
-    again = plain & rows.assign(plain=plain).duplicated(["model", "suite", "category", "plain"])
-    return rows.assign(variant=rows["variant"].mask(plain, ""))[~control & ~again]
+    again = plain & rows.assign(plain=plain).duplicated([*_PLACE, "plain"])
+    rows = rows.assign(variant=rows["variant"].mask(plain, ""))[~control & ~again]
+    return unite_vanilla(rows)
+
+
+def unite_vanilla(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with one of vanilla for all runs that are set alike, with the means of their figures."""
+    alike = rows["variant"].map(without_run)
+    timed = rows[(rows["method"] == VANILLA) & (alike != rows["variant"]) & (rows["errors"] == 0)]
+    groups = timed.groupby([*_PLACE, "cases", alike.rename("alike")], sort=False)
+    sizes = groups["method"].transform("size").astype(str)
+    named = [", ".join(filter(None, (alike[row], f"mean of {sizes[row]} runs"))) for row in timed.index]
+    figures = {name: groups[name].transform("mean") for name in timed.select_dtypes("number") if name != "cases"}
+    kinds = {name: timed[name].dtype for name in figures}
+    counted = {name: means.round() if kinds[name].kind == "i" else means for name, means in figures.items()}
+    united = timed.assign(**counted).astype(kinds).assign(variant=named)
+    kept = [rows[~rows.index.isin(timed.index[sizes != "1"])], united[(groups.cumcount() == 0) & (sizes != "1")]]
+    return pd.concat(kept).sort_index()

@@ -1,11 +1,12 @@
-"""A sweep: its heatmaps over the two parameters in which its runs differ, and its best settings."""
+"""A sweep: its curves over one parameter or heatmaps over two in which its runs differ, and its best settings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
@@ -13,11 +14,15 @@ from specbench.records.store import RunError
 from specbench.report.columns import COLUMN, COLUMNS
 from specbench.report.frames.facts import UNSET, differing, read_parameters, read_settings, spell_value
 from specbench.report.frames.findings import Findings
+from specbench.report.label import format_count, format_number, format_rate, format_share
 from specbench.report.table import KEYS, ROW
 
 METRICS = tuple(column for column in COLUMNS if column not in KEYS)
 _DEFAULT = ("mat", "tokens_fed", "predicted_speedup", "speedup")  # MAT is bought with tokens fed
+_CURVES = ("mat", "speedup", "predicted_speedup", "time_only_speedup")
 _MODELLED = ("predicted_speedup", "efficiency")
+_SHARES = ("acceptance_rate", "draft_rate", "lossless", "equal")
+_COUNTS = ("cases", "tokens", "steps", "state_bytes", "violations", "errors")
 Setting = tuple[str, dict[str, Any]]
 
 
@@ -40,16 +45,48 @@ class Heatmap:
     runs: int
     profile: str = ""
 
+    def spell(self, value: float) -> str:
+        """The figure as a cell has room for it."""
+        if self.metric in _SHARES:
+            return format_share(value)
+        if self.metric in _COUNTS:
+            return format_count(value)
+        if self.metric.endswith("_per_s"):
+            return format_rate(value)
+        return f"{value:.3g}" if value >= 100 else format_number(value)
+
     @property
-    def best(self) -> tuple[int, int] | None:
-        """(row, column) of the best cell; None for a figure that is neither good nor bad, or where all are blank."""
+    def best(self) -> list[tuple[int, int]]:
+        """(row, column) of the best cell, and of those that read alike.
+
+        Empty for a figure that is neither good nor bad, and if all cells are blank or read alike.
+        """
         better = COLUMN[self.metric].better if self.metric in COLUMN else 1  # the bounds of an interval
-        values = better * self.cells.to_numpy(dtype=float)
-        finite = values[~pd.isna(values)]
-        if not better or finite.size < 2 or finite.min() == finite.max():
-            return None
-        rows, columns = (values == finite.max()).nonzero()
-        return int(rows[0]), int(columns[0])
+        values = self.cells.to_numpy(dtype=float)
+        texts = {place: self.spell(values[place]) for place in zip(*np.isfinite(values).nonzero(), strict=True)}
+        if not better or len(set(texts.values())) < 2:
+            return []
+        best = texts[max(texts, key=lambda place: better * float(values[place]))]
+        return [(int(row), int(column)) for (row, column), text in texts.items() if text == best]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The figures of the methods of one model and suite over the one parameter in which their runs differ.
+
+    figures: the columns of the summary that are known. values: of the parameter, as the command line takes them, in the
+    order of the axis. numbers: the same as numbers; empty if some are not numbers. rows: of the summary, one per run
+    and method, with ``place`` in ``values`` and ``lossy``.
+    """
+
+    x: str
+    model: str
+    suite: str
+    figures: tuple[str, ...]
+    values: tuple[str, ...]
+    numbers: tuple[float, ...]
+    rows: pd.DataFrame
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +104,41 @@ class _Point:
 def default_grids(findings: Findings, metrics: Sequence[str] = _DEFAULT) -> list[Heatmap]:
     """MAT, what it costs, and speedup as predicted and as measured, each over the two parameters that vary.
 
-    Of methods that vary in exactly two. metrics: columns of the summary to show instead.
+    Of methods that vary in exactly two; runs that differ in a seed are averaged. metrics: columns of the summary to
+    show instead.
     """
     grids = []
-    for points in _points(findings).values():
+    for points in map(_without_seeds, _points(findings).values()):
         axes = list(points[0].settings)
         if len(axes) == 2:
             grids += [grid for metric in metrics for grid in _grids(points, metric, *axes)]
     return [grid for grid in grids if grid.cells.notna().any(axis=None)]
+
+
+def default_curves(findings: Findings) -> list[Curve]:
+    """MAT and speedup over the parameter that varies, of methods that vary in exactly one besides seeds.
+
+    A load is not a parameter: it has its own plots.
+    """
+    groups: dict[tuple[str, str, str], list[_Point]] = {}
+    for points in map(_without_seeds, _points(findings).values()):
+        axes = list(points[0].settings)
+        if len(axes) == 1 and not axes[0].startswith("load."):
+            groups.setdefault((points[0].model, points[0].suite, axes[0]), []).extend(points)
+    found = (_curve(x, points, findings.lossy) for (_, _, x), points in groups.items())
+    return [curve for curve in found if curve.figures]
+
+
+def _curve(x: str, points: Sequence[_Point], lossy: Collection[str]) -> Curve:
+    values = _ordered(points, x)
+    known = {spell_value(point.settings[x]): point.settings[x] for point in points}
+    numbers = [float(known[text]) for text in values if _is_number(known[text])]
+    rows = pd.DataFrame([point.row | {"place": values.index(spell_value(point.settings[x]))} for point in points])
+    rows["lossy"] = rows["method"].isin(lossy)
+    figures = tuple(name for name in _CURVES if rows[name].notna().any())
+    profiles = dict.fromkeys(point.profile for point in points if "predicted_speedup" in figures)
+    whole = tuple(numbers) if len(numbers) == len(values) else ()
+    return Curve(x, points[0].model, points[0].suite, figures, tuple(values), whole, rows, "; ".join(profiles))
 
 
 def asked_grids(findings: Findings, metric: str, x: str, y: str) -> list[Heatmap]:
@@ -152,6 +216,15 @@ def _points(findings: Findings) -> dict[tuple[str, str, str], list[_Point]]:
     return found
 
 
+def _without_seeds(points: list[_Point]) -> list[_Point]:
+    """The points without their seeds: runs that differ in nothing else repeat each other."""
+
+    def keep(point: _Point) -> _Point:
+        return replace(point, settings={k: v for k, v in point.settings.items() if k.rpartition(".")[2] != "seed"})
+
+    return [keep(point) for point in points]
+
+
 def _grids(points: Sequence[_Point], metric: str, x: str, y: str) -> Iterator[Heatmap]:
     """One grid for each choice of the other parameters that vary."""
     choices: dict[str, list[_Point]] = {}
@@ -176,11 +249,14 @@ def _ordered(points: Sequence[_Point], name: str) -> list[str]:
     """The values of an axis: numbers by size, then other values in the order of the runs."""
 
     def place(value: Any) -> tuple[int, float]:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return (0, value) if number else (1 + (value == UNSET), 0)
+        return (0, value) if _is_number(value) else (1 + (value == UNSET), 0)
 
     values = {spell_value(point.settings[name]): point.settings[name] for point in points}
     return sorted(values, key=lambda text: place(values[text]))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _KEYS = ["model", "suite"]

@@ -26,6 +26,7 @@ from specbench.records.store import write_atomically
 from specbench.report.label import break_lines
 from specbench.report.plots import PAPER, SCREEN
 from specbench.report.plots.scene import DPI
+from specbench.report.writers import make_folder
 
 STYLE = Path(__file__).with_name("paper.mplstyle")
 FORMATS = ("png", "pdf")
@@ -186,6 +187,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 def save_all(figures: Iterable[tuple[str, Figure]], folder: Path, style: str = SCREEN) -> list[Path]:
     """Save each under its name. For a paper their titles and notes go to captions.txt, one line per file."""
+    make_folder(folder)
     files, captions = [], []
     for name, figure in figures:
         if style != SCREEN:

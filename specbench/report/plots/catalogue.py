@@ -22,7 +22,6 @@ from specbench.report.plots.canvas import drawing, save_all
 from specbench.report.plots.scatter import draw_front, draw_frontier
 from specbench.report.plots.scene import Scene, scenes
 from specbench.report.plots.served import draw_crossover, draw_load_speedup, draw_served
-from specbench.report.writers import make_folder
 
 LOG = logging.getLogger(__name__)
 
@@ -41,10 +40,8 @@ class Plot:
 
 def write_plots(findings: Findings, output: Path, load: Load | None = None, style: str = SCREEN) -> list[Path]:
     """Every plot that can be made, under plots/; the log's DEBUG lines say why others are not."""
-    folder = output / "plots"
-    make_folder(folder)
     with drawing(style):
-        return save_all(draw_plots(findings, load, style != SCREEN), folder, style)
+        return save_all(draw_plots(findings, load, style != SCREEN), output / "plots", style)
 
 
 def draw_plots(findings: Findings, load: Load | None = None, display: bool = False) -> Iterator[tuple[str, Figure]]:

@@ -15,15 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from specbench.report.frames.sweep import Heatmap
-from specbench.report.label import (
-    break_lines,
-    display_name,
-    format_count,
-    format_number,
-    format_rate,
-    format_share,
-    label,
-)
+from specbench.report.label import break_lines, display_name, label
 from specbench.report.plots import SCREEN
 from specbench.report.plots.canvas import drawing, finish, fit, make_sheet, plain, save_all
 from specbench.report.plots.scene import slug
@@ -48,7 +40,10 @@ _TITLES = {
 
 
 def write_heatmaps(grids: Sequence[Heatmap], output: Path, style: str = SCREEN) -> list[Path]:
-    """plots/heatmap_<metric>-<method>.png and .pdf, its cells under tables/ as csv, one a row. Returns the files."""
+    """plots/heatmap_<metric>-<method>-<parameters>.png and .pdf, one row per cell in tables/ as csv.
+
+    Returns the files.
+    """
     files, named = [], _named(grids)
     for name, grid in named.items():
         long = grid.cells.reset_index().melt(id_vars=grid.y, var_name=grid.x, value_name=grid.metric)
@@ -61,14 +56,19 @@ def write_heatmaps(grids: Sequence[Heatmap], output: Path, style: str = SCREEN) 
 
 
 def _named(grids: Iterable[Heatmap]) -> dict[str, Heatmap]:
-    """File name -> grid; model, suite and what else varies only where two would share a name."""
-    grids = list({(g.metric, g.method, g.x, g.y, g.model, g.suite, g.rest): g for g in grids}.values())
-    places = len({(grid.model, grid.suite) for grid in grids})
-    axes = len({(grid.method, grid.x, grid.y) for grid in grids}) > len({grid.method for grid in grids})
-    named: dict[str, Heatmap] = {}
+    """File name -> grid; model, suite and what else varies only where two would share a name.
+
+    A pair of parameters has one heatmap, the first, whichever of the two is along x.
+    """
+    first: dict[tuple[object, ...], Heatmap] = {}
     for grid in grids:
+        pair = frozenset((grid.x, grid.y))
+        first.setdefault((grid.metric, grid.method, pair, grid.model, grid.suite, grid.rest), grid)
+    places = len({(grid.model, grid.suite) for grid in first.values()})
+    named: dict[str, Heatmap] = {}
+    for grid in first.values():
         parts = [f"heatmap_{grid.metric}", grid.method]
-        parts += [grid.x.rpartition(".")[2], grid.y.rpartition(".")[2]] if axes else []
+        parts += sorted(name.removeprefix(f"{grid.method}.") for name in (grid.x, grid.y))
         parts += [grid.model, grid.suite] if places > 1 else []
         parts += [grid.rest.replace(", ", "-")] if grid.rest else []
         name = "-".join(map(slug, parts))[:120]
@@ -88,8 +88,8 @@ def draw_heatmap(grid: Heatmap) -> Figure:
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
     wider = 0.5 if low == high else 0.0
     image = paint_cells(axes, values, Normalize(low - wider, high + wider))
-    if grid.best:
-        axes.add_patch(_box(*grid.best, fill=False, edgecolor="#D55E00", linewidth=2.4, zorder=3, clip_on=False))
+    for row, column in grid.best:
+        axes.add_patch(_box(row, column, fill=False, edgecolor="#D55E00", linewidth=2.4, zorder=3, clip_on=False))
     axes.set_xticks(range(columns), names, rotation=0 if name_inch * columns < _WIDEST_INCH else 90)
     axes.set_yticks(range(rows), [plain(break_lines(text, _LABEL_CHARS)) for text in grid.cells.index])
     axes.set_xlabel(plain(break_lines(grid.x, max(24, int(width / 0.075)))))
@@ -100,7 +100,7 @@ def draw_heatmap(grid: Heatmap) -> Figure:
     if legend.solids is not None:
         legend.solids.set(**_VECTOR)
     if fit(canvas) and canvas.get_figwidth() / columns >= _FIGURE_INCH:  # else the colours alone, and the csv
-        write_cells(axes, values, image, lambda value: _spell(grid.metric, value))
+        write_cells(axes, values, image, grid.spell)
     best = "; outlined: the best" if grid.best else ""
     mean = f"; mean of up to {grid.runs} runs a cell" if grid.runs > 1 else ""
     rest = f"; {grid.rest}" if grid.rest else ""
@@ -134,11 +134,3 @@ def write_cells(axes: Axes, values: np.ndarray, image: QuadMesh, spell: Callable
 
 def _box(row: int, column: int, **look: object) -> Rectangle:
     return Rectangle((column - 0.5, row - 0.5), 1, 1, **look)  # type: ignore[arg-type]
-
-
-def _spell(metric: str, value: float) -> str:
-    if metric in ("acceptance_rate", "draft_rate", "lossless", "equal"):
-        return format_share(value)
-    if metric in ("cases", "tokens", "steps", "state_bytes", "violations", "errors"):
-        return format_count(value)
-    return format_rate(value) if metric.endswith("_per_s") else f"{value:.3g}" if value >= 100 else format_number(value)

@@ -13,6 +13,7 @@ from specbench.report.frames.counting import DEFINITIONS
 from specbench.report.frames.detail import AUDIT, MIN_VALUES, PERCENTILES, QUALITY, WAITS
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.served import SHARES, WAITED, fewest
+from specbench.report.frames.summary import unite_vanilla
 from specbench.report.label import (
     BLANK,
     Cell,
@@ -123,6 +124,7 @@ def quality_tables(findings: Findings, where: str = "") -> list[Table]:
     overall = findings.summary[findings.summary["category"] == OVERALL]
     others = overall[[*ROW, "cases", "speedup", "speedup_low", "speedup_high", "mat"]]
     rows = frame.merge(others, on=list(ROW), how="left", suffixes=("", "_all"))
+    rows = unite_vanilla(rows.assign(category=OVERALL, errors=0))
     rows["checked"] = [f"{checked} of {cases}" for checked, cases in zip(rows["cases"], rows["cases_all"], strict=True)]
     columns = (
         Heading("Checked cases", "checked", str),

@@ -17,7 +17,7 @@ from specbench.report.frames.cases import category_order
 from specbench.report.frames.detail import LOADED
 from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.headline import Headline, find_headlines, sort_rows
+from specbench.report.frames.headline import Headline, deciding_figure, find_headlines, sort_rows
 from specbench.report.frames.load import Load
 from specbench.report.frames.summary import drop_repeated_rows, with_drafting
 from specbench.report.label import Cell, break_lines, label
@@ -33,6 +33,8 @@ _HEADER_WIDTH = 13
 _GUTTER = 2  # between two columns
 _EDGES = 2  # a blank on either side of a table
 _MOST_CATEGORIES = 100
+_MODELLED = "predicted_speedup"
+_RANKED = {"speedup": "speedup", _MODELLED: "modelled", "mat": "MAT"}
 _MOST_SHARDS = 40
 
 
@@ -97,10 +99,11 @@ def open_console() -> Console:
 
 
 def _overall(rows: pd.DataFrame, width: int) -> Table:
-    """A figure that is blank in every row is not shown."""
+    """A figure that is blank in every row is not shown, nor a modelled speedup, unless the rows are sorted by it."""
     shown = sort_rows(with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL])))
+    columns = [each for each in _COLUMNS if each.figure != _MODELLED or deciding_figure(shown) == _MODELLED]
     failed = (f"{count}/{count + cases}" if count else "0" for count, cases in shown[["errors", "cases"]].to_numpy())
-    table = method_table("overall", ("", ""), shown.assign(failed=list(failed)), _COLUMNS)
+    table = method_table("overall", ("", ""), shown.assign(failed=list(failed)), columns)
     lines = tuple((Cell(_broken(name.text, width)), *figures) for name, *figures in table.rows)
     return replace(table, header=("method", *table.header[1:]), rows=lines)
 
@@ -110,6 +113,7 @@ _TITLES = {  # figure -> its title on a terminal
         "mat": "MAT",
         "tokens_per_s": "tokens/s",
         "speedup": f"speedup [{BOUNDED}]",
+        _MODELLED: f"modelled [{BOUNDED}]",
         "time_only_speedup": f"time only [{BOUNDED}]",
     },
     **{"time_only_step_ms": "step ms", "acceptance_rate": "accepted", "fed": "tokens fed"},
@@ -128,15 +132,15 @@ def _broken(name: str, width: int) -> str:
 
 
 def _by_category(rows: pd.DataFrame, width: int) -> Iterator[TerminalTables | Text]:
-    """One row per figure of each method, speedup and MAT; MAT alone if no speedup is known.
+    """One row per figure of each method: the one that they are sorted by, and MAT.
 
     As many tables as the width needs, none for a single category, nor where every figure is blank; a line instead where
     so many tables would hide the others.
     """
     categories = category_order(rows.loc[rows["category"] != OVERALL, "category"])
     methods = rows[~rows["method"].isin([VANILLA, CONTROL])]
-    figures = {"speedup": "speedup", "mat": "MAT"} if methods["speedup"].notna().any() else {"mat": "MAT"}
-    if len(categories) < 2 or methods[list(figures)].isna().all(axis=None):
+    figures = {name: _RANKED[name] for name in (deciding_figure(methods), "mat") if methods[name].notna().any()}
+    if len(categories) < 2 or not figures:
         return
     if len(categories) > _MOST_CATEGORIES:
         yield to_text(f"{len(categories)} categories, at most {_MOST_CATEGORIES} are printed; summary.csv has them")
