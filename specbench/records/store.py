@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
