@@ -119,7 +119,7 @@ def serve(requests):
                 accept = [1] * 4 if method == VANILLA else [2, 2]
                 for case in range(3):
                     proposed = [0 if method == VANILLA else 2] * len(accept)
-                    made = turn(accept, proposed, step_s=[1.0 / len(accept)] * len(accept))
+                    made = turn(accept, proposed, text="words", step_s=[1.0 / len(accept)] * len(accept))
                     alike = {"requests": [4] * len(accept), "rows": [7] * len(accept)}
                     made.load = {"arrival_s": 0.1 * case, "queue_s": 0.04 * case, **alike}
                     records.append(record(method, f"{block}-{case}", [made], block=block, stretch=about))
