@@ -121,7 +121,9 @@ def serve(requests):
                 for case in range(3):
                     proposed = [0 if method == VANILLA else 2] * len(accept)
                     decode_s = seconds - 0.78  # the last prompt is read after 0.28 s, in 0.5 s
-                    made = turn(accept, proposed, step_s=[decode_s / len(accept)] * len(accept), decode_s=decode_s)
+                    made = turn(
+                        accept, proposed, text="words", step_s=[decode_s / len(accept)] * len(accept), decode_s=decode_s
+                    )
                     alike = {"requests": [requests] * len(accept), "rows": [7] * len(accept)}
                     made.load = {"arrival_s": 0.1 * case, "queue_s": 0.04 * case, **alike}
                     records.append(record(method, f"{block}-{case}", [made], block=block, stretch=about))
