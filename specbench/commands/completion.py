@@ -91,8 +91,15 @@ def _values(key: str, value: str) -> Iterator[str]:
     """The options of a group, after the comma or the bracket of a list; both values of a switch."""
     start = max(value.rfind(","), value.rfind("[")) + 1
     last, chosen = value[start:], re.split(r"[,\[]", value[:start])
-    options = list_options(key.removeprefix("+")) or (["true", "false"] if _kind(key) is bool else [])
+    options = list_options(key.removeprefix("+")) or (["true", "false"] if _is_switch(key) else [])
     yield from (value[:start] + each for each in options if each.startswith(last) and each not in chosen)
+
+
+def _is_switch(key: str) -> bool:
+    node: Any = Config()
+    for part in key.split("."):
+        node = getattr(node, part, None)
+    return isinstance(node, bool)
 
 
 def _kind(key: str) -> Any:
