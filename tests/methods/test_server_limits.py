@@ -109,13 +109,28 @@ def change(old: str, new: str, at: int = 1):
 
 
 WRONG = [
-    ("vllm", r'"token_ids": \[\d+', '"token_ids": [229.7', "choices.0.token_ids.0 is 229.7, which should be a valid int"),
+    (
+        "vllm",
+        r'"token_ids": \[\d+',
+        '"token_ids": [229.7',
+        "choices.0.token_ids.0 is 229.7, which should be a valid int",
+    ),
     ("vllm", r'"token_ids": \[\d+', '"token_ids": [229.0', "token_ids.0 is 229.0"),
     ("vllm", r'"token_ids": \[\d+', '"token_ids": [true', "token_ids.0 is True"),
     ("vllm", r'"token_ids": \[\d+', '"token_ids": ["229"', "token_ids.0 is '229'"),
     ("vllm", r'"token_ids": \[\d+', '"token_ids": [null', "token_ids.0 is None"),
-    ("vllm", r'"token_ids": \[\d+', '"token_ids": [-1', "token_ids.0 is -1, which should be greater than or equal to 0"),
-    ("vllm", r'"token_ids": \[\d+', '"token_ids": [999999', "token id 999999; expected an id below 2048.*model.tokenizer"),
+    (
+        "vllm",
+        r'"token_ids": \[\d+',
+        '"token_ids": [-1',
+        "token_ids.0 is -1, which should be greater than or equal to 0",
+    ),
+    (
+        "vllm",
+        r'"token_ids": \[\d+',
+        '"token_ids": [999999',
+        "token id 999999; expected an id below 2048.*model.tokenizer",
+    ),
     ("vllm", '"token_ids"', '"ids": [], "text": "x", "token"', "an answer of ids and of text"),
     ("vllm", '"finish_reason": "length"', '"finish_reason": "abort"', "is 'abort', which should be 'stop', 'length'"),
     ("vllm", '"finish_reason": "length"', '"finish_reason": 7', "choices.0.finish_reason is 7"),
