@@ -12,7 +12,7 @@ import pytest
 
 from scripts.lab import __main__ as lab
 from scripts.lab import disk
-from scripts.lab.disk import AFTER, BEFORE, HALF, Disk
+from scripts.lab.disk import AFTER, BEFORE, HALF, WRITE, Disk
 from scripts.lab.faults import Choice, inject
 from specbench.records import store
 
@@ -44,7 +44,7 @@ def write_in_place(directory, values, write=store.write_manifest):
     [
         ("records.store.RunWriter.append", append_buffered, "replayed", "interrupt", "records.jsonl", "not ended"),
         ("records.store.RunWriter._truncate", lambda *_: None, "replayed", "kill", "records.jsonl", "not ended"),
-        ("runs.execution.write_manifest", write_in_place, "replayed", "kill", "manifest.json", "not ended"),
+        ("runs.execution.write_manifest", write_in_place, "replayed", "kill", "r/manifest.json", "not ended"),
         ("runs.parts._is_merged", lambda *_: False, "merged", "short write", "records.jsonl", "not ended"),
         ("runs.execution._forget_attempts", lambda *_: None, "replayed", "kill", "records.jsonl", "left over"),
     ],
@@ -53,7 +53,9 @@ def write_in_place(directory, values, write=store.write_manifest):
 def test_a_broken_store_is_found(monkeypatch, broken, by, kind, fault, path, found):
     monkeypatch.setattr(f"specbench.{broken}", by)
     monkeypatch.setattr("specbench.runs.launch._report", lambda *_: 0)
-    tries = inject(5, Choice([kind], [fault], path=path))
+    monkeypatch.setattr(disk.Signal, "strikes", (WRITE,))
+    monkeypatch.setattr(disk.Signal, "places", (HALF,))
+    tries = inject(2, Choice([kind], [fault], path=path))
     assert found in {what for each in tries for what in each.wrong}
 
 
