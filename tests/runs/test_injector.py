@@ -43,7 +43,7 @@ def write_in_place(directory, values, write=store.write_manifest):
     ("broken", "by", "kind", "fault", "path", "found"),
     [
         ("records.store.RunWriter.append", append_buffered, "replayed", "interrupt", "records.jsonl", "not ended"),
-        ("records.store.RunWriter._truncate", lambda *_: None, "replayed", "kill", "records.jsonl", "not ended"),
+        ("records.store.RunWriter._truncate", lambda *_: None, "replayed", "kill", "records.jsonl", "left over"),
         ("runs.execution.write_manifest", write_in_place, "replayed", "kill", "r/manifest.json", "not ended"),
         ("runs.parts._is_merged", lambda *_: False, "merged", "short write", "records.jsonl", "not ended"),
         ("runs.execution._forget_attempts", lambda *_: None, "replayed", "kill", "records.jsonl", "left over"),
