@@ -209,11 +209,11 @@ class Consistency:
         if complete and self._names:
             self._require_all(block, methods)
         cases: dict[str, _Lines] = {}
-        for entry in block:
+        for entry in block if self._loaded else ():
             cases.setdefault(entry[1].case, []).append(entry)
         if complete and any(len(own) != len(methods) for own in cases.values()):
             self._refuse(f"block {self._number} has not the same cases under every method")
-        for own in cases.values():
+        for own in cases.values() or [block]:
             self._compare(own)
         if self._loaded:
             for name in methods:

@@ -200,9 +200,10 @@ class TurnRecord:
         for name, (proposed, accepted) in self.sources.items():
             if accepted > proposed:
                 return f"sources.{name} has {accepted} accepted nodes of {proposed} proposed ones"
-        if (named := sum(proposed for proposed, _ in self.sources.values())) > sum(self.proposed):
+        named = sum([proposed for proposed, _ in self.sources.values()])
+        if named and named > sum(self.proposed):
             return f"sources have {named} nodes, proposed adds up to {sum(self.proposed)}"
-        for name in SHARES & self.stats.keys():
+        for name in SHARES & self.stats.keys() if self.stats else ():
             if not 0 <= self.stats[name] <= 1 + _ROUNDED:
                 return f"stats.{name} is {self.stats[name]}, a share from 0 to 1"
         for step, tree in enumerate(self.trees or ()):
