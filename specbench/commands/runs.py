@@ -83,13 +83,17 @@ def list_run(run: Path, folder: Path) -> Listed:
     total = manifest.blocks or (cases or 0) * (manifest.rounds or 1)  # grown, or under load
     done = "" if not cases else "complete" if begun >= total else f"{begun} of {total} blocks"
     lossy = {each for each, entry in manifest.methods.items() if not entry.lossless}
+    try:
+        best = find_best(run / SUMMARY, lossy) if (run / SUMMARY).is_file() else ""
+    except (ValueError, LookupError, csv.Error):  # damaged; a report writes it again
+        best = f"{SUMMARY} cannot be read"
     return Listed(
         name,
         manifest.created[:16].replace("T", " "),
         manifest.model.name or "",
         manifest.suite.name or "",
         len(methods),
-        find_best(run / SUMMARY, lossy) if (run / SUMMARY).is_file() else "",
+        best,
         done,
     )
 

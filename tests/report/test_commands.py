@@ -83,6 +83,9 @@ def test_the_index_says_what_is_best_and_what_is_complete(make_run, capsys):
     assert lines["whole"].split()[-5:] == ["pld", "1.50", "[1.40,", "1.60]", "complete"]
     assert "6 of 60 blocks" in lines["stopped"]
     assert "6 of 70 blocks" in lines["sweep/0"]
+    (whole / "summary.csv").write_text("category,method,speedup\noverall,pld,x\n")
+    assert commands.main(["list", str(results)]) == 0
+    assert "summary.csv cannot be read" in capsys.readouterr().out
     assert commands.main(["list", str(results / "stopped")]) == 2
     assert "holds no run" in capsys.readouterr().err
 
