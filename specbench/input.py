@@ -105,7 +105,7 @@ def refuse_repeated_keys(text: bytes, where: str) -> None:
             twice = next(key for key in keys if keys.count(key) > 1)
             raise InputError(f"{where}: has {twice!r} twice in one object; expected each key once")
 
-    json.loads(text, object_pairs_hook=check)
+    json.loads(text, object_pairs_hook=check, parse_int=str)  # Python refuses an int of 4,300 digits
 
 
 _adapter_of = functools.cache(TypeAdapter)  # building one takes milliseconds

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
-from specbench.records.record import VANILLA, CaseRecord, Lossless
+from specbench.records.record import VANILLA, CaseRecord, Lossless, find_divergence
 
 # [logits] Distance of neighbouring numbers from 16 to 32, the size of a model's largest logits.
 ROUNDING_STEP = {"float64": 2.0**-48, "float32": 2.0**-19, "float16": 2.0**-6, "bfloat16": 2.0**-3}
@@ -26,8 +26,6 @@ TOLERANCE = {
     "float16": 8 * ROUNDING_STEP["float16"],
     "bfloat16": 8 * ROUNDING_STEP["bfloat16"],
 }
-
-TEXT_ONLY = "text_only"  # figure of a turn for which a server returned text only; our tokenizer made its ids
 
 Gap = Callable[
     [Sequence[int], int, int], float | None
@@ -50,8 +48,10 @@ def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]
     for record in records:
         if record.status != "ok":
             continue
-        if is_text(record):
-            record.lossless = compare_text(vanilla, record)
+        diverged = find_divergence(vanilla, record) if vanilla else None
+        equal = vanilla is not None and diverged is None
+        if record.text_only:  # no id is checked, as different ids can spell one text
+            record.lossless = Lossless(equal, diverged, 0, 0, 0, 0.0)
             continue
         found, close = list[float](), 0
         for prompt, turn in zip(prompts[record.method], record.turns, strict=True):
@@ -60,9 +60,8 @@ def judge_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[int]
                 known[key] = gaps(prompt, turn.ids)
             found += known[key]
             close += count_close(known[key], turn.accept, step)
-        diverged = divergence(vanilla, record) if vanilla else None
         record.lossless = Lossless(
-            equal=vanilla is not None and diverged is None,
+            equal=equal,
             divergence=diverged,
             positions=len(found),
             ties=sum(0 < gap <= tolerance for gap in found),
@@ -89,11 +88,8 @@ def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[in
         if record.status != "ok":
             continue
         assert vanilla is not None
-        if is_text(record) or is_text(vanilla):
-            record.lossless = compare_text(vanilla, record)
-            continue
-        diverged, found = divergence(vanilla, record), None
-        if diverged:
+        diverged, found = find_divergence(vanilla, record), None
+        if diverged and not (record.text_only or vanilla.text_only):
             turn, place = diverged
             ours, theirs = record.turns[turn].ids, vanilla.turns[turn].ids
             if place < min(len(ours), len(theirs)):
@@ -109,25 +105,6 @@ def compare_block(records: Sequence[CaseRecord], prompts: dict[str, list[list[in
         )
 
 
-def is_text(record: CaseRecord) -> bool:
-    """Returns whether a server returned text only for some of its turns."""
-    return any(TEXT_ONLY in turn.stats for turn in record.turns)
-
-
-def compare_text(vanilla: CaseRecord | None, record: CaseRecord) -> Lossless:
-    """Compare texts with vanilla's; no id is checked, as different ids can spell one text.
-
-    The divergence is the first differing id in the first turn whose text differs.
-    """
-    diverged = None
-    pairs = zip(record.turns, vanilla.turns, strict=True) if vanilla else ()
-    for turn, (ours, theirs) in enumerate(pairs):
-        if diverged is None and ours.text != theirs.text:
-            same = [mine == other for mine, other in zip(ours.ids, theirs.ids, strict=False)]
-            diverged = [turn, (*same, False).index(False)]
-    return Lossless(vanilla is not None and diverged is None, diverged, 0, 0, 0, 0.0)
-
-
 def count_close(gaps: Sequence[float], accept: Sequence[int], step: float) -> int:
     """Count the decode steps with an id that is at most ``step`` [logits] away from the best other id.
 
@@ -135,14 +112,3 @@ def count_close(gaps: Sequence[float], accept: Sequence[int], step: float) -> in
     """
     ends = list(accumulate(accept, initial=len(gaps) - sum(accept)))
     return sum(any(abs(gap) <= step for gap in gaps[start:end]) for start, end in pairwise(ends))
-
-
-def divergence(vanilla: CaseRecord, record: CaseRecord) -> list[int] | None:
-    """[turn, position] of the first id that differs from vanilla's; None if all are equal."""
-    for turn, (ours, theirs) in enumerate(zip(record.turns, vanilla.turns, strict=True)):
-        for place, (mine, other) in enumerate(zip(ours.ids, theirs.ids, strict=False)):
-            if mine != other:
-                return [turn, place]
-        if len(ours.ids) != len(theirs.ids):
-            return [turn, min(len(ours.ids), len(theirs.ids))]
-    return None

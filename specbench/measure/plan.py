@@ -10,14 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
-from specbench.records.record import CONTROL, VANILLA
+from specbench.records.record import CONTROL, VANILLA, Reset
 from specbench.types import Case
 
-# ``never``: at the start of every round, so that rounds can be compared. ``run``: only before the first block, so that
-# a round is a second pass.
-Reset = Literal["turn", "case", "category", "never", "run"]
 RESETS: tuple[str, ...] = get_args(Reset)
 LASTING = ("category", "never", "run")  # policies with which a method learns from case to case
 REFERENCES = (VANILLA, CONTROL)  # they run in every block, and the others are paired with them

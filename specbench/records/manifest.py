@@ -7,9 +7,11 @@ again; entries that are not listed here are kept. The code of a table checks the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -20,9 +22,10 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
 
-from specbench.input import InputError, describe, parse_json
-from specbench.records.record import CONTROL, SCHEMA, Amount, Count, Figure
+from specbench.input import InputError, describe, parse_json, refuse_repeated_keys
+from specbench.records.record import CONTROL, SCHEMA, Amount, Count, EngineKind, Figure, LoadKind, Reset
 
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 
@@ -34,6 +37,18 @@ def _refuse_null(value: Any) -> Any:
 
 
 GIVEN = BeforeValidator(_refuse_null)  # the entry may be absent, which is None here, but it is not null in a file
+
+
+def _refuse_no_date(value: str) -> str:
+    try:
+        if value:
+            datetime.fromisoformat(value)
+    except ValueError:
+        raise PydanticCustomError("date", "Input should be a date of ISO 8601") from None
+    return value
+
+
+Date = Annotated[str, AfterValidator(_refuse_no_date)]  # and its time; empty if it is unknown
 Device = Annotated[str, Field(pattern=r"^\w*(:\d{1,4})?$")]  # cpu, cuda, cuda:1
 
 
@@ -76,7 +91,7 @@ class Git(Section):
 class Process(Section):
     """One process of a run. launch: the command that began it. shard: of a merged run, the part that it worked on."""
 
-    started: str = ""
+    started: Date = ""
     git: Git = Git()
     machine: Machine = Machine()
     versions: dict[str, Any] = {}
@@ -143,7 +158,7 @@ class MethodOfRun(Section):
     """A method. reads_target: it drafts from what the target computes. inputs: file -> fingerprint."""
 
     parameters: dict[str, Any] = {}
-    reset: str = "case"
+    reset: Reset = "case"
     lossless: bool = True
     peer: bool = False
     reads_target: bool = False
@@ -167,16 +182,17 @@ class Threads(Section):
 class EngineSettings(Section):
     """Group ``engine`` of the configuration."""
 
-    kind: Annotated[str | None, GIVEN] = None
+    kind: Annotated[EngineKind | None, GIVEN] = None
 
 
 class DecodeSettings(Section):
     """Group ``decode`` of the configuration."""
 
+    max_new_tokens: Count | None = None
     temperature: Annotated[Figure | None, GIVEN] = None
-    first_draft: str = "after"
+    first_draft: Literal["after", "prefill"] = "after"
     length: str = "fixed"
-    verify: str = "token"
+    verify: Literal["token", "block"] = "token"
 
 
 class MeasureSettings(Section):
@@ -191,26 +207,51 @@ class ModelSettings(Section):
     path: str | None = None
     tokenizer: str | None = None
     revision: str | None = None
+    heads: dict[str, Any] | None = None
 
 
 class LoadSettings(Section):
     """Group ``load`` of the configuration. rate: arrivals a second."""
 
-    kind: str = "one"
+    kind: LoadKind = LoadKind.ONE
     requests: Annotated[Annotated[Count, Field(ge=1)] | None, GIVEN] = None
     rate: Amount | None = None
     slo: dict[str, Amount | None] = {}
+
+    @model_validator(mode="after")
+    def _require_requests(self) -> LoadSettings:
+        if self.kind != LoadKind.ONE and self.requests is None:
+            raise PydanticCustomError("load", "Input should have requests where kind is not one")
+        return self
+
+
+class SuiteSettings(TypedDict, total=False):
+    """Group ``suite`` of the configuration. part: ``k/n``."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    part: str | None
+    order: str | None
+
+
+class ReportSettings(Section):
+    """Group ``report`` of the configuration."""
+
+    identify: bool = False
 
 
 class Settings(Section):
     """The configuration of a run: typed where it is read; ``written`` has all of it, unchanged."""
 
     model: ModelSettings = ModelSettings()
-    suite: dict[str, Any] = {}
+    suite: SuiteSettings = SuiteSettings()
+    method: dict[str, Any] = {}
     engine: EngineSettings = EngineSettings()
     decode: DecodeSettings = DecodeSettings()
     measure: MeasureSettings = MeasureSettings()
     load: LoadSettings = LoadSettings()
+    report: ReportSettings = ReportSettings()
+    run: dict[str, Any] = {}
     _written: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="wrap")
@@ -235,7 +276,7 @@ class Manifest(Section):
 
     schema_: Annotated[int, Field(ge=1, le=SCHEMA)] = Field(default=SCHEMA, alias="schema")
     specbench: Annotated[str | None, GIVEN] = None
-    created: str = ""
+    created: Date = ""
     config: Settings = Settings()
     config_hash: Annotated[str | None, GIVEN] = None
     model: TargetModel = TargetModel()
@@ -264,6 +305,7 @@ class Manifest(Section):
     def parse(cls, text: bytes, where: str, fix: str) -> Manifest:
         """The manifest in a file's bytes. Raises InputError, which begins with ``where`` and ends with ``fix``."""
         parse_json(text, where, fix)  # refuses NaN anywhere, also in entries that are not listed
+        refuse_repeated_keys(text, where)
         try:
             return cls.model_validate_json(text, strict=True)
         except ValidationError as error:

@@ -18,18 +18,24 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from specbench.input import InputError, parse_as
+from specbench.input import InputError, parse_as, refuse_repeated_keys
 
 SCHEMA = 1
 VANILLA = "vanilla"
 CONTROL = "vanilla_aa"  # vanilla a second time: the A/A control
+TEXT_ONLY = "text_only"  # figure of a turn for which a server returned text only; our tokenizer made its ids
 OVERALL = "overall"  # the row of all categories in tables: no category may have this name
+# When a method forgets. ``never``: at the start of every round, so that rounds can be compared. ``run``: only before
+# the first block, so that a round is a second pass.
+Reset = Literal["turn", "case", "category", "never", "run"]
 PHASES = ("prepare", "draft", "forward", "verify", "update")
 EXACT = ConfigDict(extra="forbid")
 LARGEST = 2**31 - 1
 # entries of a merged run, of a run under load, of checked answers, of thinking models; absent in other records
 _ADDED = ("shard", "stretch", "load", "correct", "thinking")
 _SLACK, _SLACK_S = 1.1, 0.01  # factor and time [s] by which the clocks of GPU and host may differ
+_ROUNDED = 1e-6
+SHARES = frozenset({"in_vocabulary", "overlap"})  # figures of a turn that are shares
 _FIX = "expected a record as specbench writes it; restore the file, or begin anew with measure.fresh=true"
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -51,6 +57,15 @@ class EngineKind(StrEnum):
     REPLAY = "replay"
     TIMED = "timed"
     SERVER = "server"
+
+
+class LoadKind(StrEnum):
+    """A value of ``load.kind``. one: request after request. closed: a constant number. Others: at arrival times."""
+
+    ONE = "one"
+    CLOSED = "closed"
+    POISSON = "poisson"
+    TRACE = "trace"
 
 
 class TreeRecord(TypedDict):
@@ -154,26 +169,62 @@ class TurnRecord:
             return "ids is empty, the prefill gives one"
         if (self.thinking or 0) > len(self.ids):
             return f"thinking is {self.thinking}, ids are {len(self.ids)}"
+        if self.prompt_ids is not None and len(self.prompt_ids) != self.prompt_tokens:
+            return f"prompt_ids are {len(self.prompt_ids)}, prompt_tokens is {self.prompt_tokens}"
         # the loop of a library, which records no phases, may emit several tokens before its first step
         if not (len(self.ids) - 1 if self.phases_s else 0) <= sum(self.accept) <= len(self.ids):
             return f"accept adds up to {sum(self.accept)}, ids behind the prefill's are {len(self.ids) - 1}"
-        for step, tree in enumerate(self.trees or ()):
-            if fault := _fault_of_tree(tree):
-                return f"trees.{step}.{fault}"
-        return self._find_impossible()
+        return self._find_wrong_step() or self._find_wrong_draft() or self._find_wrong_time()
 
-    def _find_impossible(self) -> str | None:
-        """A step that emits more than a path of its draft and one token, or parts that take longer than the turn."""
-        # the drafts of a library's loop, which records no phases, are unknown
-        for step, (emitted, depth) in enumerate(zip(self.accept, self.depth, strict=True)):
+    def _find_wrong_step(self) -> str | None:
+        """A step whose figures contradict each other: more tokens than a path of its draft and one, more nodes."""
+        steps = self.accept, self.proposed, self.depth, self.fed
+        plain = not any(self.proposed) and self.proposed == self.depth and self.accept == self.fed
+        if plain and sum(self.accept) == len(self.accept):  # most turns of vanilla, and nothing else to find in them
+            steps = [], [], [], []
+        for emitted, proposed, depth, fed in set(zip(*steps, strict=False)):  # most are alike
+            # the drafts of a library's loop, which records no phases, are unknown
             if self.phases_s and emitted > depth + 1:
-                return f"accept.{step} is {emitted}, a draft of depth {depth} gives at most {depth + 1}"
+                fault = f"accept.{{}} is {emitted}, a draft of depth {depth} gives at most {depth + 1}"
+            elif fed <= proposed:
+                fault = f"fed.{{}} is {fed}, expected a root and {proposed} proposed nodes"
+            elif depth > proposed or bool(depth) != bool(proposed):
+                fault = f"depth.{{}} is {depth}, a draft of {proposed} nodes has one on each of its levels"
+            else:
+                continue
+            return fault.format(list(zip(*steps, strict=True)).index((emitted, proposed, depth, fed)))
+        return None
+
+    def _find_wrong_draft(self) -> str | None:
+        """Sources, shares or complete drafts that contradict the steps."""
         for name, (proposed, accepted) in self.sources.items():
             if accepted > proposed:
                 return f"sources.{name} has {accepted} accepted nodes of {proposed} proposed ones"
-        for name, spent in (("step_s", sum(self.step_s)), ("phases_s", sum(self.phases_s.values()))):
-            if spent > _SLACK * self.wall_s + _SLACK_S:
-                return f"{name} adds up to {spent:g} s, the whole turn took {self.wall_s:g} s"
+        named = sum([proposed for proposed, _ in self.sources.values()])
+        if named and named > sum(self.proposed):
+            return f"sources have {named} nodes, proposed adds up to {sum(self.proposed)}"
+        for name in SHARES & self.stats.keys() if self.stats else ():
+            if not 0 <= self.stats[name] <= 1 + _ROUNDED:
+                return f"stats.{name} is {self.stats[name]}, a share from 0 to 1"
+        for step, tree in enumerate(self.trees or ()):
+            if fault := _fault_of_tree(tree, self.proposed[step], self.accept[step]):
+                return f"trees.{step}.{fault}"
+        return None
+
+    def _find_wrong_time(self) -> str | None:
+        """Parts that take longer than the turn, or shorter. Under load phases are those of all requests."""
+        steps, phases, wall = sum(self.step_s), sum(self.phases_s.values()), self.wall_s
+        parts = ("step_s", steps, self.decode_s), ("phases_s", phases, wall if self.load else self.decode_s)
+        for name, spent, most in parts:
+            if spent > _SLACK * most + _SLACK_S:
+                return f"{name} adds up to {spent:g} s, decoding took {most:g} s"
+        if not self.phases_s or self.load:  # the loop of a library may end long after its last token
+            return None
+        # what a method learns at the end belongs to no step
+        late = (("phases_s", phases), *([("step_s", steps + self.phases_s.get("update", 0.0))] if self.step_s else []))
+        for name, spent in late:
+            if self.decode_s > _SLACK * spent + _SLACK_S:
+                return f"decode_s is {self.decode_s:g} s, {name} adds up to {spent:g} s"
         return None
 
 
@@ -247,6 +298,11 @@ class CaseRecord:
     stretch: StretchRecord | None = None
     correct: bool | None = None
 
+    @property
+    def text_only(self) -> bool:
+        """True if a server returned text only for some of its turns."""
+        return any(TEXT_ONLY in turn.stats for turn in self.turns)
+
     def to_json(self) -> str:
         """The record as one line, without its newline."""
         return json.dumps(_fields(self), default=_fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -268,7 +324,7 @@ class CaseRecord:
             return "an error goes with status error, and with no other"
         if OVERALL in (self.category, self.subcategory):
             return f"category {OVERALL!r} is the row of all categories"
-        if self.method in (VANILLA, CONTROL) and any(emitted > 1 for turn in self.turns for emitted in turn.accept):
+        if self.method in (VANILLA, CONTROL) and any(max(turn.accept, default=1) > 1 for turn in self.turns):
             return f"accept has a step of several tokens, {self.method} emits one a step"
         if self.lossless and (fault := self.lossless.find_fault(self.turns)):
             return f"lossless.{fault}"
@@ -276,13 +332,61 @@ class CaseRecord:
         return next((f"turns.{place}: {fault}" for place, fault in faults if fault), None)
 
 
-def _fault_of_tree(tree: TreeRecord) -> str | None:
+class RepeatedKeys:
+    """The check of the lines of a file for a key twice in one object, of which a parser keeps the last.
+
+    A line with as many colons outside texts as a line before it, in records with the same parts, has as many keys, and
+    is not parsed again.
+    """
+
+    def __init__(self) -> None:
+        self._counts: set[tuple[object, ...]] = set()
+
+    def refuse(self, text: bytes, record: CaseRecord, where: str) -> None:
+        """Raise InputError if the line has a key twice. record: what was read from it."""
+        count, thinking = text.count(b":") - record.case.count(":"), 0
+        for turn in record.turns:
+            count -= turn.text.count(":") + len(turn.phases_s) + len(turn.sources) + len(turn.stats)
+            thinking += turn.thinking is not None
+            if turn.trees:
+                count -= sum(len(tree) + len(tree.get("sources", ())) for tree in turn.trees)
+        parts = (record.lossless, record.stretch, record.shard, record.correct)
+        found = (count, len(record.turns), thinking, *[part is None for part in parts])
+        if found not in self._counts or record.error:
+            refuse_repeated_keys(text, where)
+            self._counts.add(found)
+
+
+def find_divergence(vanilla: CaseRecord, record: CaseRecord) -> list[int] | None:
+    """Find the first place in which an answer is not vanilla's: the one rule for writing a verdict and reading it.
+
+    Texts are compared if a server returned text only for one of the two, as different ids can spell one text.
+
+    Returns:
+        [turn, position] of the first id that differs, in the first turn that differs; None if the answers are equal.
+    """
+    by_text = None
+    for turn, (ours, theirs) in enumerate(zip(record.turns, vanilla.turns, strict=True)):
+        if ours.ids == theirs.ids and ours.text == theirs.text:
+            continue
+        by_text = record.text_only or vanilla.text_only if by_text is None else by_text
+        if (ours.text != theirs.text) if by_text else (ours.ids != theirs.ids):
+            same = [mine == other for mine, other in zip(ours.ids, theirs.ids, strict=False)]
+            return [turn, (*same, False).index(False)]
+    return None
+
+
+def _fault_of_tree(tree: TreeRecord, proposed: int, emitted: int) -> str | None:
     nodes = len(tree["tokens"])
     if len(tree["parents"]) != nodes or any(not -1 <= parent < node for node, parent in enumerate(tree["parents"])):
         return f"parents are not those of {nodes} tokens, each -1 or an earlier node"
     named = [tree["path"], tree.get("passengers", []), *tree.get("sources", {}).values()]
     if any(node >= nodes for each in named for node in each):
         return f"path, passengers or sources name a node beyond its {nodes}"
+    if (own := nodes - len(tree.get("passengers", []))) != proposed:
+        return f"tokens and passengers are of {own} proposed nodes, proposed is {proposed}"
+    if emitted > len(tree["path"]) + 1 + tree.get("late", False):
+        return f"path has {len(tree['path'])} nodes, accept is {emitted}"
     return None
 
 

@@ -4,8 +4,7 @@ The unit of writing is a block: every method's record of one case in one round, 
 one call and synced; when the directory is opened again, whatever follows the last complete block is cut off. So no case
 is lost, doubled, or paired across two processes.
 
-When a run is read, its records are checked against each other: each exists once, all records of a case have the same
-question, and the results of the lossless check agree with the ids.
+When a run is read, its records are checked (``records.consistency``).
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ import errno
 import json
 import os
 import re
-import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -27,8 +25,9 @@ from typing import Any, BinaryIO, overload
 import psutil
 
 from specbench.input import InputError, read_file, read_lines
+from specbench.records.consistency import Consistency
 from specbench.records.manifest import Manifest
-from specbench.records.record import CONTROL, VANILLA, CaseRecord, Lossless
+from specbench.records.record import CONTROL, VANILLA, CaseRecord, RepeatedKeys
 
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
@@ -75,106 +74,12 @@ def read_run(directory: Path) -> Run:
 def open_run(directory: Path, watch: Callable[[CaseRecord], None]) -> Run:
     """Read a run without keeping its records: ``watch`` gets each once, later they are read again on demand."""
     manifest, records = read_manifest(directory), RecordFile(directory / RECORDS)
-    consistency = Consistency(directory / RECORDS, manifest.rounds, bool(manifest.grown))
+    consistency = Consistency(directory / RECORDS, manifest)
     for record in records.scan():
         consistency.check(record)
         watch(record)
+    consistency.end()
     return Run(directory, manifest.as_dict(), records)
-
-
-@dataclass(slots=True)
-class _Block:
-    """One case in one round. first: the line of its first record. methods: a bit each. answer: hash of vanilla's ids.
-
-    waiting: (line, hash of the ids, verdict) of the records before vanilla's.
-    """
-
-    number: int
-    first: int
-    methods: int = 0
-    answer: int | None = None
-    waiting: list[tuple[int, int, Lossless]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Case:
-    """The question of a case. first: the line of its first record. turns: of its first valid one, on line ``done``."""
-
-    category: str
-    subcategory: str
-    first: int
-    turns: int = 0
-    done: int = 0
-
-
-class Consistency:
-    """The check of the records of one run against each other, in the order of the file.
-
-    A little is kept of each case and block, and of a record only its verdict, until vanilla's record comes.
-    """
-
-    def __init__(self, path: Path, rounds: int | None, grown: bool = False) -> None:
-        """rounds: as in the manifest. grown: whether a case may be in several blocks of a round, each with vanilla."""
-        self._path, self._rounds, self._grown = path, rounds, grown
-        self._line = 0
-        self._methods: dict[str, int] = {}
-        self._cases: dict[str, _Case] = {}
-        self._blocks: dict[tuple[str, int, int], _Block] = {}
-
-    def check(self, record: CaseRecord) -> None:
-        """Check the next record. Raises RunError if it contradicts those before it."""
-        self._line += 1
-        block = self._blocks.setdefault(
-            (record.case, record.round, record.block if self._grown else 0), _Block(record.block, self._line)
-        )
-        bit = 1 << self._methods.setdefault(record.method, len(self._methods))
-        if block.methods & bit:
-            same = (record.case, record.method, record.round)
-            lines = enumerate((each for each, _ in parse_lines(self._path)), start=1)
-            first = next(line for line, each in lines if (each.case, each.method, each.round) == same)
-            self._refuse(f"case {record.case}, {record.method}, round {record.round} is on line {first} already")
-        block.methods |= bit
-        self._compare(record, block)
-        if self._rounds is not None and record.round >= self._rounds:
-            self._refuse(f"round is {record.round}, counted from 0, and the manifest's rounds are {self._rounds}")
-        if record.status == "ok":
-            self._judge(record, block)
-
-    def _compare(self, record: CaseRecord, block: _Block) -> None:
-        """Refuse a record with another question, or another block of its round, than earlier records of its case."""
-        texts = sys.intern(record.category), sys.intern(record.subcategory)
-        case = self._cases.setdefault(record.case, _Case(*texts, self._line))
-        compared: list[tuple[str, object, object, int]] = [
-            ("category", record.category, case.category, case.first),
-            ("subcategory", record.subcategory, case.subcategory, case.first),
-            ("block", record.block, block.number, block.first),
-        ]
-        if record.status == "ok":
-            if not case.done:
-                case.turns, case.done = len(record.turns), self._line
-            compared.append(("number of turns", len(record.turns), case.turns, case.done))
-        for name, value, before, first in compared:
-            if value != before:
-                self._refuse(f"{name} of case {record.case} is {value!r}, on line {first} it is {before!r}")
-
-    def _judge(self, record: CaseRecord, block: _Block) -> None:
-        """Refuse a verdict that contradicts the ids: it states whether they are equal to vanilla's in the block."""
-        ids = hash(tuple(tuple(turn.ids) for turn in record.turns))
-        if record.lossless is not None:
-            block.waiting.append((self._line, ids, record.lossless))
-        if record.method == VANILLA:
-            block.answer = ids
-        if block.answer is None:
-            return
-        judged, block.waiting = block.waiting, []
-        for line, own, verdict in judged:
-            same = own == block.answer
-            if verdict.equal != same or (verdict.divergence is None) != same:
-                found = f"equal is {json.dumps(verdict.equal)}, divergence {json.dumps(verdict.divergence)}"
-                self._refuse(f"lossless.{found}, but the ids are {'' if same else 'not '}vanilla's", line)
-
-    def _refuse(self, fault: str, line: int | None = None) -> None:
-        raise RunError(f"{self._path}, line {line or self._line}: {fault}; expected the records of one run")
 
 
 class RecordFile(Sequence[CaseRecord]):
@@ -272,10 +177,12 @@ def parse_lines(path: Path) -> Iterator[tuple[CaseRecord, int]]:
     """The records of a file, each with the byte offset after it; a last line that a kill cut is left out."""
     if not os.path.lexists(path):  # a link to nowhere is an error instead of a run without records
         return
-    offset = 0
+    offset, keys = 0, RepeatedKeys()
     for number, line in enumerate(read_lines(path, "records ", "expected those that `specbench` wrote"), start=1):
         offset += len(line)
-        yield CaseRecord.from_json(line[:-1], f"{path}, line {number}"), offset
+        record = CaseRecord.from_json(line[:-1], f"{path}, line {number}")
+        keys.refuse(line, record, f"{path}, line {number}")
+        yield record, offset
 
 
 def read_blocks(

@@ -16,6 +16,7 @@ from specbench.measure import environment
 from specbench.measure.identity import hide_identity
 from specbench.models.facade import ModelCard
 from specbench.names import printable
+from specbench.records.consistency import check_records
 from specbench.records.manifest import Machine, Manifest
 from specbench.records.record import CaseRecord
 from specbench.records.store import LOCK, MANIFEST, RECORDS, parse_lines, read_manifest
@@ -66,6 +67,26 @@ def check_same(job: Job, earlier: Manifest, directory: Path) -> None:
                 f"results directory {directory}: holds a run of another {what};"
                 " choose another with hydra.run.dir=..., or keep it aside with measure.fresh=true"
             )
+
+
+def check_recorded(job: Job, earlier: Manifest, records: Sequence[CaseRecord], directory: Path) -> None:
+    """Raise InputError unless the records are of the run that the manifest describes, and of this job's questions."""
+    check_records(directory / RECORDS, earlier, records)
+    cases = {case.id: case for block in job.plan for case in block.cases}
+    for record in records:
+        case = cases.get(record.case)
+        if case is None and earlier.config_hash == job.digest:
+            what = f"has case {record.case}, and the suite has not"
+        elif case and (record.category, record.subcategory) != (case.category, case.subcategory):
+            what = f"has case {record.case} in category {record.category}, in the suite it is in {case.category}"
+        elif case and record.status == "ok" and len(record.turns) != len(case.turns):
+            what = f"has {len(record.turns)} turns of case {record.case}, in the suite it has {len(case.turns)}"
+        else:
+            continue
+        raise InputError(
+            f"{directory / RECORDS}: {what}; expected the records of this run: restore the file, or begin anew with"
+            " measure.fresh=true"
+        )
 
 
 def check_growth(job: Job, earlier: Manifest, ledger: Ledger, directory: Path) -> None:

@@ -13,16 +13,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
+from specbench.input import parse_as, read_file
 from specbench.measure.clock import gpus_in_use, open_meter
 from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block
 from specbench.records.manifest import Manifest
-from specbench.records.record import CaseRecord
+from specbench.records.record import CaseRecord, Count
 from specbench.records.store import (
     LOCK,
     MANIFEST,
@@ -36,7 +38,7 @@ from specbench.records.store import (
     write_manifest,
 )
 from specbench.runs.digest import with_outside
-from specbench.runs.earlier import check_growth, check_same
+from specbench.runs.earlier import check_growth, check_recorded, check_same
 from specbench.runs.job import Job
 from specbench.runs.ledger import Ledger
 from specbench.runs.load_session import LoadSession
@@ -50,6 +52,10 @@ MOST_DEATHS = 3  # of processes in one block, before its case becomes an error
 OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", PAGE, "run.log", SHARDS, AT, DEATHS)
 log = logging.getLogger(__name__)
 _WIDTH = 12  # [bytes] of a block's number
+_NOTE = "expected the note of a run that was killed"
+_COUNTS: TypeAdapter[dict[Count, Count]] = TypeAdapter(dict[Count, Count])  # block -> processes that were killed in it
+_NUMBER: TypeAdapter[Count | None] = TypeAdapter(Count | None)
+_T = TypeVar("_T")
 
 Observer = Callable[[Sequence[CaseRecord], int, int], None]  # (records of a block, blocks done, blocks in all)
 
@@ -142,7 +148,9 @@ def _open(job: Job, writer: RunWriter, own: bool) -> tuple[list[CaseRecord], Man
         manifest = read_manifest(directory)
         check_same(job, manifest, directory)
         sizes = {(case.id, block.round): len(block.cases) for block in job.plan for case in block.cases if block.more}
-        return writer.resume(manifest.rows, manifest.first_blocks, sizes), manifest
+        records = writer.resume(manifest.rows, manifest.first_blocks, sizes)
+        check_recorded(job, manifest, records, directory)
+        return records, manifest
     return [], None
 
 
@@ -184,13 +192,13 @@ class _Attempts:
     """
 
     def __init__(self, directory: Path) -> None:
+        deaths: Counter[int] = Counter(_read_note(directory / DEATHS, _COUNTS))
+        last = _read_note(directory / AT, _NUMBER)  # blank after a process that was not killed
         self._file = os.open(directory / AT, os.O_RDWR | os.O_CREAT, 0o666)
-        text = directory / DEATHS
-        deaths = Counter(json.loads(text.read_text()) if text.exists() else {})
-        if last := os.pread(self._file, _WIDTH, 0).strip():  # blank after a process that was not killed
-            deaths[last.decode()] += 1
-            write_atomically(text, json.dumps(deaths))
-        self.deadly = {int(block) for block, count in deaths.items() if count >= MOST_DEATHS}
+        if last is not None:
+            deaths[last] += 1
+            write_atomically(directory / DEATHS, json.dumps(deaths))
+        self.deadly = {block for block, count in deaths.items() if count >= MOST_DEATHS}
 
     def __enter__(self) -> _Attempts:
         return self
@@ -210,6 +218,21 @@ class _Attempts:
 
     def _note(self, text: str) -> None:
         os.pwrite(self._file, text.ljust(_WIDTH).encode(), 0)
+
+
+def _read_note(path: Path, schema: TypeAdapter[_T]) -> _T | None:
+    """A note of earlier processes, None without one. A damaged note is kept under another name: the run needs none."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        if not os.access(path, os.W_OK):
+            raise InputError(f"{path}: cannot be written")
+        return parse_as(schema, read_file(path, "", _NOTE).strip() or b"null", str(path), _NOTE)
+    except InputError as error:
+        aside = _free_name(path)
+        path.rename(aside)
+        log.warning("%s; it is kept as %s, and earlier kills are not counted", error, aside.name)
+        return None
 
 
 @contextlib.contextmanager
@@ -235,10 +258,13 @@ def _is_own(launch: str | None, directory: Path) -> bool:
     return any(process.launch == launch for process in read_manifest(directory).processes)
 
 
+def _free_name(path: Path) -> Path:
+    names = (path.with_name(f"{path.name}.old{number}") for number in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(name))
+
+
 def _make_aside(directory: Path) -> Path:
-    number = 1
-    while (aside := directory.with_name(f"{directory.name}.old{number}")).exists():
-        number += 1
+    aside = _free_name(directory)
     aside.mkdir()
     return aside
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from specbench import __version__
 from specbench.measure import environment
@@ -31,7 +31,7 @@ from specbench.records.manifest import (
     TargetModel,
     Threads,
 )
-from specbench.records.record import SCHEMA, VANILLA
+from specbench.records.record import SCHEMA, VANILLA, Reset
 from specbench.runs.job import Job
 from specbench.runs.sources import Stage
 from specbench.suite.prompt import TEMPLATES
@@ -60,7 +60,7 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
     methods = {
         entry.name: MethodOfRun(
             parameters=dict(entry.parameters),
-            reset=entry.reset,
+            reset=cast(Reset, entry.reset),
             lossless=entry.method.lossless,
             peer=isinstance(entry.method, Peer),
             reads_target=entry.name in stage.readers,

@@ -13,8 +13,9 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from specbench.input import InputError, must, one_of, parse_json, read_file
+from specbench.records.record import LoadKind
 
-ONE, CLOSED, POISSON, TRACE = "one", "closed", "poisson", "trace"
+ONE, CLOSED, POISSON, TRACE = (kind.value for kind in LoadKind)
 DAY_S = 86_400
 ABOVE_0 = must(lambda value: math.isfinite(value) and value > 0, "a finite number above 0")
 
@@ -42,7 +43,7 @@ class LoadConfig:
     nodes: of a forward, shared by its requests (equal, score), null = engine.max_nodes.
     """
 
-    kind: Annotated[str, one_of(ONE, CLOSED, POISSON, TRACE)] = ONE
+    kind: Annotated[str, one_of(*LoadKind)] = ONE
     requests: Annotated[int, _whole(1, 4096)] = 1
     rate: Annotated[float | None, ABOVE_0] = None
     times: str | None = None

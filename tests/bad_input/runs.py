@@ -18,11 +18,11 @@ def report(
 ) -> Bad:
     """Of a run of two cases under vanilla and pld, whose manifest and records are changed."""
     records = [
-        record(method, case, [turn([1, 1])], block=block)
+        record(method, case, [turn([1, 1])], block=block, position=position)
         for block, case in enumerate("ab")
-        for method in ("vanilla", "pld")
+        for position, method in enumerate(("vanilla", "pld"))
     ]
-    manifest, lines = manifest_of({"pld": {}}), [json.loads(entry.to_json()) for entry in records]
+    manifest, lines = manifest_of({"pld": {}}, control=False), [json.loads(entry.to_json()) for entry in records]
     change(manifest, lines)
     text = "".join(json.dumps(line) + "\n" for line in lines)
     files = {"run/manifest.json": json.dumps(manifest), "run/records.jsonl": text}
@@ -50,6 +50,11 @@ def step(**entries: object) -> Callable[..., None]:
 def both(**entries: object) -> Callable[..., None]:
     """Of its turn, and of vanilla's."""
     return lambda _, lines: [line["turns"][0].update(entries) for line in lines[:2]]
+
+
+def blocks(change: Callable[[dict[str, Any]], object]) -> Callable[..., None]:
+    """Of the records of the second block."""
+    return lambda _, lines: [change(line) for line in lines[2:]]
 
 
 def verdict(**entries: object) -> Callable[..., None]:
@@ -80,7 +85,14 @@ def about(**entries: object) -> Callable[..., None]:
     return lambda manifest, _: manifest.update(entries)
 
 
+def load(**entries: object) -> Callable[..., None]:
+    """Of the manifest's settings of the load."""
+    return about(config={"load": entries})
+
+
 LINE = "records.jsonl, line 2: "
+DRAFT = {"accept": [2], "proposed": [1], "depth": [1], "fed": [2]}
+STRETCH = {"seconds": 1.0, "tokens": 3, "forwards": 2, "requests": 2, "rows": 2}
 REPORTED = (
     records("record not UTF-8", lambda text: text.encode().replace(b'"length"', b'"\xff"', 1), "line 1: not UTF-8"),
     records("record deeply nested", lambda text: f"{DEEP}\n{text}", "line 1: not JSON", "recursion"),
@@ -113,7 +125,9 @@ REPORTED = (
     report("verdict of three places", verdict(equal=False, divergence=[0, 1, 2]), f"{LINE}lossless.divergence is"),
     report("verdict of one place", verdict(equal=False, divergence=[0]), f"{LINE}lossless.divergence is [0]"),
     report("verdict of a far place", verdict(equal=False, divergence=[1, 0]), f"{LINE}lossless.divergence is [1, 0]"),
-    report("verdict without a place", verdict(equal=False), f"{LINE}lossless.equal is false", "the ids are vanilla's"),
+    report(
+        "verdict without a place", verdict(equal=False), f"{LINE}lossless.equal is false", "the answer is vanilla's"
+    ),
     report("verdict of other ids", step(ids=[1, 2, 9]), f"{LINE}lossless.equal is true", "not vanilla's"),
     report("turns of another number", longer, f"{LINE}number of turns of case a is 2, on line 1 it is 1"),
     report("category of another", entry(category="rag"), f"{LINE}category of case a is 'rag', on line 1 it is 'qa'"),
@@ -150,8 +164,15 @@ REPORTED = (
     report("time huge", step(decode_s=1e300), f"{LINE}turns.0.decode_s is 1e+300"),
     report("time true", step(decode_s=True), f"{LINE}turns.0.decode_s is True"),
     report("phase text", step(phases_s={"draft": "1"}), f"{LINE}turns.0.phases_s.draft is '1'"),
-    report("phases beyond the turn", step(phases_s={"draft": 9.0}), f"{LINE}turns.0: phases_s adds up to 9 s", "1.5 s"),
-    report("steps beyond the turn", step(step_s=[1.0, 9.0]), f"{LINE}turns.0: step_s adds up to 10 s", "1.5 s"),
+    report(
+        "phases beyond the turn",
+        step(phases_s={"draft": 9.0}),
+        f"{LINE}turns.0: phases_s adds up to 9 s",
+        "decoding took 1 s",
+    ),
+    report(
+        "steps beyond the turn", step(step_s=[1.0, 9.0]), f"{LINE}turns.0: step_s adds up to 10 s", "decoding took 1 s"
+    ),
     report("step times of another length", step(step_s=[0.1]), f"{LINE}turns.0: accept, proposed"),
     report("energy text", step(energy_j="1"), f"{LINE}turns.0.energy_j is '1'"),
     report("energy negative", step(energy_j=-5.0), f"{LINE}turns.0.energy_j is -5.0"),
@@ -170,6 +191,77 @@ REPORTED = (
     report(
         "tree with a path out of it", step(trees=[{"tokens": [1], "parents": [-1], "path": [5]}] * 2), "beyond its 1"
     ),
+    report("prefill of a lifetime", step(prefill_s=1e9), f"{LINE}prefill_s and decode_s", "add up to 1e+09 s"),
+    report("prefill longer than the run exists", step(prefill_s=2e8), f"{LINE}prefill_s and decode_s"),
+    report("steps shorter than the turn", step(step_s=[0.1, 0.1]), f"{LINE}turns.0: decode_s is 1 s, step_s adds up"),
+    report("turn longer than its phases", step(decode_s=50.0), f"{LINE}turns.0: decode_s is 50 s, phases_s adds up"),
+    report("turn shorter than its phases", step(decode_s=0.1), f"{LINE}turns.0: phases_s adds up to 1 s"),
+    report("fed none", step(proposed=[2, 0], depth=[2, 0], fed=[0, 1]), f"{LINE}turns.0: fed.0 is 0", "2 proposed"),
+    report("fed without its root", step(proposed=[2, 0], depth=[2, 0], fed=[2, 1]), f"{LINE}turns.0: fed.0 is 2"),
+    report("depth of no node", step(depth=[2, 0]), f"{LINE}turns.0: depth.0 is 2, a draft of 0 nodes"),
+    report("nodes of no depth", step(proposed=[2, 0], fed=[3, 1]), f"{LINE}turns.0: depth.0 is 0, a draft of 2"),
+    report("sources of more nodes", step(sources={"a": [3, 0]}), f"{LINE}turns.0: sources have 3 nodes"),
+    report("share above 1", step(stats={"overlap": 1.5}), f"{LINE}turns.0: stats.overlap is 1.5"),
+    report("prompt ids of another length", step(prompt_ids=[1, 2]), f"{LINE}turns.0: prompt_ids are 2"),
+    report("prompt of another length", step(prompt_tokens=9), f"{LINE}turns.0.prompt_tokens of case a is 9, on line 1"),
+    report("tree of more nodes", step(trees=[{"tokens": [1], "parents": [-1], "path": []}] * 2), "proposed is 0"),
+    report(
+        "tree of a shorter path", step(trees=[{"tokens": [1], "parents": [-1], "path": []}], **DRAFT), "accept is 2"
+    ),
+    report("position twice", entry(position=0), f"{LINE}position is 0, pld is method 1 of its block"),
+    report("position beyond the methods", entry(position=7), f"{LINE}position is 7"),
+    report("case of another in a block", entry(case="c"), f"{LINE}case of block 0 is c, on line 1 it is a"),
+    report("block left out", blocks(lambda line: line.update(block=2)), "line 3: block is 2, after block 0"),
+    report("block of no plan", about(blocks=1), "line 3: block is 1, counted from 0, and the manifest's blocks are 1"),
+    report("shard of no run", entry(shard=0), f"{LINE}shard is 0, counted from 0, and the manifest's shards are 0"),
+    report("method of no manifest", entry(method="sam"), f"{LINE}method sam is not in the manifest"),
+    report("method missing", lambda _, lines: lines.pop(1), "line 2: block 0, from line 1, lacks a record of pld"),
+    report("case of no suite", about(suite={"name": "s", "cases": 1}), "line 3: case b is one too many"),
+    report("ids beyond the limit", about(config={"decode": {"max_new_tokens": 2}}), "line 1: turns.0 has 3 ids"),
+    report("ids beyond the context", about(model={"name": "m", "context": 7}), "line 1: turns.0 has a prompt of 5"),
+    report("stretch without a load", entry(stretch=STRETCH), f"{LINE}the record has a stretch, and load.kind is one"),
+    report("load without a stretch", load(kind="closed", requests=2), "line 1: the record lacks its stretch"),
+    report(
+        "replay of other ids",
+        lambda manifest, lines: (
+            manifest["config"].update(engine={"kind": "replay"}),
+            lines[1].update(lossless=None),
+            lines[1]["turns"][0].update(ids=[1, 2, 9]),
+        ),
+        f"{LINE}the ids at [0, 0] are not vanilla's",
+    ),
+    records(
+        "key twice",
+        lambda text: text.replace('"round": 0', '"round": 0, "round": 0', 1),
+        "line 1: has 'round' twice in one",
+    ),
+    records(
+        "key twice in a later line",
+        lambda text: "".join(
+            line.replace('"fed":', '"fed":[9],"fed":') if '"b"' in line else line for line in text.splitlines(True)
+        ),
+        "line 3: has 'fed' twice in one object",
+    ),
+    records(
+        "key twice, once escaped",
+        lambda text: text.replace('"round": 0', '"round": 0, "roun\\u0064": 0', 1),
+        "line 1: has 'round' twice in one",
+    ),
+    bad_report(
+        "run --no-plots",
+        "run/manifest.json: has 'rounds' twice in one object",
+        name="report: manifest with a key twice",
+        files={"run/manifest.json": '{"rounds": 1, "rounds": 2}'},
+    ),
+    report("load of another kind", load(kind="x"), "manifest.json: config.load.kind is 'x'"),
+    report("load without requests", load(kind="closed"), "manifest.json: config.load is", "should have requests"),
+    report("engine unknown", about(config={"engine": {"kind": "x"}}), "manifest.json: config.engine.kind is 'x'"),
+    report("first draft unknown", about(config={"decode": {"first_draft": "x"}}), "config.decode.first_draft is 'x'"),
+    report("reset unknown", about(methods={"pld": {"reset": "x"}}), "manifest.json: methods.pld.reset is 'x'"),
+    report("methods of the settings a number", about(config={"method": 1}), "manifest.json: config.method is 1"),
+    report("report's settings text", about(config={"report": {"identify": "x"}}), "config.report.identify is 'x'"),
+    report("part a number", about(config={"suite": {"part": 1}}), "manifest.json: config.suite.part is 1"),
+    report("created no date", about(created="yesterday"), "manifest.json: created is 'yesterday'"),
     report("manifest a list", lambda manifest, _: manifest.clear(), "`model.name` is missing"),
     report("manifest of a later schema", about(schema=2), "manifest.json: schema is 2"),
     report("model text", about(model="tiny"), "manifest.json: model is 'tiny'"),

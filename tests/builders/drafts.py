@@ -41,5 +41,7 @@ def draw_records(
         if record.case in first and record.method not in peers:
             for turn in record.turns:
                 draw_trees(turn, sources.get(record.method, ()))
+        if record.case in first:
+            record.turns[0].prompt_tokens = 3
             if record.method == VANILLA:
                 record.turns[0].prompt_ids = [11, 12, 13]

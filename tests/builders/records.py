@@ -25,9 +25,10 @@ def turn(accept: list[int], proposed: list[int] | None = None, **changes: Any) -
         "fed": [count + 1 for count in proposed],
         "prefill_s": 0.5,
         "decode_s": 1.0,
-        "phases_s": {"draft": 0.25, "forward": 0.5},
-    }
-    return TurnRecord(**values | changes)
+    } | changes
+    left_s = max(0.0, values["decode_s"] - 0.75)
+    values.setdefault("phases_s", {"draft": 0.25, "forward": 0.5, "rest": left_s})
+    return TurnRecord(**values)
 
 
 def record(method: str, case: str, turns: list[TurnRecord], category: str = "qa", **changes: Any) -> CaseRecord:

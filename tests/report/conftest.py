@@ -161,7 +161,13 @@ def manifest_of(methods: dict[str, dict[str, Any]], **changes: Any) -> dict[str,
 
 
 def write_run(directory: Path, manifest: dict[str, Any], records: list[CaseRecord]) -> Path:
+    """Write a run: the methods of a block are in the places in which they come."""
     directory.mkdir(parents=True, exist_ok=True)
+    manifest["control"] = not records or any(each.method == CONTROL for each in records)
+    for _, block in itertools.groupby(records, key=lambda each: each.block):
+        places: dict[str, int] = {}
+        for each in block:
+            each.position = places.setdefault(each.method, len(places))
     (directory / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
     text = "".join(record.to_json() + "\n" for record in records)
     (directory / RECORDS).write_text(text, encoding="utf-8")

@@ -30,7 +30,7 @@ DRAFTER_S = {"a": 0.020, "b": 0.012}
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     records = []
-    for case, category in (("a", "qa"), ("b", "rag")):
+    for block, (case, category) in enumerate((("a", "qa"), ("b", "rag"))):
         accept, depth = STEPS[case]
         rest = sum(0.010 + 0.001 * levels for levels in depth)  # a further row takes 1 ms
         phases = {"draft": DRAFTER_S[case], "forward": rest}
@@ -38,7 +38,8 @@ def run(tmp_path_factory):
         drafted = turn(accept, depth, decode_s=rest + DRAFTER_S[case], phases_s=phases, stats=stats)
         total = sum(accept)
         plain = turn([1] * total, decode_s=0.010 * total, phases_s={"forward": 0.010 * total})
-        records += [record(VANILLA, case, [plain], category), record("sps", case, [drafted], category)]
+        rows = ((VANILLA, plain), ("sps", drafted))
+        records += [record(name, case, [each], category, block=block) for name, each in rows]
     return write_run(tmp_path_factory.mktemp("audit") / "run", manifest_of({"sps": {}}), records)
 
 

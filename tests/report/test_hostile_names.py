@@ -87,10 +87,9 @@ def hostile(tmp_path_factory):
         manifest["model"]["name"] = f"../{MARKUP}{ESCAPES}"
         manifest["suite"]["name"] = f"=cmd|'/c calc'!A0 {MARKUP}"
         manifest["warnings"] = [MARKUP, ESCAPES]
-        manifest["created"] = MARKUP
         manifest["machine"]["cpu"] = {MARKUP: ESCAPES}
         for number, entry in enumerate(records):
-            entry.subcategory = entry.category
+            entry.subcategory, entry.lossless = entry.category, None  # vanilla fails in some cases
             entry.turns[0].text = f"{MARKUP}{ESCAPES}"
             if number % len(METHODS) == 2:
                 fail(entry, f"{MARKUP}{ESCAPES}")

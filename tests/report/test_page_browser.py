@@ -30,7 +30,7 @@ def hostile(manifest, records):
         if each.block == 0:
             each.case = f"multi-turn-0 {EVIL}"
             each.turns[0].ids[0] = 4
-            each.turns[-1].prompt_ids = [4, 5]
+            each.turns[-1].prompt_ids, each.turns[-1].prompt_tokens = [4, 5], 2
 
 
 @pytest.fixture(scope="module")
@@ -269,7 +269,7 @@ def test_hostile_text_stays_text_and_another_case_is_shown(page):
 
 def test_panes_of_another_run_give_way(browser, tmp_path):
     """Cases of several suites: what is shown answered the case, as long as there is anyone who did."""
-    other = {"suite": {"name": "other", "cases": 2, "turns": 2, "sha256": "cd" * 32}}
+    other = {"suite": {"name": "other", "cases": 6, "turns": 7, "sha256": "cd" * 32}}
     runs = [
         build_run(tmp_path / "one", {"pld": (4.0, 0.3, 1e-3), "sam": (9.0, 0.8, 1e-3)}, peers=(), per_category=1),
         build_run(tmp_path / "two", {"rest": (4.0, 0.4, 1e-3)}, peers=(), per_category=1, manifest=other),

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report.conftest import write_run
 
 from builders.records import failed, record, turn
 from specbench.records.record import CONTROL, VANILLA, CaseRecord
 from specbench.records.store import Run
-from specbench.report import read_findings
 from specbench.report.frames.findings import gather
 from specbench.report.frames.headline import find_headlines
 from specbench.report.frames.served import fewest
@@ -132,10 +130,8 @@ def test_a_percentile_of_too_few_requests_is_blank(rows, make_manifest):
     assert many["ttft_p99_ms"].isna().all()
 
 
-def test_a_line_a_method_over_the_loads(make_manifest, tmp_path):
-    runs = [run_of(make_manifest, count) for count in (2, 4)]
-    folders = [write_run(tmp_path / str(run.directory), run.manifest, run.records) for run in runs]
-    findings = read_findings(folders)
+def test_a_line_a_method_over_the_loads(make_manifest):
+    findings = gather([run_of(make_manifest, count) for count in (2, 4)])
     frame = findings.detail["load"]
     assert frame[["requests", "method", "variant"]].values.tolist() == [
         [count, method, ""] for count in (2, 4) for method in (VANILLA, "pld")

@@ -138,6 +138,14 @@ def test_a_load_is_no_setting_so_each_has_its_best(tmp_path):
         def edit(manifest, records):
             manifest["methods"]["cacheback"]["parameters"] = {"n": number}
             manifest["config"]["load"] = {"kind": "closed", "requests": requests}
+            about = {"seconds": 1e4, "tokens": 1 << 20, "forwards": 1, "requests": 1, "rows": 1}
+            for record in records:
+                seconds = sum(turn.wall_s for turn in record.turns)
+                record.stretch = about | {"seconds": seconds}
+                for place, turn in enumerate(record.turns):
+                    started = sum(each.wall_s for each in record.turns[:place])
+                    ones = [1] * len(turn.accept)
+                    turn.load = {"arrival_s": started, "queue_s": 0.0, "requests": ones, "rows": ones}
 
         return edit
 

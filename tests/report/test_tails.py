@@ -169,7 +169,8 @@ def rows_of_answer(method, *steps, thinking):
     accept = [tokens for tokens, _ in steps]
     seconds = [each for _, each in steps]
     drafts = [tokens - 1 for tokens in accept]
-    made = turn(accept, drafts, step_s=seconds, decode_s=sum(seconds), phases_s={"forward": 0.0}, thinking=thinking)
+    times = {"step_s": seconds, "decode_s": sum(seconds), "phases_s": {"forward": sum(seconds)}}
+    made = turn(accept, drafts, **times, thinking=thinking)
     again = CaseRecord.from_json(record(method, "a", [made]).to_json())
     assert again.turns[0].thinking == thinking
     return [("m", "s", method, "", *row) for row in split_answers(tried([again]), True)]

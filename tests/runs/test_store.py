@@ -17,7 +17,7 @@ METHODS = ("vanilla", "pld")
 
 def record(block: int, method: str) -> CaseRecord:
     turn = TurnRecord(
-        3, [1, 2, block], "eos", [1, 1], [0, 4], [0, 2], [1, 5], 0.1, 0.2, {"draft": 0.1}, text="ä\u2028\n"
+        3, [1, 2, block], "eos", [1, 1], [0, 4], [0, 2], [1, 5], 0.1, 0.2, {"draft": 0.2}, text="ä\u2028\n"
     )
     judged = Lossless(True, None, 3, 0, 0, 0.0)
     return CaseRecord(str(block), "qa", "qa", method, 0, block, 0, "ok", [turn], judged)
