@@ -27,6 +27,7 @@ COMMANDS = {
     "kernels": "the resources of an H100 that the Triton kernels take, by the compiler",
     "servers": "a real serving engine is started, and its rows are compared with this harness's runtime",
     "client": "CPU time of a server's client per event",
+    "fuzz": "kinds of bad input through the true commands, and how each ends",
     "load": "recorded requests served on a simulated clock",
 }
 
