@@ -4,7 +4,7 @@ r"""Run kinds of bad input through the true commands, and check that each ends w
     python -m scripts.lab fuzz --only 'records/' --count 0
     python -m scripts.lab fuzz --only 'settings/decode.top_p: nan' --keep DIR
 
-A kind is a place (a setting, an entry of a file, an option, an answer of a server) and a fault; ``scripts.lab.kinds``
+A kind is a place (a setting, an entry of a file, an option, an answer of a server) and a fault; ``scripts.lab.bad``
 makes them. Each kind runs in a forked process with its own folder. It is at fault if it ends with a traceback (a), does
 not end (b), succeeds although its input is wrong (c), takes more than 1 GB (d), writes where it must not (e), or has a
 message that does not name the thing, is too long, or has control characters or Python's own words (f).
@@ -35,10 +35,11 @@ from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.lab import hostile
-from scripts.lab.kinds import ALONE, PYTHON, REFUSED, Fixture, Kind, make_kinds, prepare
+from scripts.lab.bad import calls, files, server, settings
+from scripts.lab.bad.kind import ALONE, PYTHON, REFUSED, Fixture, Kind, prepare
 from specbench import commands
 from specbench.input import InputError
+from specbench.names import printable
 from specbench.screen import FAILED, INTERRUPTED, USAGE
 
 GIB = 1 << 30
@@ -89,12 +90,14 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
         preload(root)
         fixture = prepare(root / "fixture", lambda call: call_apart(call, root / "fixture.txt"))
         everything = make_kinds(fixture)
-        made = {name: [kind for kind in kinds if kind.name.startswith(given.only)] for name, kinds in everything.items()}
+        made = {
+            name: [kind for kind in kinds if kind.name.startswith(given.only)] for name, kinds in everything.items()
+        }
         chosen = choose(made, given.count, given.seed)
         if not chosen:
             raise InputError(f"--only {given.only}: no such kind; the groups are {', '.join(everything)}")
         found: dict[Kind, tuple[End, list[str]]] = {}
-        with hostile.serving() as address:
+        with server.serving() as address:
             for kind, end in run_kinds(chosen, root, fixture, address, given.jobs, given.limit, given.keep):
                 found[kind] = end, judge(kind, end)
                 if given.out:
@@ -102,6 +105,15 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
     print_found({name: len(kinds) for name, kinds in made.items()}, found)
     print(f"\n{len(found)} kinds in {time.monotonic() - start:.0f} s")
     return FAILED if any(faults for _, faults in found.values()) else 0
+
+
+def make_kinds(fixture: Fixture) -> dict[str, list[Kind]]:
+    """Returns all kinds by their groups."""
+    found: dict[str, list[Kind]] = {}
+    for make in (*settings.KINDS, *files.KINDS, *calls.KINDS):
+        for kind in make(fixture):
+            found.setdefault(kind.group, []).append(kind)
+    return found
 
 
 def choose(made: dict[str, list[Kind]], count: int, seed: int) -> list[Kind]:
@@ -125,8 +137,8 @@ def preload(root: Path) -> None:
     listed = root / "modules.json"
 
     def list_modules() -> None:
-        for settings in (["--dry-run", *ALONE], [*ALONE, f"hydra.run.dir={root / 'preload'}"]):
-            commands.main(settings)
+        for words in (["--dry-run", *ALONE], [*ALONE, f"hydra.run.dir={root / 'preload'}"]):
+            commands.main(words)
         commands.main(["report", str(root / "preload"), "--no-plots"])
         listed.write_text(json.dumps([*sys.modules]))
 
@@ -228,7 +240,7 @@ def _start(kind: Kind, folder: Path, address: str, limit_s: float) -> int:
 
 def call(kind: Kind, address: str) -> int:
     """The exit code of a kind's command in this process."""
-    words = [word.replace(hostile.ADDRESS, address) for word in kind.command]
+    words = [word.replace(server.ADDRESS, address) for word in kind.command]
     kind.enter()
     sys.argv = ["specbench", *words]
     try:
@@ -305,7 +317,7 @@ def judge(kind: Kind, end: End) -> list[str]:
         found.append(f"d: {end.peak_bytes / GIB:.1f} GB")
     inside = tuple(f"{CWD}/{name}" for name in kind.outputs)
     elsewhere = [name for name in end.wrote if not name.startswith((*inside, HOME))]
-    left = [name for name in end.wrote if end.code == USAGE and Path(name).name not in KEPT and name not in elsewhere]
+    left = [name for name in end.wrote if end.code == USAGE and Path(name).name not in KEPT and name.startswith(inside)]
     touched = [name for name in end.changed if not name.startswith(tuple(f"{CWD}/{name}" for name in kind.changes))]
     if end.code is not None:
         found += [f"e: {what} {names[0]} ({len(names)} files)" for what, names in
@@ -321,7 +333,7 @@ def find_faults(kind: Kind, end: End) -> Iterator[str]:
     message = message if end.code == USAGE else end.said
     if not message.strip():
         yield "no message"
-    elif not any(word in message for word in kind.words):
+    elif not any(printable(word).lower() in message.lower() for word in kind.words):
         yield f"names none of {', '.join(kind.words)}"
     if end.code == USAGE and len(message) > LONGEST:
         yield f"{len(message)} characters"
@@ -334,10 +346,10 @@ def _innermost(error: str) -> str:
     """The last line of a traceback, or of a stack that was printed at the limit its innermost call, shortened."""
     lines = [line for line in error.splitlines() if line.strip()]
     stack = [place for place, line in enumerate(lines) if line.startswith("Timeout (")]
-    line = lines[min(stack[-1] + 2, len(lines) - 1)] if stack else next(
-        (line for line in reversed(lines) if re.match(r"\w[\w.]*(Error|Exception|Interrupt)\b", line)), "".join(lines[-1:])
-    )  # fmt: skip
-    return line.strip()[:200]
+    if stack:
+        return lines[min(stack[-1] + 2, len(lines) - 1)].strip()
+    raised = [line for line in lines if re.match(r"\w[\w.]*(Error|Exception|Interrupt)\b", line)]
+    return "".join((raised or lines)[-1:]).strip()[:200]
 
 
 def spell(kind: Kind) -> str:
@@ -363,7 +375,7 @@ def print_found(made: dict[str, int], found: dict[Kind, tuple[End, list[str]]]) 
             rows[name].update(kinds=1, **{state: 1})
     columns = ("kinds", "refused", "harmless", "faults")
     print(f"| group | {' | '.join(columns)} | of |\n|---|{'---:|' * 5}")
-    for name in [*made, "all"]:
+    for name in (name for name in (*made, "all") if rows[name]):
         cells = [str(rows[name][column]) for column in columns]
         print(f"| {name} | {' | '.join(cells)} | {made.get(name, sum(made.values()))} |")
     for kind, (_, faults) in found.items():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from scripts.lab.damage import mutants_of
+from scripts.lab.bad.damage import mutants_of
 
 ADDRESS = "http://fuzz.invalid"  # in commands; the server's own takes its place
 GOOD = "good"
@@ -60,7 +60,7 @@ def events_of(dialect: str, limit: int) -> list[dict[str, Any]]:
 
 @cache
 def replies() -> tuple[tuple[str, str, bool, str, int, Callable[[], str]], ...]:
-    """(dialect and place, fault, whether a type is wrong, dialect, number of the event, JSON text) of each bad event."""
+    """(dialect and place, fault, whether a type is wrong, dialect, number of the event, its JSON) of each bad event."""
     return tuple(
         (f"{dialect}.{number}.{place}", fault, wrong, dialect, number, text)
         for dialect in OWNERS
@@ -82,7 +82,7 @@ def tables() -> tuple[tuple[str, str, bool, str, Callable[[], str]], ...]:
 
 def _head(status: str = "200 OK", kind: str = JSON, **more: str) -> bytes:
     fields = {"Content-Type": kind} | {name.replace("_", "-"): value for name, value in more.items()}
-    return f"HTTP/1.1 {status}\r\n{''.join(f'{name}: {value}' + chr(13) + chr(10) for name, value in fields.items())}\r\n".encode()
+    return "\r\n".join([f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in fields.items()), "", ""]).encode()
 
 
 def _whole(text: str | bytes, status: str = "200 OK", kind: str = JSON, **more: str) -> Iterator[bytes]:
@@ -171,7 +171,9 @@ class Handler(socketserver.BaseRequestHandler):
         while b"\r\n\r\n" not in data:
             data += self.request.recv(65536) or b"\r\n\r\n"
         head, _, body = data.partition(b"\r\n\r\n")
-        length = next((int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0)
+        length = next(
+            (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0
+        )
         while len(body) < length:
             body += self.request.recv(65536) or bytes(length)
         return head + b"\r\n\r\n" + body

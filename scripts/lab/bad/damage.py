@@ -60,7 +60,7 @@ def places_of(value: Any, above: Place = ()) -> Iterator[tuple[Place, Any]]:
 
 
 def mutants_of(value: Any) -> Iterator[tuple[str, str, bool, Callable[[], str]]]:
-    """Yield (place, fault, whether its kind of value is another, what makes the JSON text) for every entry of a value."""
+    """Yield (place, fault, whether its kind of value is another, what makes the JSON) for each entry of a value."""
     for place, part in places_of(value):
         name = ".".join(map(str, place))
         for fault, (text, kind) in VALUES.items():
