@@ -107,8 +107,8 @@ def readers(fixture: Fixture) -> Iterator[Reader]:
     for place, command in {"": "REPORT", " of plots": "report run"}.items():
         style = f"{command} --style x.mplstyle"
         yield Reader(f"style{place}", "x.mplstyle", "figure.figsize: 3, 2\n", style, "run", outputs=("run",))
-    passed = '{"task_id": "x", "method": "pld", "passed": true, "round": 0}\n'
-    yield Reader("passed", "p.jsonl", passed, "REPORT --passed p.jsonl", "run")
+    passed = '{"task_id": "1", "method": "pld", "passed": true, "round": 0}\n'
+    yield Reader("passed", "p.jsonl", passed, "REPORT --passed p.jsonl", "run", words=("p.jsonl", "--passed"))
     for name, each in FORMATS.items():
         whole = next((fixture.folder / "exported" / name).rglob(each.file))
         yield Reader(f"import {name}", each.file, whole, f"report --import {each.file}")
@@ -150,7 +150,9 @@ def files(fixture: Fixture) -> Iterator[Kind]:
         raw = each.of.read_bytes() if isinstance(each.of, Path) else each.of.encode()
         area, suffix = each.group.partition(" ")[0], Path(each.name).suffix
         text = area not in ("side", "build", "style", "conf")
-        needed = text and (area != "model" or each.name in ("model/config.json", "model/model.safetensors"))
+        needed = (text or area == "build") and (
+            area != "model" or each.name in ("model/config.json", "model/model.safetensors")
+        )
         command = tuple(word for short in each.command.split() for word in WORDS.get(short, (short,)))
 
         def kind(place: str, fault: str, write: Lay, wrong: bool, each=each, area=area, command=command) -> Kind:  # type: ignore[no-untyped-def]
