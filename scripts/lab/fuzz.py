@@ -36,11 +36,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.lab.bad import calls, files, server, settings
-from scripts.lab.bad.kind import ALONE, PYTHON, REFUSED, Fixture, Kind, prepare
+from scripts.lab.bad.kind import ALONE, DONE, PYTHON, REFUSED, Fixture, Kind, prepare
 from specbench import commands
 from specbench.input import InputError
 from specbench.names import printable
-from specbench.screen import FAILED, INTERRUPTED, USAGE
+from specbench.screen import FAILED, INTERRUPTED, USAGE, fail
 
 GIB = 1 << 30
 MOST_BYTES, ADDRESSED_BYTES, WRITTEN_BYTES = GIB, 6 * GIB, GIB
@@ -117,11 +117,12 @@ def make_kinds(fixture: Fixture) -> dict[str, list[Kind]]:
 
 
 def choose(made: dict[str, list[Kind]], count: int, seed: int) -> list[Kind]:
-    """Returns ``count`` kinds, as evenly from the groups as their sizes allow; all for 0. Raises on a repeated name."""
+    """Returns ``count`` kinds, as evenly from the groups as their sizes allow, and all valid inputs; all for 0."""
     names = Counter(kind.name for kinds in made.values() for kind in kinds)
     if repeated := [name for name, often in names.items() if often > 1]:
         raise AssertionError(f"kinds of one name: {repeated[:5]}")
-    left, chosen = {name: list(kinds) for name, kinds in made.items()}, []
+    chosen = [kind for kinds in made.values() for kind in kinds if kind.expected == DONE]
+    left = {name: [kind for kind in kinds if kind.expected != DONE] for name, kinds in made.items()}
     for kinds in left.values():
         random.Random(seed).shuffle(kinds)
     while any(left.values()) and (not count or len(chosen) < count):
@@ -249,8 +250,7 @@ def call(kind: Kind, address: str) -> int:
             return 0
         code = commands.main(words)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USAGE
+        return fail(str(error))
     except SystemExit as stop:
         code = stop.code
     return code if isinstance(code, int) else int(code is not None)
@@ -313,6 +313,8 @@ def judge(kind: Kind, end: End) -> list[str]:
         found.append(f"a: exit code {end.code}")
     if kind.expected == REFUSED and end.code == 0:
         found.append("c: succeeds")
+    if kind.expected == DONE and end.code:
+        found.append("f: a valid input is refused")
     if end.peak_bytes > MOST_BYTES:
         found.append(f"d: {end.peak_bytes / GIB:.1f} GB")
     inside = tuple(f"{CWD}/{name}" for name in kind.outputs)
@@ -327,7 +329,7 @@ def judge(kind: Kind, end: End) -> list[str]:
 
 def find_faults(kind: Kind, end: End) -> Iterator[str]:
     """Yield what is wrong with the message of a kind that was refused."""
-    if end.code not in (FAILED, USAGE):
+    if end.code not in (FAILED, USAGE) or kind.expected == DONE:
         return
     message = end.error[end.error.rfind("error:") :] if "error:" in end.error else end.said.strip()
     message = message if end.code == USAGE else end.said

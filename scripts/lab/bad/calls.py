@@ -11,7 +11,22 @@ from unittest.mock import patch
 
 from scripts.lab.bad import server
 from scripts.lab.bad.damage import STEERING
-from scripts.lab.bad.kind import ALONE, ANY, DRY, HERE, PYTHON, REFUSED, REPORT, SMALL, Fixture, Kind, Lay, holds
+from scripts.lab.bad.kind import (
+    ALONE,
+    ANY,
+    DONE,
+    DRY,
+    HERE,
+    NONE,
+    PYTHON,
+    REFUSED,
+    REPORT,
+    SMALL,
+    Fixture,
+    Kind,
+    Lay,
+    holds,
+)
 from specbench import commands
 
 # Command -> words that it needs, and the folders of the fixture that they name.
@@ -21,7 +36,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "diff": (("run", "other"), ("run", "other")),
     "compare": (("pld", "vanilla", "run"), ("run",)),
     "merge": (("part1", "part2", "--out", "new"), ("part1", "part2")),
-    "choose": (("run/records.jsonl", "model.tokenizer=bundled:tiny", "method=[pld]"), ("run",)),
+    "choose": (("run/records.jsonl", "model.tokenizer=bundled:tiny"), ("run",)),
     "tune": (("--profile", "h100-8b", "--grid", "pld.max_ngram=1,2", "model=replay", "model.trace=run/records.jsonl",
               "method=[pld]"), ("run",)),
     "profile": ((*SMALL, "--fed", "1,2", "--contexts", "25", "--rounds", "1", "--out", "new"), ()),
@@ -76,6 +91,8 @@ def options(fixture: Fixture) -> Iterator[Kind]:
             if not word.startswith("--") and words[place - 1 : place] not in VALUED:
                 made |= {(f"argument {place}", fault): (*words[:place], value, *words[place + 1 :])
                          for fault, value in OPTIONS.items()}  # fmt: skip
+        if command != "fetch":
+            yield Kind("options", command, NONE, (command, *words), DONE, (), copies, files, outputs=("",))
         made |= {("options", "unknown"): (*words, "--nope"), ("options", "abbreviated"): (*words, "--ou", "x")}
         free = command in ("list", "fetch", "completion")
         for (place, fault), given in made.items():
@@ -105,23 +122,25 @@ def servers(fixture: Fixture) -> Iterator[Kind]:
         command = (*SERVED, *PATIENCE, f"method.server.url={server.ADDRESS}/{mode}", *more)
         return Kind(group, place, fault, command, expected, ("127.0.0.1", "method.server"))
 
+    for dialect in server.OWNERS:
+        yield kind("replies", dialect, NONE, f"d.{dialect}", DONE)
     for endpoint in server.ENDPOINTS:
         for number, fault in enumerate(server.TRANSPORT):
             wrong = endpoint == "answer" and fault not in ("endless comments", "unknown charset")
-            yield kind("transport", endpoint, fault, f"t,{endpoint},{number}", REFUSED if wrong else ANY)
+            yield kind("transport", endpoint, fault, f"t.{endpoint}.{number}", REFUSED if wrong else ANY)
     for number, (place, fault, *_) in enumerate(server.tables()):
-        yield kind("replies", place, fault, f"j,{number}")
+        yield kind("replies", place, fault, f"j.{number}")
     for number, (place, fault, wrong, *_) in enumerate(server.replies()):
         ids = re.search(r"token_ids|output_ids|\.tokens|finish_reason|choices", place) and fault not in UNSAID
         refused = (wrong and ids) or fault in ("nan", "infinite")
-        yield kind("replies", place, fault, f"r,{number}", REFUSED if refused else ANY)
+        yield kind("replies", place, fault, f"r.{number}", REFUSED if refused else ANY)
     for fault, address in ADDRESSES.items():
         words = *SERVED, *PATIENCE, f'method.server.url="{address}"'
         yield Kind("transport", "address", fault, words, REFUSED, ("url", address[:30]))
 
 
 VALUES = {
-    "nothing": "", "None": "None", "number": "3", "list": "['method=[pld]']", "bytes": "b'run'", "path": "Path('gone')",
+    "None": "None", "number": "3", "list": "['method=[pld]']", "bytes": "b'run'", "path": "Path('gone')",
     "empty": "''", "NUL": "'a\\0b'", "half a character": "'\\ud800'", "mapping": "{'a': 1}", "nan": "float('nan')",
     "object": "object()", "long": "'x' * 100_000", "folder": "'.'", "file": "'pipe'", "device": "'/dev/zero'",
     "two": "'a', 'b'", "unknown": "'nope=1'", "flag": "'--help'", "dry": "'--dry-run'", "true": "True",
@@ -135,7 +154,7 @@ def calls(fixture: Fixture) -> Iterator[Kind]:
     """Yield calls from Python with each wrong value."""
     for place, call in CALLS.items():
         for fault, value in VALUES.items():
-            harmless = fault in ("nothing", "folder") or (place == "run of a job" and fault in ("dry", "empty"))
+            harmless = fault in ("folder", "empty") or (place == "run of a job" and fault in ("dry", "two"))
             yield Kind("python", place, fault, (PYTHON, call.format(value)), ANY if harmless else REFUSED,
                        ("",), ("run",), changes=("run",), outputs=("run", "results"))  # fmt: skip
 

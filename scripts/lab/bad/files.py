@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from scripts.lab.bad.calls import COMMANDS
 from scripts.lab.bad.damage import BYTES, THINGS, TWICE, WRONG, mutants_of
-from scripts.lab.bad.kind import ALONE, ANY, DRY, HERE, PYTHON, REFUSED, REPORT, SMALL, TINY, Fixture, Kind, Lay, holds
+from scripts.lab.bad.kind import (
+    ALONE,
+    ANY,
+    DONE,
+    DRY,
+    HERE,
+    NONE,
+    PYTHON,
+    REFUSED,
+    REPORT,
+    SMALL,
+    TINY,
+    Fixture,
+    Kind,
+    Lay,
+    holds,
+)
 from specbench.report.exchange.formats import FORMATS
 from specbench.runs.config import PACKAGE, conf_dir
 
@@ -29,8 +45,8 @@ MT_BENCH = '{"question_id": 81, "category": "writing", "turns": ["a", "b"]}\n'
 # What a word of a reader's command is short for.
 WORDS: dict[str, tuple[str, ...]] = {
     "DRY": (DRY,), "ALONE": ALONE, "SMALL": SMALL, "HERE": (HERE,), "REPORT": REPORT,
-    "EVERY": (*(item for item in ALONE if item != "suite.first=1"), HERE),
-    "REPLAYED": ("model=replay", "model.tokenizer=bundled:tiny", "method=[pld]", "suite.first=1", SMALL[4], HERE),
+    "EVERY": (*(item for item in ALONE if item != "suite.first=2"), HERE),
+    "REPLAYED": ("model=replay", "model.tokenizer=bundled:tiny", "method=[pld]", SMALL[4], HERE),
     "PUBLISHED": (PYTHON, "from specbench.report.published import read_published as r; r(Path('csv'))"),
 }  # fmt: skip
 
@@ -63,7 +79,7 @@ QUESTIONS = {
     "messages": (json.dumps({"messages": MESSAGES, "id": "1"}) + "\n", "file"), "chat": (CHAT, "file"),
     "conversations": (SHAREGPT, "file"), "gsm8k": (GSM8K, "gsm8k"), "humaneval": (HUMANEVAL, "humaneval"),
     "mbpp": (MBPP, "mbpp"), "mt_bench": (MT_BENCH, "mt_bench"), "own.csv": ("prompt,id\nWhere?,1\n", "file"),
-    "own.tsv": ("prompt\tid\nWhere?\t1\n", "file"), "own.txt": ("Where?\n", "file"), "own.parquet": ("x", "file"),
+    "own.tsv": ("prompt\tid\nWhere?\t1\n", "file"), "own.parquet": ("x", "file"),
     "own.jsonl.gz": ("x", "file"),
 }  # fmt: skip
 
@@ -75,7 +91,7 @@ def readers(fixture: Fixture) -> Iterator[Reader]:
         yield Reader(f"questions {name}", path, content, f"EVERY suite={suite} suite.path={path}")
     shots = "DRY ALONE HERE suite=gsm8k_8shot suite.path=q.jsonl suite.shots_from=s.jsonl"
     yield Reader("questions shots", "s.jsonl", GSM8K * 9, shots)
-    for name, content in {"ids": TRACE, "chat": CHAT, "conversations": SHAREGPT}.items():
+    for name, content in {"ids": TRACE, "chat": CHAT}.items():
         yield Reader(f"trace {name}", "t.jsonl", content, "REPLAYED model.trace=t.jsonl", strict=name == "ids")
     records = fixture.folder / "run/records.jsonl"
     yield Reader("trace records", "t/records.jsonl", records, "REPLAYED model.trace=t/records.jsonl")
@@ -84,7 +100,7 @@ def readers(fixture: Fixture) -> Iterator[Reader]:
     yield from readers_of_runs(fixture)
     for name in (".deaths.json", ".at", ".lock", "summary.csv", "run.log", "report.html", "tables", "plots"):
         content = '{"0": 1}' if "json" in name else "0"
-        for place, command in {"": "ALONE HERE suite.first=2", " report": "REPORT"}.items():
+        for place, command in {"": "ALONE HERE suite.first=3", " report": "REPORT"}.items():
             yield Reader(f"side {name}{place}", f"run/{name}", content, command, "run", words=("run",),
                          changes=("run",), entries=False)  # fmt: skip
     profile = next((conf_dir().parent / "results/profiles/published").glob("*.json"))
@@ -98,12 +114,16 @@ def readers(fixture: Fixture) -> Iterator[Reader]:
         yield Reader(f"model {name}", f"model/{name}", TINY / name, model, "model", words=("model",))
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     yield Reader("model chat template", "t.jinja", template, "ALONE HERE model.template=t.jinja")
-    head, eagle = PACKAGE / "assets/tiny_eagle/config.json", "SMALL HERE method=[eagle] model.heads.eagle=head"
-    yield Reader("head config.json", "head/config.json", head, eagle, words=("head",))
+    eagle = "SMALL HERE method=[eagle] model.heads.eagle=head"
+    for name in ("config.json", "model.safetensors"):
+        yield Reader(
+            f"head {name}", f"head/{name}", PACKAGE / "assets/tiny_eagle" / name, eagle, "head", words=("head",)
+        )
     for key, name in {"cacheback] model.frozen_table": "frozen_table", "rest] model.datastore": "datastore",
-                      "sam] method.sam.static": "datastore"}.items():  # fmt: skip
+                      "sam] method.sam.static": "automaton"}.items():  # fmt: skip
         table = f"SMALL HERE method=[{key}=x.safetensors"
-        yield Reader(f"table {key.partition(']')[0]}", "x.safetensors", TINY / f"{name}.safetensors", table)
+        whole = (fixture.folder if name == "automaton" else TINY) / f"{name}.safetensors"
+        yield Reader(f"table {key.partition(']')[0]}", "x.safetensors", whole, table)
     for place, command in {"": "REPORT", " of plots": "report run"}.items():
         style = f"{command} --style x.mplstyle"
         yield Reader(f"style{place}", "x.mplstyle", "figure.figsize: 3, 2\n", style, "run", outputs=("run",))
@@ -121,7 +141,7 @@ def readers(fixture: Fixture) -> Iterator[Reader]:
         yield Reader(f"build {kind} {name}", name, text, build, outputs=("new",))
     published = min((conf_dir().parent / "results/published").glob("*.csv"))
     yield Reader("published", "csv/x.csv", published, "PUBLISHED")
-    experiment = "DRY ALONE HERE --config-dir mine +experiment=x"
+    experiment = "DRY --config-dir mine ALONE HERE experiment=x"
     yield Reader("conf", "mine/experiment/x.yaml", "# @package _global_\ndecode:\n  seed: 3\n", experiment,
                  words=("x", "mine"))  # fmt: skip
 
@@ -131,7 +151,7 @@ def readers_of_runs(fixture: Fixture) -> Iterator[Reader]:
     for group, name in {"records": "records.jsonl", "manifest": "manifest.json"}.items():
         path, whole, strict = f"run/{name}", fixture.folder / "run" / name, group == "records"
         yield Reader(group, path, whole, "REPORT", "run", strict, ("run",))
-        resumed, grown = "ALONE HERE", "ALONE HERE suite.first=2"
+        resumed, grown = "ALONE HERE", "ALONE HERE suite.first=3"
         yield Reader(f"{group} resumed", path, whole, resumed, "run", strict, ("run",), changes=("run",))
         yield Reader(f"{group} grown", path, whole, grown, "run", strict, ("run",), changes=("run",), entries=False)
         yield Reader(f"{group} merged", f"part1/{name}", fixture.folder / "part1" / name, "merge part1 part2 --out new",
@@ -161,6 +181,8 @@ def files(fixture: Fixture) -> Iterator[Kind]:
             return Kind(area, f"{each.group}{place}", fault, command, expected, words, tuple(each.copies.split()),
                         files, outputs=each.outputs, changes=each.changes)  # fmt: skip
 
+        if suffix not in (".parquet", ".gz", ".zip") and area != "side":  # the content is of the file's format
+            yield replace(kind("", NONE, holds(raw), False), expected=DONE)
         for fault, change in BYTES.items():
             yield kind("", fault, partial(write, change, raw), fault in WRONG and text)
         for fault, lay in THINGS.items():

@@ -1,7 +1,8 @@
 """A kind of bad input, and the finished runs and files that kinds are made of.
 
 A kind states what must happen: it is refused (exit code 2, or 1 for a server's row, and a message with one of its
-words), or it does no harm (``ANY``: refused as well, or done).
+words), it does no harm (``ANY``: refused as well, or done), or it is valid and done (``DONE``), which shows that the
+others of its place are refused for their faults.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from specbench import commands
+from specbench.input import InputError
 from specbench.report.exchange.formats import FORMATS
 from specbench.runs.config import PACKAGE, list_options
 
-REFUSED, ANY = "refused", "any"
+REFUSED, ANY, DONE = "refused", "any", "done"
+NONE = "none"  # the fault of a valid input, which must be done
 PYTHON = "python"
 TINY = PACKAGE / "assets/tiny"
-SMALL = ("model=tiny", "suite.first=1", "measure=quick", "decode.max_new_tokens=8", "report.plots=false",
+SMALL = ("model=tiny", "suite.first=2", "measure=quick", "decode.max_new_tokens=8", "report.plots=false",
          "model.threads=1", "engine.compiled=false")  # fmt: skip
 HERE = "hydra.run.dir=run"
 ALONE = (*SMALL, "method=[pld]")
@@ -49,7 +52,7 @@ Lay = Callable[[Path], object]
 class Kind:
     """A kind of bad input.
 
-    command: of ``specbench``; or PYTHON and a program. expected: REFUSED or ANY. words: the message has one of them.
+    command: of ``specbench``; or PYTHON and a program. expected: REFUSED, ANY or DONE. words: the message has one.
     copies: folders of the fixture. files: what writes the other files. inside: what the process does first. outputs,
     changes: where it may write, and what it may change.
     """
@@ -95,38 +98,43 @@ def prepare(folder: Path, apart: Callable[[Callable[[], object]], object]) -> Fi
     folder.mkdir()
 
     def make() -> None:
-        from specbench.input import InputError
-        from specbench.runs.job import job_of
-
         os.chdir(folder)
         for name, settings in {"run": (), "other": ("decode.seed=1",)}.items():
             assert commands.main([*ALONE, *settings, f"hydra.run.dir={folder / name}"]) == 0
         for part in (1, 2):
-            named = "suite.ids=null", f"suite.part={part}/2", "suite.first=2"
-            assert commands.main([*ALONE, *named, f"hydra.run.dir={folder / f'part{part}'}"]) == 0
+            named = f"suite.part={part}/2", f"hydra.run.dir={folder / f'part{part}'}"
+            assert commands.main([*ALONE, *named]) == 0
         for name in FORMATS:
             assert commands.main(["report", "run", "--export", name, "--output", f"exported/{name}"]) == 0
         assert commands.main(["report", "run", "--export-answers", "answers"]) == 0
+        (folder / "corpus.txt").write_text("The quick brown fox.\n" * 50)
+        words = "automaton --tokenizer bundled:tiny --out automaton.safetensors corpus.txt"
+        assert commands.main(["build", *words.split()]) == 0
         for run in (*folder.glob("part?"), folder / "run", folder / "other"):
             for path in run.iterdir():  # its report
                 if path.is_dir():
                     shutil.rmtree(path)
                 elif path.suffix not in (".jsonl", ".json", ".csv"):
                     path.unlink()
-        usable = []
-        for name in list_options("method"):
-            try:
-                job_of([*SMALL, f"method=[{name}]"])
-                usable.append(name)
-            except InputError:
-                continue
-        (folder / "usable.json").write_text(json.dumps(usable))
+        (folder / "usable.json").write_text(json.dumps([name for name in list_options("method") if runs_here(name)]))
 
     apart(make)
-    (folder / "model").mkdir()
-    for path in TINY.iterdir():
-        (folder / "model" / path.name).symlink_to(path)
+    for name, source in {"model": TINY, "head": PACKAGE / "assets/tiny_eagle"}.items():
+        (folder / name).mkdir()
+        for path in source.iterdir():
+            (folder / name / path.name).symlink_to(path)
     return Fixture(folder, tuple(json.loads((folder / "usable.json").read_text())))
+
+
+def runs_here(method: str) -> bool:
+    """Whether a method can run on this machine with the bundled model."""
+    from specbench.runs.job import job_of
+
+    try:
+        job_of([*SMALL, f"method=[{method}]"])
+    except InputError:
+        return False
+    return True
 
 
 def holds(content: str | bytes) -> Lay:

@@ -31,29 +31,34 @@ CHUNK = 1 << 20
 JSON, EVENTS = "application/json", "text/event-stream"
 
 
-def events_of(dialect: str, limit: int) -> list[dict[str, Any]]:
-    """The events of a valid answer of ``limit`` tokens."""
+def events_of(dialect: str, limit: int, size: int = 2) -> list[dict[str, Any]]:
+    """The events of a valid answer of ``limit`` tokens, ``size`` in each but the first."""
     found: list[dict[str, Any]] = []
     ids = IDS[:limit]
-    for place in range(0, len(ids), 2):
-        part, last = ids[place : place + 2], place + 2 >= len(ids)
+    for place in (0, *range(1, len(ids), size)):
+        end = place + (size if place else 1)
+        part, last = ids[place:end], end >= len(ids)
         if dialect == "llama_cpp":
             found.append({"content": "x", "tokens": part, "stop": False})
         elif dialect == "sglang":
             finish = {"type": "length"} if last else None
-            meta = {"completion_tokens": len(ids[: place + 2]), "finish_reason": finish, "spec_verify_ct": 3,
+            meta = {"completion_tokens": len(ids[:end]), "finish_reason": finish, "spec_verify_ct": 3,
                     "spec_accept_token_num": 4, "spec_draft_token_num": 9}  # fmt: skip
-            found.append({"text": "x", "output_ids": ids[: place + 2], "meta_info": meta})
+            found.append({"text": "x", "output_ids": ids[:end], "meta_info": meta})
         else:
             own = {"token_ids": part} if dialect == "vllm" else {}
-            choice = {"text": "" if own else f" w{place}", "finish_reason": "length" if last else None, **own}
+            choice = {
+                "text": "" if own else "".join(map(chr, (token + 28 for token in part))),
+                "finish_reason": "length" if last else None,
+                **own,
+            }
             found.append({"choices": [choice]})
     if dialect == "llama_cpp":
         timings = {"predicted_n": len(ids), "draft_n": 9, "draft_n_accepted": 4}
         found.append({"content": "", "tokens": [], "stop": True, "stop_type": "limit", "timings": timings})
     if dialect == "vllm":
-        figures = {"num_spec_steps": 3, "num_draft_tokens": 9, "num_accepted_draft_tokens": 4,
-                   "acceptance_histogram": [0, 2, 1]}  # fmt: skip
+        figures = {"num_spec_steps": 4, "num_draft_tokens": 9, "num_accepted_draft_tokens": 4,
+                   "acceptance_histogram": [1, 2, 1]}  # fmt: skip
         found.append({"choices": [], "metrics": {"speculative_decoding": figures}})
     return found
 
@@ -180,10 +185,12 @@ class Handler(socketserver.BaseRequestHandler):
 
 
 def answer_of(mode: str, path: str, request: bytes) -> Iterator[bytes]:
-    """The bytes that answer a request. mode: ``good``, ``t,ENDPOINT,NUMBER``, ``r,NUMBER`` or ``j,NUMBER``."""
-    kind, *rest = mode.split(",")
+    """The bytes that answer a request. mode: ``good`` or as ``bad.calls`` writes it."""
+    kind, *rest = mode.split(".")
     endpoint = next((name for name, paths in ENDPOINTS.items() if path.partition("?")[0] in paths), "")
     dialect, number, text = "vllm", None, ""
+    if kind == "d":
+        dialect = rest[0]
     if kind == "r":
         _, _, _, dialect, number, make = replies()[int(rest[0])]
         text = make()
@@ -198,7 +205,7 @@ def answer_of(mode: str, path: str, request: bytes) -> Iterator[bytes]:
     elif endpoint == "answer":
         given: Mapping[str, Any] = json.loads(request.partition(b"\r\n\r\n")[2])
         limit = int(given.get("max_tokens") or given.get("n_predict") or given["sampling_params"]["max_new_tokens"])
-        lines = [json.dumps(event) for event in events_of(dialect, limit)]
+        lines = [json.dumps(event) for event in events_of(dialect, limit, 1 if mode == GOOD else 2)]
         if number is not None and limit > 1:
             lines[number] = text
         yield from _whole("".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]), kind=EVENTS)

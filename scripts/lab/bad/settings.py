@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from scripts.lab.bad.damage import STEERING
-from scripts.lab.bad.kind import ALONE, ANY, DRY, HERE, REFUSED, SMALL, Fixture, Kind, holds
+from scripts.lab.bad.kind import ALONE, ANY, DONE, DRY, HERE, NONE, REFUSED, SMALL, Fixture, Kind, holds
 from specbench.runs.config import Config, conf_dir, list_options
 
 # Fault -> the value in Hydra's grammar, and the types of settings that do not have it: b(ool) i(nt) f(loat) s(tring)
@@ -98,6 +98,7 @@ def is_wrong(key: str, letter: str, fault: str) -> bool:
 
 def settings(fixture: Fixture) -> Iterator[Kind]:
     """Yield each setting of the schema with each fault."""
+    yield Kind("settings", "all", NONE, (DRY, *ALONE, HERE), DONE, ())
     for key, letter in settings_of(Config):
         base = next((more for name, more in BASES.items() if key.startswith(name)), ())
         for fault, (value, _) in FAULTS.items():
@@ -118,6 +119,7 @@ REAL = ("zero", "1e9", "10^30", "inf", "1e300")  # of a method: decoded if no ch
 def methods(fixture: Fixture) -> Iterator[Kind]:
     """Yield each parameter of each method with each fault."""
     for name in fixture.usable:
+        yield Kind("methods", name, NONE, (DRY, *SMALL, HERE, f"method=[{name}]"), DONE, ())
         node = yaml.safe_load((conf_dir() / f"method/{name}.yaml").read_text())
         kind = pkgutil.resolve_name(node["_target_"])
         hints = get_type_hints(kind if "__dataclass_fields__" in vars(kind) else kind.__init__)
@@ -218,7 +220,7 @@ LINES: dict[str, tuple[tuple[str, ...], str]] = {
     **{f"directory {place!r}": ((f"hydra.run.dir={place}",), "hydra.run.dir") for place in
        ("/", ".", "..", "''", "../..", "/proc", "/dev/null", "/etc/hostname", "/root", "pipe", "/dev/shm/../..")},
     "directory of another program": (("hydra.run.dir=full",), "full"),
-    "part and shards": (("suite.part=1/2", "run.shards=2", "suite.first=2"), ""),
+    "part and shards": (("suite.part=1/2", "run.shards=2"), ""),
     "more shards than cases": (("run.shards=5",), ""),
     "replay and sampling": (("model=replay", "model.trace=run/records.jsonl", "decode.temperature=1"), "temperature"),
     "fresh and retry": (("measure.fresh=true", "run.retry=true"), "retry"),
@@ -262,13 +264,14 @@ def lines(fixture: Fixture) -> Iterator[Kind]:
                    {"full/notes.txt": holds("mine"), "empty/a": holds("")}, outputs=("run", "results"))  # fmt: skip
 
 
-TWO = (*ALONE, HERE, "run.shards=2", "suite.first=2")
+TWO = (*ALONE, HERE, "run.shards=2")
 
 
 def launchers(fixture: Fixture) -> Iterator[Kind]:
     """Yield each setting of each launcher with each fault."""
     for name in ("submitit_local", "submitit_slurm"):
         node = yaml.safe_load((conf_dir() / f"hydra/launcher/{name}.yaml").read_text())
+        yield Kind("launchers", name, NONE, (DRY, *TWO, f"hydra/launcher={name}"), DONE, ())
         for key, default in node.items():
             letter = letter_of(type(default)) if default is not None and key != "_target_" else "oN"
             for fault, (value, _) in FAULTS.items():
