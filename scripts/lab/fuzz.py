@@ -174,7 +174,8 @@ def run_kinds(
     kinds: Iterable[Kind], root: Path, fixture: Fixture, address: str, jobs: int, limit_s: float, keep: Path | None
 ) -> Iterator[tuple[Kind, End]]:
     """Yields how each kind ended, ``jobs`` at once, in the order of their ends."""
-    left, busy = enumerate(kinds), {}
+    left = enumerate(kinds)
+    busy: dict[int, tuple[Kind, Path, Snapshot, float]] = {}
     base = _memory("VmRSS")
     while True:
         while len(busy) < jobs and (following := next(left, None)):
@@ -248,12 +249,11 @@ def call(kind: Kind, address: str) -> int:
         if words[0] == PYTHON:
             exec(words[1], {"Path": Path})
             return 0
-        code = commands.main(words)
+        return commands.main(words)
     except InputError as error:
         return fail(str(error))
     except SystemExit as stop:
-        code = stop.code
-    return code if isinstance(code, int) else int(code is not None)
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
 
 
 def _redirect(out: Path, err: Path) -> None:
@@ -272,7 +272,7 @@ def _memory(name: str) -> int:
 
 def take_snapshot(folder: Path) -> Snapshot:
     """Returns path -> inode, size and time of change of every file below a folder, without following links."""
-    found = {}
+    found: Snapshot = {}
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place, name)
@@ -362,7 +362,12 @@ def spell(kind: Kind) -> str:
 
 def write_end(path: Path, kind: Kind, end: End, faults: Sequence[str]) -> None:
     """Append how a kind ended to a file of JSON lines."""
-    about = {"name": kind.name, "code": end.code, "seconds": round(end.seconds, 2), "mb": end.peak_bytes >> 20}
+    about: dict[str, object] = {
+        "name": kind.name,
+        "code": end.code,
+        "seconds": round(end.seconds, 2),
+        "mb": end.peak_bytes >> 20,
+    }
     about |= {"expected": kind.expected, "faults": faults, "command": spell(kind), "said": end.said.strip()[-LONGEST:]}
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(about) + "\n")

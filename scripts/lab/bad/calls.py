@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from unittest.mock import patch
 
 from scripts.lab.bad import server
@@ -24,7 +26,6 @@ from scripts.lab.bad.kind import (
     SMALL,
     Fixture,
     Kind,
-    Lay,
     holds,
 )
 from specbench import commands
@@ -84,21 +85,22 @@ def options(fixture: Fixture) -> Iterator[Kind]:
             given = [*words]
             if option in given:
                 del given[given.index(option) : given.index(option) + 2]
-            times = taken[option] if isinstance(taken.get(option), int) else 1
-            made |= {(option, fault): (*given, option, *(value,) * times) for fault, value in OPTIONS.items()}
+            times = taken.get(option, 1)
+            more = times if isinstance(times, int) else 1
+            made |= {(option, fault): (*given, option, *([value] * more)) for fault, value in OPTIONS.items()}
             made |= {(option, "without a value"): (*given, option)}
-        for place, word in enumerate(words):
-            if not word.startswith("--") and words[place - 1 : place] not in VALUED:
-                made |= {(f"argument {place}", fault): (*words[:place], value, *words[place + 1 :])
+        for number, word in enumerate(words):
+            if not word.startswith("--") and words[number - 1 : number] not in VALUED:
+                made |= {(f"argument {number}", fault): (*words[:number], value, *words[number + 1 :])
                          for fault, value in OPTIONS.items()}  # fmt: skip
         if command != "fetch":
             yield Kind("options", command, NONE, (command, *words), DONE, (), copies, files, outputs=("",))
         made |= {("options", "unknown"): (*words, "--nope"), ("options", "abbreviated"): (*words, "--ou", "x")}
         free = command in ("list", "fetch", "completion")
-        for (place, fault), given in made.items():
+        for (place, fault), call in made.items():
             wrong = fault in NOWHERE and not free and place not in ("--output", "--out", "--export-answers", "--field")
             word = place if place.startswith("--") else OPTIONS.get(fault, "")[:10] or command
-            yield Kind("options", f"{command} {place}", fault, (command, *given), REFUSED if wrong else ANY,
+            yield Kind("options", f"{command} {place}", fault, (command, *call), REFUSED if wrong else ANY,
                        (word, place.lstrip("-"), "usage"), copies, files, outputs=("",))  # fmt: skip
 
 
@@ -124,9 +126,9 @@ def servers(fixture: Fixture) -> Iterator[Kind]:
 
     for dialect in server.OWNERS:
         yield kind("replies", dialect, NONE, f"d.{dialect}", DONE)
-    for endpoint in server.ENDPOINTS:
+    for endpoint in (*server.ENDPOINTS, server.PROBE):
         for number, fault in enumerate(server.TRANSPORT):
-            wrong = endpoint == "answer" and fault not in ("endless comments", "unknown charset")
+            wrong = endpoint in ("answer", server.PROBE) and fault not in ("endless comments", "unknown charset")
             yield kind("transport", endpoint, fault, f"t.{endpoint}.{number}", REFUSED if wrong else ANY)
     for number, (place, fault, *_) in enumerate(server.tables()):
         yield kind("replies", place, fault, f"j.{number}")
@@ -169,13 +171,19 @@ VARIABLES = {
     "SPECBENCH_API_KEY": ("a\nb", "\u202e", ""), "HYDRA_FULL_ERROR": ("1",), "SLURM_JOB_ID": ("abc",), "PATH": ("",),
     "PYTHONPATH": ("/dev/null",), "SOURCE_DATE_EPOCH": ("abc",),
 }  # fmt: skip
-STREAMS = [(number, target) for number in (1, 2) for target in ("/dev/full", "/dev/null")]
-AROUND: dict[str, Lay] = {
-    "deleted working directory": shutil.rmtree,
-    **{f"closed stream {number}": lambda path, number=number: os.close(number) for number in (0, 1, 2)},
-    **{f"stream {number} on {device}": lambda path, to=number, device=device: os.dup2(os.open(device, os.O_RDWR), to)
-       for number, device in STREAMS},
-    **{f"{name}={value}": lambda path, name=name, value=value: os.environ.update({name: value})
+
+
+def put(number: int, device: str) -> None:
+    """Put a device in the place of a standard stream."""
+    os.dup2(os.open(device, os.O_RDWR), number)
+
+
+AROUND: dict[str, Callable[[], object]] = {
+    "deleted working directory": lambda: shutil.rmtree(Path.cwd()),
+    **{f"closed stream {number}": partial(os.close, number) for number in (0, 1, 2)},
+    **{f"stream {number} on {device}": partial(put, number, device)
+       for number in (1, 2) for device in ("/dev/full", "/dev/null")},
+    **{f"{name}={value}": partial(os.environ.update, {name: value})
        for name, values in VARIABLES.items() for value in values},
 }  # fmt: skip
 

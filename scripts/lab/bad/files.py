@@ -127,7 +127,8 @@ def readers(fixture: Fixture) -> Iterator[Reader]:
     for place, command in {"": "REPORT", " of plots": "report run"}.items():
         style = f"{command} --style x.mplstyle"
         yield Reader(f"style{place}", "x.mplstyle", "figure.figsize: 3, 2\n", style, "run", outputs=("run",))
-    passed = '{"task_id": "1", "method": "pld", "passed": true, "round": 0}\n'
+    row = '{{"task_id": "{}", "method": "pld", "passed": true, "round": 0}}\n'
+    passed = "".join(map(row.format, (1, 2)))
     yield Reader("passed", "p.jsonl", passed, "REPORT --passed p.jsonl", "run", words=("p.jsonl", "--passed"))
     for name, each in FORMATS.items():
         whole = next((fixture.folder / "exported" / name).rglob(each.file))
@@ -162,7 +163,7 @@ def readers_of_runs(fixture: Fixture) -> Iterator[Reader]:
                              words=("run",), entries=command in ("list", "diff", "compare"))  # fmt: skip
 
 
-def files(fixture: Fixture) -> Iterator[Kind]:
+def files_of_commands(fixture: Fixture) -> Iterator[Kind]:
     """Yield each file with each damage, with what takes its place, and with each fault of each entry of its JSON."""
     answers = next((fixture.folder / "answers").rglob("vanilla*.jsonl"))
     base = {"q.jsonl": holds(GSM8K), "base.jsonl": holds(answers.read_bytes())}
@@ -175,30 +176,36 @@ def files(fixture: Fixture) -> Iterator[Kind]:
         )
         command = tuple(word for short in each.command.split() for word in WORDS.get(short, (short,)))
 
-        def kind(place: str, fault: str, write: Lay, wrong: bool, each=each, area=area, command=command) -> Kind:  # type: ignore[no-untyped-def]
-            files = {name: lay for name, lay in base.items() if name != each.name} | {each.name: write}
-            words, expected = each.words or (Path(each.name).name,), REFUSED if wrong else ANY
-            return Kind(area, f"{each.group}{place}", fault, command, expected, words, tuple(each.copies.split()),
-                        files, outputs=each.outputs, changes=each.changes)  # fmt: skip
-
+        files = {name: lay for name, lay in base.items() if name != each.name}
+        words, copies = each.words or (Path(each.name).name,), tuple(each.copies.split())
+        valid = Kind(area, each.group, NONE, command, DONE, words, copies, files | {each.name: holds(raw)},
+                     outputs=each.outputs, changes=each.changes)  # fmt: skip
+        made: list[tuple[str, str, Lay, bool]] = []
+        made += [
+            ("", fault, partial(write, partial(change, raw)), fault in WRONG and text)
+            for fault, change in BYTES.items()
+        ]
+        made += [("", fault, lay, fault != "empty device" and needed) for fault, lay in THINGS.items()]
+        if each.entries and suffix in (".json", ".jsonl"):
+            first, rest = raw.decode().split("\n", 1) if suffix == ".jsonl" else (raw.decode(), "")
+            for place, fault, wrong, changed in mutants_of(json.loads(first)):
+                unparsed = fault in ("nan", "infinite", "half a character", TWICE) and each.group in PARSED
+                wrong = unparsed or (wrong and each.strict and fault not in ("null", TWICE))
+                made.append((f" {place}", fault, partial(write, partial(_join, changed, rest)), wrong))
         if suffix not in (".parquet", ".gz", ".zip") and area != "side":  # the content is of the file's format
-            yield replace(kind("", NONE, holds(raw), False), expected=DONE)
-        for fault, change in BYTES.items():
-            yield kind("", fault, partial(write, change, raw), fault in WRONG and text)
-        for fault, lay in THINGS.items():
-            yield kind("", fault, lay, fault != "empty device" and needed)
-        if not each.entries or suffix not in (".json", ".jsonl"):
-            continue
-        first, rest = raw.decode().split("\n", 1) if suffix == ".jsonl" else (raw.decode(), "")
-        for place, fault, wrong, changed in mutants_of(json.loads(first)):
-            unparsed = fault in ("nan", "infinite", "half a character", TWICE) and each.group in PARSED
-            own = partial(write, lambda end, changed=changed: f"{changed()}\n".encode() + end, rest.encode())
-            yield kind(f" {place}", fault, own, unparsed or (wrong and each.strict and fault not in ("null", TWICE)))
+            yield valid
+        for place, fault, lay, wrong in made:
+            yield replace(valid, place=f"{each.group}{place}", fault=fault, expected=REFUSED if wrong else ANY,
+                          files=files | {each.name: lay})  # fmt: skip
 
 
-def write(change: Callable[[bytes], bytes], raw: bytes, path: Path) -> None:
-    """Write a changed content."""
-    path.write_bytes(change(raw))
+def write(make: Callable[[], bytes], path: Path) -> None:
+    """Write a content that is made only now."""
+    path.write_bytes(make())
 
 
-KINDS = (files,)
+def _join(line: Callable[[], str], rest: str) -> bytes:
+    return f"{line()}\n{rest}".encode(errors="surrogatepass")
+
+
+KINDS = (files_of_commands,)

@@ -65,7 +65,7 @@ class Kind:
     words: tuple[str, ...]
     copies: tuple[str, ...] = ()
     files: Mapping[str, Lay] = field(default_factory=dict, hash=False, compare=False)
-    inside: Lay | None = field(default=None, hash=False, compare=False)
+    inside: Callable[[], object] | None = field(default=None, hash=False, compare=False)
     outputs: tuple[str, ...] = ("run",)
     changes: tuple[str, ...] = ("run/summary.csv",)
 
@@ -90,7 +90,7 @@ class Kind:
     def enter(self) -> None:
         """Prepare the process in its folder."""
         if self.inside:
-            self.inside(Path.cwd())
+            self.inside()
 
 
 def prepare(folder: Path, apart: Callable[[Callable[[], object]], object]) -> Fixture:

@@ -22,6 +22,7 @@ ENDPOINTS = {
     "models": ("/v1/models",), "metrics": ("/metrics",), "tokenize": ("/tokenize",),
     "info": ("/server_info", "/get_server_info", "/props"), "answer": ("/v1/completions", "/generate", "/completion"),
 }  # fmt: skip
+PROBE = "probe"  # the answers of one token, before a run begins
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llama_cpp": "llamacpp", "openai": "someone"}
 MODELS = {name: {"data": [{"id": "m", "object": "model", "owned_by": owner}]} for name, owner in OWNERS.items()}
 METRICS = "".join(f'vllm:spec_decode_{name}_total{{model="m"}} 0\n' for name in
@@ -188,23 +189,23 @@ def answer_of(mode: str, path: str, request: bytes) -> Iterator[bytes]:
     """The bytes that answer a request. mode: ``good`` or as ``bad.calls`` writes it."""
     kind, *rest = mode.split(".")
     endpoint = next((name for name, paths in ENDPOINTS.items() if path.partition("?")[0] in paths), "")
-    dialect, number, text = "vllm", None, ""
-    if kind == "d":
-        dialect = rest[0]
+    dialect, number, text, limit = rest[0] if kind == "d" else "vllm", None, "", 0
+    if endpoint == "answer":
+        given: Mapping[str, Any] = json.loads(request.partition(b"\r\n\r\n")[2])
+        limit = int(given.get("max_tokens") or given.get("n_predict") or given["sampling_params"]["max_new_tokens"])
+        endpoint = "answer" if limit > 1 else PROBE
     if kind == "r":
         _, _, _, dialect, number, make = replies()[int(rest[0])]
         text = make()
     if kind == "t" and endpoint == rest[0]:
-        yield from [*TRANSPORT.values()][int(rest[1])](EVENTS if endpoint == "answer" else JSON, request)
+        yield from [*TRANSPORT.values()][int(rest[1])](EVENTS if limit else JSON, request)
     elif kind == "j" and endpoint == tables()[int(rest[0])][3]:
         yield from _whole(tables()[int(rest[0])][4]())
     elif endpoint == "models":
         yield from _whole(json.dumps(MODELS[dialect]))
     elif endpoint == "metrics":
         yield from _whole(METRICS, kind="text/plain")
-    elif endpoint == "answer":
-        given: Mapping[str, Any] = json.loads(request.partition(b"\r\n\r\n")[2])
-        limit = int(given.get("max_tokens") or given.get("n_predict") or given["sampling_params"]["max_new_tokens"])
+    elif limit:
         lines = [json.dumps(event) for event in events_of(dialect, limit, 1 if mode == GOOD else 2)]
         if number is not None and limit > 1:
             lines[number] = text
