@@ -134,9 +134,9 @@ def test_the_hostile_server_does_what_the_path_says(tmp_path):
     silent = [*server.TRANSPORT].index("silence")
     asked = {
         "good": (server.GOOD + "/v1/models", '"m" in text'),
-        "status": (f"t,models,{cut}/v1/models", "False"),
-        "silence": (f"t,metrics,{silent}/metrics", "False"),
-        "other": (f"t,models,{cut}/metrics", '"spec_decode" in text'),
+        "status": (f"t.models.{cut}/v1/models", "False"),
+        "silence": (f"t.metrics.{silent}/metrics", "False"),
+        "other": (f"t.models.{cut}/metrics", '"spec_decode" in text'),
     }
     with server.serving() as address:
         kinds = [Kind("s", name, "f", (PYTHON, ask.format(server.ADDRESS, *words)), ANY, ("",))

@@ -110,9 +110,10 @@ def _redirect(request: bytes) -> Iterator[bytes]:
 
 @cache
 def _bomb() -> bytes:
-    """3.5 GiB of blanks, packed."""
-    packer = zlib.compressobj(1, wbits=31)
-    return b"".join(packer.compress(b" " * CHUNK) for _ in range(3584)) + packer.flush()
+    """3.5 GiB of blanks, packed; only the sum at their end is wrong."""
+    packer = zlib.compressobj(9, wbits=31)
+    first, block = (packer.compress(b" " * CHUNK) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    return first + block * 3583 + packer.flush()
 
 
 # Fault -> the bytes of an answer. Each is tried at each endpoint.
