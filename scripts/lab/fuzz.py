@@ -318,7 +318,7 @@ def judge(kind: Kind, end: End) -> list[str]:
     if end.peak_bytes > MOST_BYTES:
         found.append(f"d: {end.peak_bytes / GIB:.1f} GB")
     inside = tuple(f"{CWD}/{name}" for name in kind.outputs)
-    elsewhere = [name for name in end.wrote if not name.startswith((*inside, HOME))]
+    elsewhere = [name for name in end.wrote if not (name.startswith((*inside, HOME)) or "torchinductor" in name)]
     left = [name for name in end.wrote if end.code == USAGE and Path(name).name not in KEPT and name.startswith(inside)]
     touched = [name for name in end.changed if not name.startswith(tuple(f"{CWD}/{name}" for name in kind.changes))]
     if end.code is not None:
