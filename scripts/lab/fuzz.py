@@ -40,7 +40,7 @@ from scripts.lab.bad.kind import ALONE, DONE, PYTHON, REFUSED, Fixture, Kind, pr
 from specbench import commands
 from specbench.input import InputError
 from specbench.names import printable
-from specbench.screen import FAILED, INTERRUPTED, USAGE, fail
+from specbench.screen import FAILED, INTERRUPTED, USAGE, ending_as_interrupts, fail
 
 GIB = 1 << 30
 MOST_BYTES, ADDRESSED_BYTES, WRITTEN_BYTES = GIB, 6 * GIB, GIB
@@ -85,7 +85,8 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where the folders of faults remain")
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines: how every kind ended")
     given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="fuzz-", ignore_cleanup_errors=True) as place:
+    folder = tempfile.TemporaryDirectory(prefix="fuzz-", ignore_cleanup_errors=True)
+    with ending_as_interrupts(), folder as place:
         root, start = Path(place), time.monotonic()
         preload(root)
         fixture = prepare(root / "fixture", lambda call: call_apart(call, root / "fixture.txt"))
@@ -177,36 +178,38 @@ def run_kinds(
     left = enumerate(kinds)
     busy: dict[int, tuple[Kind, Path, Snapshot, float]] = {}
     base = _memory("VmRSS")
-    while True:
-        while len(busy) < jobs and (following := next(left, None)):
-            number, kind = following
-            folder = root / str(number)
-            for part in (CWD, HOME, TMP):
-                (folder / part).mkdir(parents=True)
-            kind.lay(folder / CWD, fixture)
-            before = take_snapshot(folder)
-            busy[_start(kind, folder, address, limit_s)] = kind, folder, before, time.monotonic()
-        if not busy:
-            return
-        for pid, (kind, folder, before, start) in [*busy.items()]:
-            late = time.monotonic() - start > limit_s
-            if late:
-                with suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
-            ended, status, usage = os.wait4(pid, 0 if late else os.WNOHANG)
-            if ended:
-                with suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)  # what it started
-                del busy[pid]
-                code = None if late else os.waitstatus_to_exitcode(status)
-                peak = max(0, usage.ru_maxrss * 1024 - base)
-                end = read_end(folder, before, code, time.monotonic() - start, peak)
-                if keep and judge(kind, end):
-                    shutil.copytree(folder, keep / re.sub(r"[^\w.]+", "_", kind.name)[:120], symlinks=True,
-                                    dirs_exist_ok=True, ignore=_no_file)  # fmt: skip
-                shutil.rmtree(folder, ignore_errors=True)
-                yield kind, end
-        time.sleep(POLL_S)
+    try:
+        while True:
+            while len(busy) < jobs and (following := next(left, None)):
+                number, kind = following
+                folder = root / str(number)
+                for part in (CWD, HOME, TMP):
+                    (folder / part).mkdir(parents=True)
+                kind.lay(folder / CWD, fixture)
+                before = take_snapshot(folder)
+                busy[_start(kind, folder, address, limit_s)] = kind, folder, before, time.monotonic()
+            if not busy:
+                return
+            for pid, (kind, folder, before, start) in [*busy.items()]:
+                late = time.monotonic() - start > limit_s
+                if late or os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                    with suppress(ProcessLookupError):
+                        os.killpg(pid, signal.SIGKILL)  # with what it started, while its id is its own
+                    _, status, usage = os.wait4(pid, 0)
+                    del busy[pid]
+                    code = None if late else os.waitstatus_to_exitcode(status)
+                    peak = max(0, usage.ru_maxrss * 1024 - base)
+                    end = read_end(folder, before, code, time.monotonic() - start, peak)
+                    if keep and judge(kind, end):
+                        shutil.copytree(folder, keep / re.sub(r"[^\w.]+", "_", kind.name)[:120], symlinks=True,
+                                        dirs_exist_ok=True, ignore=_no_file)  # fmt: skip
+                    shutil.rmtree(folder, ignore_errors=True)
+                    yield kind, end
+            time.sleep(POLL_S)
+    finally:  # of an interrupt
+        for pid in busy:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
 
 def _no_file(folder: str, names: list[str]) -> list[str]:
