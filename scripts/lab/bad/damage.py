@@ -12,7 +12,7 @@ from typing import Any
 
 LONG = 60 * 10**6  # [bytes] of a line
 STEERING = "\x1b[31m\u202ered\x9b"
-MOST_ENTRIES = 40  # of an object: one with more is a vocabulary
+MOST_ENTRIES, SOME_ENTRIES = 40, 3  # of an object: one with more is a vocabulary
 HOLE = "\x00fuzz\x00"
 Place = tuple[str | int, ...]
 
@@ -52,7 +52,8 @@ def kind_of(value: Any) -> str:
 
 def places_of(value: Any, above: Place = ()) -> Iterator[tuple[Place, Any]]:
     """Yield every entry of a JSON value: of a list the first, of an object with many entries some."""
-    entries: list[tuple[str | int, Any]] = [*value.items()][:MOST_ENTRIES] if isinstance(value, dict) else []
+    entries: list[tuple[str | int, Any]] = [*value.items()] if isinstance(value, dict) else []
+    entries = entries if len(entries) <= MOST_ENTRIES else entries[:SOME_ENTRIES]
     entries += [*enumerate(value[:1])] if isinstance(value, list) else []
     for key, part in entries:
         yield (*above, key), part
