@@ -338,7 +338,7 @@ def find_faults(kind: Kind, end: End) -> Iterator[str]:
     message = message if end.code == USAGE else end.said
     if not message.strip():
         yield "no message"
-    elif not any(printable(word).lower() in message.lower() for word in kind.words):
+    elif not any(printable(word).lower() in end.said.lower() for word in kind.words):
         yield f"names none of {', '.join(kind.words)}"
     if end.code == USAGE and len(message) > LONGEST:
         yield f"{len(message)} characters"

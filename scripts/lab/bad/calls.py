@@ -101,7 +101,7 @@ def options(fixture: Fixture) -> Iterator[Kind]:
             wrong = fault in NOWHERE and not free and place not in ("--output", "--out", "--export-answers", "--field")
             word = place if place.startswith("--") else OPTIONS.get(fault, "")[:10] or command
             yield Kind("options", f"{command} {place}", fault, (command, *call), REFUSED if wrong else ANY,
-                       (word, place.lstrip("-"), "usage"), copies, files, outputs=("",))  # fmt: skip
+                       (word, place.lstrip("-"), "--nope", "usage"), copies, files, outputs=("",))  # fmt: skip
 
 
 SERVED = ("model=server", "model.tokenizer=bundled:tiny", "suite.first=1", "decode.max_new_tokens=8", "measure=quick",
@@ -134,7 +134,7 @@ def servers(fixture: Fixture) -> Iterator[Kind]:
         yield kind("replies", place, fault, f"j.{number}")
     for number, (place, fault, wrong, *_) in enumerate(server.replies()):
         ids = re.search(r"token_ids|output_ids|\.tokens|finish_reason|choices", place) and fault not in UNSAID
-        refused = (wrong and ids) or fault in ("nan", "infinite")
+        refused = wrong and ids
         yield kind("replies", place, fault, f"r.{number}", REFUSED if refused else ANY)
     for fault, address in ADDRESSES.items():
         words = *SERVED, *PATIENCE, f'method.server.url="{address}"'

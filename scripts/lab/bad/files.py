@@ -141,7 +141,7 @@ def readers(fixture: Fixture) -> Iterator[Reader]:
         build = f"build {kind} --tokenizer bundled:tiny --out new.safetensors {name}"
         yield Reader(f"build {kind} {name}", name, text, build, outputs=("new",))
     published = min((conf_dir().parent / "results/published").glob("*.csv"))
-    yield Reader("published", "csv/x.csv", published, "PUBLISHED")
+    yield Reader("published", "csv/x.csv", published, "PUBLISHED", words=("csv",))
     experiment = "DRY --config-dir mine ALONE HERE experiment=x"
     yield Reader("conf", "mine/experiment/x.yaml", "# @package _global_\ndecode:\n  seed: 3\n", experiment,
                  words=("x", "mine"))  # fmt: skip
