@@ -28,6 +28,7 @@ COMMANDS = {
     "servers": "a real serving engine is started, and its rows are compared with this harness's runtime",
     "client": "CPU time of a server's client per event",
     "faults": "faults of the disk, kills and signals in runs, and what is left after the command is repeated",
+    "fuzz": "kinds of bad input through the true commands, and how each ends",
     "load": "recorded requests served on a simulated clock",
 }
 
