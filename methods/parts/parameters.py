@@ -15,12 +15,12 @@ KEPT = 1 << 28  # entries that a table may keep: they take memory only as reques
 
 
 def count(default: int | None, low: int = 1, high: int = MOST) -> Any:
-    """A parameter that is a whole number from ``low`` to ``high``, or None if that is its default."""
+    """A parameter that is a whole number from ``low`` to ``high``, or None if its type allows that."""
     return field(default=default, metadata={"low": low, "high": high})
 
 
 def number(default: float | None, allows: Callable[[float], bool], expected: str) -> Any:
-    """A parameter that ``allows`` accepts, or None if that is its default. expected: the end of the message."""
+    """A parameter that ``allows`` accepts, or None if its type allows that. expected: the end of the message."""
     return field(default=default, metadata={"allows": allows, "expected": expected})
 
 
@@ -40,7 +40,7 @@ class Parameters:
     def __post_init__(self) -> None:
         for parameter in fields(self):  # type: ignore[arg-type]
             value, rule = getattr(self, parameter.name), parameter.metadata
-            if value is None and parameter.default is None:
+            if value is None and str(parameter.type).endswith("| None"):
                 continue
             if "low" in rule:
                 require_count(parameter.name, value, **rule)

@@ -210,7 +210,6 @@ MODELS = (
         "model.path=bundled:tiny: and model.random; expected one of them",
         name="random and a path",
     ),
-    bad("model=random model.path=bundled:tiny", "model.path=bundled:tiny: and model.random; expected one"),
     bad("'model.random={seed: 3}' model.path=null", "model.random.family=None"),
     bad("'model.random={family: llama, config: 7}' model.path=null", "model.random.config=7", "vocab_size"),
     *(

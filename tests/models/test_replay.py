@@ -147,7 +147,7 @@ def test_chat_log(tmp_path):
         (["model.trace={chat}", "model.tokenizer=bundled:tiny", "method=[token_recycling]"], ["logits"]),
         (["model.trace={chat}", "model.tokenizer=bundled:tiny", "method=[hf_generate]"], ["hf_generate", "replay"]),
         (["model.trace={chat}", "model.tokenizer=bundled:tiny", "decode.temperature=1"], ["decode.temperature=1"]),
-        (["model.trace={chat}", "model.tokenizer=bundled:tiny", "engine=eager"], ["engine.kind=eager", "model.trace"]),
+        (["model.trace={chat}", "model.tokenizer=bundled:tiny", "engine=eager"], ["engine=eager", "model.trace"]),
         (["model.trace={answers}", "model.tokenizer=bundled:tiny"], ["answer file", "suite=spec_bench"]),
     ],
 )  # fmt: skip

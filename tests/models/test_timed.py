@@ -264,7 +264,7 @@ def test_resume(live, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["model=random", "engine=timed"], ["engine.kind=timed", "model.trace=None", "expected both or neither"]),
+        (["model=random", "engine=timed"], ["model.trace: not set", "engine=timed"]),
         (["model=replay", "engine=timed", "model.trace={trace}"], ["engine=timed", "no model to time", "random_7b"]),
         (["model=random", "engine=timed", "model.trace=/nowhere.jsonl"], ["/nowhere.jsonl", "no such file"]),
         (["model=random_110m", "engine=timed", "model.trace={chat}"], ["model.tokenizer", "not set"]),

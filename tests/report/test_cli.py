@@ -75,7 +75,7 @@ def test_what_would_be_ignored_is_refused(make_run, capsys, arguments, message):
     ("taken", "arguments", "code", "message"),
     [
         ("tables", [], 2, "{run}/tables: is a file; expected a folder; .* --output DIR"),
-        ("report.html/", [], 2, "{run}/report.html: is a folder; expected a file; .* --output DIR"),
+        ("report.html/", [], 2, "{run}/report.html: is a directory; move it, .* --output DIR"),
         ("file", ["--output", "{run}/file"], 2, "{run}/file: is a file; expected a folder; .* --output DIR"),
         ("file", ["--export-answers", "{run}/file/x"], 2, "{run}/file/x: .*Not a directory.* --export-answers DIR"),
         ("full", [], 1, "{run}/summary.csv: cannot be used .No space left on device.; .* --output DIR"),

@@ -13,6 +13,7 @@ from report.browser import Browser, find_browser
 from report.conftest import build_run, fail
 
 from specbench.commands.report import main
+from specbench.input import InputError
 from specbench.names import file_name, printable
 from specbench.report import build_report
 from specbench.report.label import Cell
@@ -47,14 +48,16 @@ def test_a_usual_name_stays_and_no_two_names_become_one():
 
 
 def test_a_report_is_written_into_its_own_folder(make_run, tmp_path):
-    """Links in a run directory lead nowhere: those in the place of files are replaced, those of folders refused."""
+    """Links in a run directory lead nowhere: those to files and folders that others made are refused."""
     run = make_run(per_category=1, control=False)
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim" / "page").write_text("mine")
     (run / "report.html").symlink_to(tmp_path / "victim" / "page")
     (run / f".summary.csv.{os.getpid()}.partial").symlink_to(tmp_path / "victim" / "page")
+    with pytest.raises(InputError, match=r"report.html: exists and was not written by specbench"):
+        build_report([run], plots=False)
+    (run / "report.html").unlink()
     build_report([run], plots=False)
-    assert not (run / "report.html").is_symlink()
     assert (tmp_path / "victim" / "page").read_text() == "mine"
     for folder in ("tables", "plots"):
         if (run / folder).is_dir():

@@ -160,19 +160,24 @@ def test_command_draws_them(tmp_path, capsys):
     assert main([str(tmp_path / "sweep"), *asked, "--no-plots"]) == 2
 
 
+def serve(manifest, records, requests):
+    """Make a run one of a closed load."""
+    manifest["config"]["load"] = {"kind": "closed", "requests": requests}
+    about = {"seconds": 1e4, "tokens": 1 << 20, "forwards": 1, "requests": 1, "rows": 1}
+    for record in records:
+        seconds = sum(turn.wall_s for turn in record.turns)
+        record.stretch = about | {"seconds": seconds}
+        for place, turn in enumerate(record.turns):
+            started = sum(each.wall_s for each in record.turns[:place])
+            ones = [1] * len(turn.accept)
+            turn.load = {"arrival_s": started, "queue_s": 0.0, "requests": ones, "rows": ones}
+
+
 def test_a_load_is_no_setting_so_each_has_its_best(tmp_path):
     def under(number, requests):
         def edit(manifest, records):
             manifest["methods"]["cacheback"]["parameters"] = {"n": number}
-            manifest["config"]["load"] = {"kind": "closed", "requests": requests}
-            about = {"seconds": 1e4, "tokens": 1 << 20, "forwards": 1, "requests": 1, "rows": 1}
-            for record in records:
-                seconds = sum(turn.wall_s for turn in record.turns)
-                record.stretch = about | {"seconds": seconds}
-                for place, turn in enumerate(record.turns):
-                    started = sum(each.wall_s for each in record.turns[:place])
-                    ones = [1] * len(turn.accept)
-                    turn.load = {"arrival_s": started, "queue_s": 0.0, "requests": ones, "rows": ones}
+            serve(manifest, records, requests)
 
         return edit
 
@@ -242,12 +247,14 @@ def test_a_wrong_scale_would_show():
 
 
 def settings_of(**values):
-    """An edit of a run: 'decode__seed' is a setting of the run, any other name the method of a parameter n."""
+    """An edit of a run: 'decode__seed' is a setting, load the requests, any other name the method of a parameter n."""
 
     def change(manifest, records):
         for name, value in values.items():
             group, _, key = name.partition("__")
-            if key:
+            if name == "load":
+                serve(manifest, records, value)
+            elif key:
                 manifest["config"].setdefault(group, {})[key] = value
             else:
                 manifest["methods"][name]["parameters"] = {"n": value}
@@ -266,7 +273,7 @@ TWO = {"pld": (3.0, 0.4, 1e-3), "sam": (5.0, 0.6, 1e-3)}
         # a seed repeats, a setting of the run has a line for each method, a load has its own plots
         ([{"pld": p, "decode__seed": s} for p in (1, 2) for s in (0, 1)], {"pld.n": (["pld"], 2)}),
         ([{"decode__top_k": k} for k in (1, 2, 3)], {"decode.top_k": (["pld", "sam"], 1)}),
-        ([{"load__kind": "closed", "load__requests": k} for k in (1, 2)], {}),
+        ([{"load": k} for k in (1, 2)], {}),
         ([{"pld": 1}, {"pld": 1}], {}),
     ],
 )
@@ -317,6 +324,8 @@ def test_vanilla_that_failed_or_was_set_otherwise_keeps_its_row(tmp_path, capsys
             for each in records[:1] if failed else ():
                 assert each.method == "vanilla"
                 fail(each, "no")
+            for each in records if failed else ():
+                each.lossless = None if each.block == records[0].block else each.lossless
 
         return change
 

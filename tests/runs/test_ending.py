@@ -10,6 +10,7 @@ import signal
 import sys
 
 import pytest
+from report.conftest import build_run
 
 from builders.runs import job_for
 from specbench import report
@@ -40,7 +41,7 @@ def test_a_signal_ends_it_as_an_interrupt(job, place, name, tmp_path, monkeypatc
     try:
         ended = signal.getsignal(number)
         if place == "the other command":
-            code = report_command.main([str(tmp_path)])
+            code = report_command.main([str(build_run(tmp_path / "finished", per_category=1))])
         else:
             code = launch.run_job(job, tmp_path / "run")
         assert signal.getsignal(number) is ended

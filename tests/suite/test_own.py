@@ -252,13 +252,6 @@ def test_an_empty_table_shows_one_that_can_be_read(tmp_path, ending, mark, rows)
     assert mark in lines[0]
 
 
-def test_a_system_message_is_left_out_and_said(tmp_path):
-    write_json_lines(tmp_path / "p.jsonl", [{"messages": [{"role": "system", "content": "Be brief."}, USER]}])
-    suite = read(tmp_path / "p.jsonl")
-    assert suite.cases[0].turns == WHO[0]
-    assert "1 rows have a system message" in suite.warnings[0]
-
-
 def test_a_folder_is_its_files_or_its_test_split(tmp_path):
     for split in ("train", "test"):
         (tmp_path / "splits" / split).mkdir(parents=True)
