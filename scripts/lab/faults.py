@@ -194,7 +194,7 @@ def _work(count: int, choice: Choice, numbers: Sequence[int], say: Callable[[byt
     found: list[Try] = []
     with tempfile.TemporaryDirectory(prefix="faults-") as home:
         _settle()
-        gc.unfreeze = lambda: None  # type: ignore[assignment]
+        gc.unfreeze = lambda: None
         places = {kind: Place(Path(home).resolve(), kind) for kind in choice.kinds}
         with contextlib.suppress(KeyboardInterrupt):
             for number in numbers:
@@ -210,12 +210,18 @@ def _work(count: int, choice: Choice, numbers: Sequence[int], say: Callable[[byt
 def _settle() -> None:
     """Do once what each command would do again: a configuration is composed, the state of git is read."""
     compose = functools.cache(composition.compose_config)
-    composition.compose_config = lambda name, overrides: copy.deepcopy(compose(name, tuple(overrides)))  # type: ignore[arg-type]
-    environment.git_state = lambda folder: {}  # type: ignore[assignment]
-    environment.spell_busy = lambda: ""  # type: ignore[assignment]
+    composition.compose_config = lambda name, overrides: copy.deepcopy(compose(name, tuple(overrides)))
+    environment.git_state = lambda folder: {}
+    environment.spell_busy = lambda: ""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+def _send(pipe: int, text: bytes) -> None:
+    """Write all of a text to a pipe."""
+    with open(pipe, "wb", closefd=False) as file:
+        file.write(text)
 
 
 class Forked:
@@ -233,7 +239,7 @@ class Forked:
             return
         code = FAILED
         try:
-            code = call(functools.partial(os.write, writes)) or DONE
+            code = call(lambda text: _send(writes, text)) or DONE
         except BaseException:
             traceback.print_exc()
         finally:
