@@ -155,7 +155,8 @@ class Widening:
 
         Raises InputError for a head of another width than the model's.
         """
-        found = {name: self.head_config(part) if isinstance(part, Mapping) else part for name, part in raw.items()}
+        found: dict[str, Any] = dict(raw)
+        found |= {name: self.head_config(part) for name, part in raw.items() if isinstance(part, Mapping)}
         if found.get("hidden_size") is None:
             return found
         if found["hidden_size"] != self.narrow.hidden:
