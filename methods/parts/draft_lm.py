@@ -36,7 +36,12 @@ def read_draft_card(
             f"draft: not set and model={target.name} names no usual draft; expected model.draft=FOLDER, or a hub id"
         )
     card = read_card(
-        path=path, dtype=dtype or target.dtype, device=device or target.device, prefix="", path_key="draft"
+        path=path,
+        dtype=dtype or target.dtype,
+        device=device or target.device,
+        widen=target.widening.draft if target.widening else None,
+        prefix="",
+        path_key="draft",
     )
     ours, theirs = card.tokenizer.get_vocab(), target.tokenizer.get_vocab()
     if same and ours != theirs:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,9 @@ from transformers.activations import ACT2FN
 
 from specbench.input import read_file
 from specbench.models.entries import refuse_entries
+from specbench.models.facade import ModelCard
 from specbench.models.load import locate
+from specbench.models.widen import Widening
 from specbench.types import InputError
 
 _FIX = "expected the folder of a head, as its authors saved it"
@@ -64,6 +66,7 @@ class HeadFile:
     """A head that was found. path: as recorded. weights: on this machine, None = on the hub, or random.
 
     safetensors: torch files are not read. prefix: of the names of its tensors, where the files hold others too.
+    widening: of the target, which the tensors follow.
     """
 
     path: str
@@ -72,6 +75,7 @@ class HeadFile:
     safetensors: bool
     weights: Path | None
     prefix: str = ""
+    widening: Widening | None = None
 
     @property
     def random(self) -> bool:
@@ -97,12 +101,15 @@ class HeadFile:
 
     def shapes(self) -> dict[str, TensorShape] | None:
         """Name -> shape, from the files' headers; None where that would mean reading or fetching the weights."""
-        if self.weights is None or self.weights.suffix not in (SAFE, INDEX):
+        if self.weights is None or self.weights.suffix not in (SAFE, INDEX) or self.widening:
             return None
         return self._read(self.weights, lambda file, name: tuple(file.get_slice(name).get_shape()))
 
     def load(self) -> dict[str, Tensor]:
         """Every tensor, on the host. Raises InputError."""
+        return self.widening.widen_head(self._load()) if self.widening else self._load()
+
+    def _load(self) -> dict[str, Tensor]:
         names = self.format.names(self.safetensors)
         file = self.weights or next(filter(None, (_from_hub(self.path, name) for name in names)), None)
         if file is None:
@@ -142,11 +149,16 @@ class HeadFile:
         return [part for name in names if (part := _from_hub(self.path, name)) is not None]
 
 
-def find_head(path: str | None, format: HeadFormat, safetensors: bool, target: str) -> HeadFile:
-    """The head that the setting ``head`` names; nothing but its configuration is read. Raises InputError.
+def find_head(path: str | None, format: HeadFormat, safetensors: bool, target: ModelCard) -> HeadFile:
+    """The head that the setting ``head`` names; nothing but its configuration is read. Raises InputError."""
+    file = _find_head(path, format, safetensors, target.name)
+    if target.widening is None or file.random:
+        return file
+    return replace(file, config=target.widening.head_config(file.config), widening=target.widening)
 
-    target: the model's name, for messages.
-    """
+
+def _find_head(path: str | None, format: HeadFormat, safetensors: bool, target: str) -> HeadFile:
+    """The head as it was trained. target: the model's name, for messages."""
     if not path:
         raise InputError(
             f"head: not set, and model={target} names none of this kind (model.heads); expected a folder or hub id"

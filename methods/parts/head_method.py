@@ -176,7 +176,7 @@ class StackedHeads(HeadMethod):
     def check(self, model: ModelCard) -> None:
         """The heads must be there, be of the published kind, and fit the target's shape."""
         self.config = model.config.get_text_config()
-        file = find_head(self.head, self.format, self.safetensors, model.name)
+        file = find_head(self.head, self.format, self.safetensors, model)
         self._layers = (int(self.config.num_hidden_layers),)
         self.check_kind(file)
         names = file.shapes()

@@ -428,7 +428,7 @@ class TreeMethod(HeadMethod):
     def check(self, model: ModelCard) -> None:
         """The head must be there, be one of this kind, and fit the target's width and vocabulary."""
         shape = model.config.get_text_config()
-        file = find_head(self.head, self.kind.format, self.safetensors, model.name)
+        file = find_head(self.head, self.kind.format, self.safetensors, model)
         file = self.kind.narrow(file, shape.num_hidden_layers)
         self._config = layer_config(file, shape)
         self._layers = self.kind.layers_read(file, shape.num_hidden_layers)

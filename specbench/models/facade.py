@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench.models.widen import Widening
 from specbench.types import InputError
 
 
@@ -25,6 +26,7 @@ class ModelCard:
     dtype: str
     device: str
     warnings: tuple[str, ...] = ()
+    widening: Widening | None = None  # of the model in ``path`` to ``config``
 
     @property
     def vocab_size(self) -> int:

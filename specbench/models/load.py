@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +37,7 @@ from specbench.models.weights import (
     refuse_tokenizer,
     refuse_unused,
 )
+from specbench.models.widen import Widening
 from specbench.types import InputError
 
 # Causal LMs that the library lacks, and the family that each equals, except its modules that predict further tokens.
@@ -112,14 +114,15 @@ def read_card(
     trust_remote_code: bool = False,
     random: dict[str, Any] | None = None,
     overrides: Any = None,
+    widen: Mapping[str, Any] | None = None,
     prefix: str = "model.",
     path_key: str = "path",
 ) -> ModelCard:
     """Read and check everything about a model except its weights.
 
-    path: a folder, hub id or ``bundled:NAME``. random: {family, seed, config} instead of a path. overrides: entries
-    of the path's configuration, see ``override``. prefix: of the settings' names in messages. path_key: the path's
-    name there (a draft model's is ``draft``). Raises InputError that names the wrong setting.
+    path: a folder, hub id or ``bundled:NAME``. random: {family, seed, config} instead of a path. overrides: entries of
+    the path's configuration, see ``override``. widen: see ``Widening.to``. prefix: of the settings' names in messages.
+    path_key: the path's name there (a draft model's is ``draft``). Raises InputError that names the wrong setting.
     """
     named = f"{prefix}{path_key}"
     _one_of(f"{prefix}dtype", dtype, DTYPES)
@@ -143,6 +146,9 @@ def read_card(
         config = _read(LibraryConfig, path, named, revision=revision, trust_remote_code=trust_remote_code)
         if overrides is not None:
             config = override(config, overrides, f"{prefix}overrides")
+    widening = Widening.to(config, widen, f"{prefix}widen") if widen else None
+    if widening:
+        config = widening.config()
     source = locate(tokenizer or path, f"{prefix}tokenizer")
     reader = read_tokenizer(source, f"{prefix}tokenizer", revision=revision, trust_remote_code=trust_remote_code)
     own = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
@@ -161,7 +167,8 @@ def read_card(
         eos=find_eos(config, reader, path, revision, given),
         dtype=stored,
         device=chosen,
-        warnings=(warning,) if warning else (),
+        warnings=(*([warning] if warning else []), *([widening.note(path)] if widening else [])),
+        widening=widening,
     )
 
 
@@ -180,6 +187,11 @@ def load_model(
     try:
         if card.path == "random":
             model = draw_weights(card, seed, "cpu" if spread else card.device, attn_implementation=attention).eval()
+            return _spread(model, _memory(card.device, gpus)) if spread else model
+        if card.widening is not None:
+            place = "cpu" if spread else card.device
+            files: Any = {"revision": revision, "safetensors": safetensors, "trust_remote_code": trust_remote_code}
+            model = load_wide(card, place, attention=attention, seed=seed, **files)
             return _spread(model, _memory(card.device, gpus)) if spread else model
         refuse_shapes(card, f"model={card.name}")
         placing = {"device_map": "balanced", "max_memory": _memory(card.device, gpus)} if spread else {}
@@ -204,6 +216,15 @@ def load_model(
         raise
     except (ValueError, ImportError, KeyError, OSError) as error:
         raise InputError(f"model={card.name}: cannot be built ({_cause(error, card.config, attention)})") from error
+
+
+def load_wide(card: ModelCard, device: str, *, attention: str = "sdpa", seed: int = 0, **options: Any) -> Any:
+    """Load a widened causal LM, in eval mode. options: of ``load_model``, for the trained one."""
+    assert card.widening is not None
+    own = replace(card, config=card.widening.stored, dtype="float32", device="cpu", widening=None)
+    model = draw_weights(card, seed, device, attn_implementation=attention).eval()
+    card.widening.fill(model, load_model(own, **options).state_dict())
+    return model
 
 
 def _cause(error: Exception, config: Any, attention: str) -> str:

@@ -84,6 +84,26 @@ class RandomModel:
 
 
 @dataclass
+class Sizes:
+    """Sizes of a model, null = those that it has. head: [numbers] of an attention head. vocab: [tokens]."""
+
+    hidden: Annotated[int | None, within(1)] = None
+    intermediate: Annotated[int | None, within(1)] = None
+    layers: Annotated[int | None, within(1)] = None
+    heads: Annotated[int | None, within(1)] = None
+    kv_heads: Annotated[int | None, within(1)] = None
+    head: Annotated[int | None, within(1)] = None
+    vocab: Annotated[int | None, within(1)] = None
+
+
+@dataclass
+class WidenConfig(Sizes):
+    """Sizes of the larger model that computes what the trained one computes. draft: of the draft model, likewise."""
+
+    draft: Sizes = field(default_factory=Sizes)
+
+
+@dataclass
 class HeadsConfig:
     """The usual trained heads for this target: folder, hub id, ``bundled:NAME``, or ``random``.
 
@@ -107,11 +127,11 @@ class ModelConfig:
 
     name: for tables; default the last part of the path. tokenizer: folder or hub id; default the path. template: of
     fschat by name, ``raw``, a file *.jinja, or null = the tokenizer's. context: [tokens], default that of config.json;
-    overrides: entries of that file, to raise it. device: auto | cpu | cuda | cuda:N. gpus: share it between this many
-    (on cpu: processes). cudnn_attention: let torch take cuDNN's kernels on a GPU. parallel: how they share it: auto |
-    tensor | pipeline. check_ranks: compare them after every step (tensor). thinking: the template's switch. threads: of
-    a CPU, null = measured. draft, heads: those usual for this target. frozen_table: of n-grams (Cacheback); datastore:
-    a corpus (REST).
+    overrides: entries of that file, to raise it. widen: compute the same with a larger shape. device: auto | cpu |
+    cuda | cuda:N. gpus: share it between this many (on cpu: processes). cudnn_attention: let torch take cuDNN's
+    kernels on a GPU. parallel: how they share it: auto | tensor | pipeline. check_ranks: compare them after every step
+    (tensor). thinking: the template's switch. threads: of a CPU, null = measured. draft, heads: those usual for this
+    target. frozen_table: of n-grams (Cacheback); datastore: a corpus (REST).
     """
 
     path: Annotated[str | None, HAS_PATH, NOT_RANDOM] = None
@@ -123,6 +143,7 @@ class ModelConfig:
     thinking: Annotated[Any, must(lambda value: isinstance(value, bool), "true, false or null"), TEXTS] = None
     context: Annotated[int | None, NO_REPLAY] = None
     overrides: Annotated[Any, LOADS] = None
+    widen: Annotated[WidenConfig, LOADS, NOT_RANDOM] = field(default_factory=WidenConfig)
     dtype: Annotated[str, NO_REPLAY] = "auto"
     device: Annotated[str, LOADS] = "auto"
     gpus: Annotated[int | None, LOADS] = None

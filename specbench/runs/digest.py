@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+from specbench.runs.config import WidenConfig
 from specbench.serving.settings import ALONE
 
 # Settings and parameters of methods that were added later -> the value that equals the earlier behaviour. A run with
@@ -24,7 +26,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "length_profile": None,
     },
     "engine": {"attention": "sdpa", "compiled": True},
-    "model": {"cudnn_attention": False, "thinking": None, "overrides": None},
+    "model": {"cudnn_attention": False, "thinking": None, "overrides": None, "widen": asdict(WidenConfig())},
     "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}, "frame": None},
     "load": ALONE,
     "methods.eagle.Eagle": {"vocabulary": None},

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -487,4 +487,5 @@ def _card_options(config: Config) -> dict[str, Any]:
     model = config.model
     names = ("path", "name", "tokenizer", "context", "dtype", "device", "overrides")
     random = {"family": model.random.family, "config": dict(model.random.config or {})} if model.random else None
-    return {**model_options(config), **{name: getattr(model, name) for name in names}, "random": random}
+    own = {name: getattr(model, name) for name in names}
+    return {**model_options(config), **own, "random": random, "widen": asdict(model.widen)}

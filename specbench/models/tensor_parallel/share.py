@@ -25,7 +25,7 @@ from transformers.utils.hub import cached_file
 
 from specbench.models.facade import ModelCard
 from specbench.models.family import find_head_size
-from specbench.models.load import draw_weights
+from specbench.models.load import draw_weights, load_wide
 from specbench.models.weights import refuse_shapes, refuse_unused
 from specbench.types import InputError
 
@@ -90,14 +90,18 @@ def load_share(
     Its own forward would leave the other ranks out. Raises InputError for files that lack a weight.
     """
     dtype = getattr(torch, card.dtype)
-    if card.path == "random":
-        source: Mapping[str, Any] = draw_weights(card, seed, "cpu").state_dict()
+    whole = card.path == "random" or card.widening is not None
+    if card.widening is not None:
+        wide = load_wide(card, "cpu", seed=seed, revision=revision, safetensors=safetensors)
+        source: Mapping[str, Any] = wide.state_dict()
+    elif whole:
+        source = draw_weights(card, seed, "cpu").state_dict()
     else:
         source = _open(card.path, revision, safetensors)
         refuse_shapes(card, f"model={card.name}")
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(card.config, dtype=dtype)
-    if card.path != "random":
+    if not whole:
         refuse_unused(source.keys() - model.state_dict().keys(), card.config, f"model={card.name}")
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
         if name.startswith(f"{HEAD}.") and name not in source and card.config.get_text_config().tie_word_embeddings:

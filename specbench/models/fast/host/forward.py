@@ -121,7 +121,7 @@ class CompiledForward:
             self._stack([norm.weight for norm in norms]),
             self._stack([self._head_norms(layer) for layer in layers]),
             self._stack([self._head_bias(layer) for layer in layers]),
-            norms[0].epsilon,
+            np.array([norms[0].epsilon, (layers[0].heads or norms)[0].epsilon]),
             self._stack(list(model.small.cos)),
             self._stack(list(model.small.sin)),
         )

@@ -369,7 +369,7 @@ def require_rows(ids, turned, table, cos):
 
 @njit(error_model="numpy", nogil=True)
 def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, queries, inner, table, addresses, norms,
-            head_norms, head_bias, epsilon, cos, sin, slots, taps, tapped, logits, threads):  # fmt: skip
+            head_norms, head_bias, epsilons, cos, sin, slots, taps, tapped, logits, threads):  # fmt: skip
     """Feed n rows: logits (m, V) of the last m, and tapped (taps, n, D), in single precision.
 
     ids, places, turned: (n,); positions, and where the embedding turns them to.
@@ -380,6 +380,7 @@ def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, querie
     addresses: (L + 1, 4) of the weights of q, k and v, of what follows attention, of gate and up, of down; in the last
     row of the head.
     norms: (2L + 1, D). head_norms: (L, H + K, size), or (L, 0, size). head_bias: (L, H + 2K, size), or (L, 0, size).
+    epsilons: (2,), of norms of states and of heads.
     cos, sin: (P, size). slots: (L, 2K, S, size), as stored. taps: which states, ascending.
     """
     require_rows(ids, turned, table, cos)
@@ -392,7 +393,7 @@ def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, querie
     for row in range(count):
         for place in range(width):
             rows[row, place] = widen(table[ids[row], place])
-        normalise(rows[row], norms[0], epsilon, table, normed[row])
+        normalise(rows[row], norms[0], epsilons[0], table, normed[row])
     tap, kind = 0, -1
     for layer in range(layers):
         if tap < len(taps) and taps[tap] == layer:
@@ -405,18 +406,18 @@ def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, querie
                 list_seen(given[own], places[own], windows[kind], span, order[own], seen[own], oldest[own])
         qkv, out, up, down = addresses[layer, 0], addresses[layer, 1], addresses[layer, 2], addresses[layer, 3]
         project(normed, qkv, table, heads.ctypes.data, heads.shape[1] * size, threads)
-        finish(heads, head_bias[layer], head_norms[layer], epsilon, table)
+        finish(heads, head_bias[layer], head_norms[layer], epsilons[1], table)
         rotate_all(heads, queries, cos, sin, turned, slots[layer], spans)
         if threads is None:
             attend(heads, slots[layer], 0, 1, spans, order, seen, oldest, room[0], query[0], result[0], mixed)
         else:
             attend_shared(heads, slots[layer], spans, order, seen, oldest, room, query, result, mixed)
         project(mixed.reshape(count, queries * size), out, table, added.ctypes.data, width, threads)
-        add_norm(rows, added, norms[2 * layer + 1], epsilon, table, normed)
+        add_norm(rows, added, norms[2 * layer + 1], epsilons[0], table, normed)
         project(normed, up, table, pairs.ctypes.data, 2 * inner, threads)
         gate(pairs, table, gated)
         project(gated, down, table, added.ctypes.data, width, threads)
-        add_norm(rows, added, norms[2 * layer + 2], epsilon, table, normed)
+        add_norm(rows, added, norms[2 * layer + 2], epsilons[0], table, normed)
     if tap < len(taps):
         copy(normed, tapped[tap])
     project(normed[count - len(logits) :], addresses[layers, 0], table, logits.ctypes.data, logits.shape[1], threads)
