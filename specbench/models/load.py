@@ -154,6 +154,7 @@ def read_card(
     own = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     stored = dtype if dtype != "auto" else "float32" if chosen == "cpu" else own
     given = f"{prefix}random.config" if random else f"{prefix}overrides" if overrides else f"{named}={path}"
+    given = f"{prefix}widen" if widening else given
     refuse_size(config, stored, chosen, gpus, given)
     check_family(config, named)
     length, warning = choose_context(config, context, int(reader.model_max_length), f"{prefix}context")
