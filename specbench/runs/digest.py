@@ -26,6 +26,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "engine": {"attention": "sdpa", "compiled": True},
     "model": {"cudnn_attention": False, "thinking": None, "overrides": None},
     "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}, "frame": None},
+    "suite.fields": {"system": None},
     "load": ALONE,
     "methods.eagle.Eagle": {"vocabulary": None},
     "methods.eagle.Mtp": {"modules": None},
@@ -70,8 +71,9 @@ def _as_before(node: Any, group: str = "") -> Any:
     """The settings of a group or a method without those that were added later and have their earlier value."""
     if not isinstance(node, Mapping):
         return node
-    added = ADDED.get(str(node.get("_target_") or group), {})
-    return {key: _as_before(value) for key, value in node.items() if key not in added or value != added[key]}
+    name = str(node.get("_target_") or group)
+    added, values = ADDED.get(name, {}), {key: _as_before(value, f"{name}.{key}") for key, value in node.items()}
+    return {key: value for key, value in values.items() if key not in added or value != added[key]}
 
 
 def fixed(resolved: Mapping[str, Any]) -> dict[str, Any]:
