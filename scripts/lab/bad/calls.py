@@ -30,6 +30,7 @@ from scripts.lab.bad.kind import (
 )
 from specbench import commands
 
+MODEL = tuple(item for item in SMALL if item.startswith(("model", "engine")))  # all that a profile takes
 # Command -> words that it needs, and the folders of the fixture that they name.
 COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "report": (("run", "--no-plots"), ("run",)),
@@ -40,7 +41,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "choose": (("run/records.jsonl", "model.tokenizer=bundled:tiny"), ("run",)),
     "tune": (("--profile", "h100-8b", "--grid", "pld.max_ngram=1,2", "model=replay", "model.trace=run/records.jsonl",
               "method=[pld]"), ("run",)),
-    "profile": ((*(item for item in SMALL if item.startswith(("model", "engine"))), "--fed", "1,2", "--contexts", "25", "--rounds", "1", "--out", "new"), ()),
+    "profile": ((*MODEL, "--fed", "1,2", "--contexts", "25", "--rounds", "1", "--out", "new"), ()),
     "build": (("datastore", "--tokenizer", "bundled:tiny", "--out", "new.safetensors", "corpus.txt"), ()),
     "completion": (("bash",), ()),
     "fetch": (ALONE, ()),
@@ -99,9 +100,11 @@ def options(fixture: Fixture) -> Iterator[Kind]:
         free = command in ("list", "fetch", "completion")
         for (place, fault), call in made.items():
             wrong = fault in NOWHERE and not free and place not in ("--output", "--out", "--export-answers", "--field")
-            word = place if place.startswith("--") else OPTIONS.get(fault, "")[:10] or command
+            value = OPTIONS.get(fault, "")[:10]
+            word = place if place.startswith("--") else value or command
             yield Kind("options", f"{command} {place}", fault, (command, *call), REFUSED if wrong else ANY,
-                       (word, OPTIONS.get(fault, "")[:10] or word, place.lstrip("-"), "--nope", "usage"), copies, files, outputs=("",))  # fmt: skip
+                       (word, value or word, place.lstrip("-"), "--nope", "usage"),
+                       copies, files, outputs=("",))  # fmt: skip
 
 
 SERVED = ("model=server", "model.tokenizer=bundled:tiny", "suite.first=1", "decode.max_new_tokens=8", "measure=quick",
