@@ -193,7 +193,7 @@ IDLE = (
         for each in ("home=x", "relative=x", "hub.repo=x/y", "hub.split=x")
     ),
     idle("measure.fresh=true run.retry=true", "measure.fresh=True", "measure.fresh=false"),
-    idle("method=[] measure.seed=3", "method=[vanilla]", "a method next to vanilla"),
+    idle("method=[] measure=quick measure.seed=3", "method=[vanilla]", "a method next to vanilla"),
     idle("method=[] decode.length=confidence", "method=[vanilla]", "a method that drafts"),
     idle("suite.path=q.jsonl suite.home=here", "suite.path=q.jsonl", "suite.path=null"),
     idle("load=closed measure.seed=3", "load.kind=closed", "load=one"),
