@@ -350,5 +350,5 @@ SETTINGS = (
         "another vocabulary",
         files=copy_with_swapped_words,
     ),
-    bad("hydra.run.dir=file/run", "not writable", "hydra.run.dir", files={"file": ""}),
+    bad("hydra.run.dir=file/run", "is not a folder", "hydra.run.dir", files={"file": ""}),
 )
