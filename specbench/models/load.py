@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -76,7 +77,8 @@ def override(config: Any, entries: Any, key: str) -> Any:
     try:
         return type(config).from_dict(stored)
     except (ValueError, TypeError, KeyError, ZeroDivisionError, StrictDataclassError) as error:
-        raise InputError(f"{key}: no {config.model_type} has these entries ({error})") from error
+        reason = re.sub(r"\b\w+Error: |,? doesn't match any type in .*", "", _reason(error))
+        raise InputError(f"{key}: no {config.model_type} has these entries ({reason})") from error
 
 
 def draw_weights(card: ModelCard, seed: int, device: str, **options: Any) -> Any:
@@ -128,9 +130,10 @@ def read_card(
     if random and overrides is not None:
         raise InputError(f"{prefix}overrides: a random model has no configuration; expected {prefix}random.config")
     if random and path:
+        key, value = next(((key, value) for key, value in random.items() if value), ("family", None))
         raise InputError(
-            f"{named}={path}: and {prefix}random; expected one of them: a model's own weights, or random ones"
-            f" ({prefix}path=null)"
+            f"{named}={path}: and {prefix}random.{key}={value}; expected one of them: a model's own"
+            f" weights, or random ones ({prefix}path=null)"
         )
     if random:
         config, path, tokenizer = _random_config(random, prefix), "random", tokenizer or BUNDLED + "tiny"

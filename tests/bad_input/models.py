@@ -207,7 +207,7 @@ MODELS = (
     ),
     bad(
         "'model.random={family: llama, config: {vocab_size: 2048}}'",
-        "model.path=bundled:tiny: and model.random; expected one of them",
+        "model.path=bundled:tiny: and model.random.family=llama; expected one of them",
         name="random and a path",
     ),
     bad("'model.random={seed: 3}' model.path=null", "model.random.family=None"),
