@@ -72,7 +72,8 @@ def refuse_entries(text: Any, key: str) -> None:
     """Raise InputError for a number with which no forward makes sense. text: the configuration of a language model."""
     found = {name: getattr(text, name, None) for name in _Entries.__annotations__}
     rope = getattr(text, "rope_parameters", None) or {}
-    by_kind = {kind: entry for kind, entry in rope.items() if isinstance(entry, dict)}  # of each kind of attention
+    own = _Rope.__annotations__
+    by_kind = {kind: each for kind, each in rope.items() if isinstance(each, dict) and kind not in own}  # of attention
     try:
         path = ""
         _ENTRIES.validate_python({name: value for name, value in found.items() if value is not None})
