@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, FiniteFloat, ValidationError
 
-from specbench.input import describe
+from specbench.input import cut, decode_text, describe, read_file
 from specbench.records.record import OVERALL
 from specbench.records.store import Run, RunError
 from specbench.report.frames.facts import Facts, read_parameters, read_settings, spell_value
@@ -95,13 +95,13 @@ def read_published(folder: Path | None = None) -> list[PublishedFigure]:
 
 
 def _read_file(path: Path) -> Iterable[PublishedFigure]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path}: not UTF-8 ({error}); expected a csv file") from error
+    text = decode_text(read_file(path, "", "expected a csv file"), str(path))
+    header = ",".join(COLUMNS)
+    if (first := text.partition("\n")[0].rstrip("\r")) != header:
+        raise RunError(f"{path}: has the columns {cut(first)}; expected {header}")
+    if (longest := max(map(len, text.splitlines()))) > csv.field_size_limit():
+        raise RunError(f"{path}: has a line of {longest} characters; expected at most {csv.field_size_limit()}")
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    if tuple(reader.fieldnames or ()) != COLUMNS:
-        raise RunError(f"{path}: has the columns {reader.fieldnames}; expected {', '.join(COLUMNS)}")
     for number, row in enumerate(reader, 2):
         if None in row or None in row.values():
             fix = "expected one a column, and quotes around what holds a comma"

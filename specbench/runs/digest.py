@@ -57,11 +57,11 @@ def decisive(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 def digest(resolved: Mapping[str, Any]) -> str:
     """The hash of everything that can change a record."""
-    kept = _settled(resolved)
+    kept = settled(resolved)
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
+def settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The decisive settings without those that were added later and have their earlier value."""
     kept = {group: _as_before(values, group) for group, values in decisive(resolved).items()}
     return {group: values for group, values in kept.items() if values or group != "load"}  # one request: as before
@@ -78,7 +78,7 @@ def _as_before(node: Any, group: str = "") -> Any:
 
 def fixed(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that stay the same while a run grows: without its methods, cases and rounds."""
-    kept = {group: values for group, values in _settled(resolved).items() if group != "method"}
+    kept = {group: values for group, values in settled(resolved).items() if group != "method"}
     apart = {**GROWS, "model": MATERIAL}
     return kept | {
         group: {k: v for k, v in kept.get(group, {}).items() if k not in keys} for group, keys in apart.items()

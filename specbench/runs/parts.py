@@ -29,7 +29,7 @@ from specbench.records.store import (
     replacing,
     write_manifest,
 )
-from specbench.runs.digest import decisive, find_difference
+from specbench.runs.digest import find_difference, settled
 
 FIX = "restore it, or make the part again"
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
@@ -220,7 +220,7 @@ def _refuse_other(first: Shard, other: Shard, any_versions: bool) -> None:
 
 def _settings(manifest: Manifest) -> Any:
     """The settings that decide records, without the part; a path is replaced by its content's fingerprint, if known."""
-    kept = decisive(manifest.config.written)
+    kept = settled(manifest.config.written)
     whole = kept | {"suite": {key: value for key, value in kept["suite"].items() if key != "part"}}
     model, suite = manifest.model, manifest.suite
     fingerprints: dict[str | None, str | None] = {model.path: model.fingerprint, suite.origin: suite.sha256}

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from report.conftest import build_run
 
 from specbench.commands.report import main
-from specbench.records.store import RunError
+from specbench.input import InputError
 from specbench.report import published
 from specbench.report.build import read_findings
 from specbench.report.published import (
@@ -353,7 +353,7 @@ def test_a_broken_file_is_named(tmp_path, change, message):
         writer = csv.DictWriter(file, row)
         writer.writeheader()
         writer.writerow(row)
-    with pytest.raises(RunError, match=f"own.csv.*{message}"):
+    with pytest.raises(InputError, match=f"own.csv.*{message}"):
         read_published(tmp_path)
 
 
@@ -363,12 +363,13 @@ def test_a_broken_file_is_named(tmp_path, change, message):
         (b"," * (len(published.COLUMNS) - 6), "line 2: has not 18 cells"),
         (b"," * len(published.COLUMNS), "line 2: has not 18 cells"),
         (b"\xff\xfe", "not UTF-8"),
+        (b"x" * 200_000, "has a line of 200000 characters"),
     ],
-    ids=["cut short", "an unquoted comma", "binary"],
+    ids=["cut short", "an unquoted comma", "binary", "a long cell"],
 )
 def test_a_broken_line_is_named(tmp_path, line, message):
     (tmp_path / "own.csv").write_bytes(",".join(published.COLUMNS).encode() + b"\n" + line + b"\n")
-    with pytest.raises(RunError, match=f"own.csv.*{message}"):
+    with pytest.raises(InputError, match=f"own.csv.*{message}"):
         read_published(tmp_path)
 
 
