@@ -117,7 +117,8 @@ def tokenize(documents: Iterator[str], tokenizer: Any, batch: int = 1000) -> Ite
     while texts := list(islice(rest, batch)):
         if long := next((text for text in texts if len(text) > LONGEST), None):
             raise InputError(
-                f"a document of {len(long)} characters, which begins {long[:20]!r}; expected at most {LONGEST}: split it"
+                f"a document of {len(long)} characters, which begins {long[:20]!r}; expected at most {LONGEST}:"
+                " split it"
             )
         yield from (np.array(ids, dtype=np.int32) for ids in tokenizer(texts, verbose=False)["input_ids"])
 
