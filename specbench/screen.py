@@ -36,9 +36,13 @@ def _shorten(text: str, most: int) -> str:
 
 def fail(message: str, program: str = "specbench") -> int:
     """Print what is wrong with the input of a program, without the middle of what is long; returns the exit code."""
-    words = _LONG_WORD.sub(lambda found: _shorten(found[0], LONGEST_WORD), message)
-    print(printable(f"{program}: error: {_shorten(words, LONGEST_MESSAGE)}"), file=sys.stderr)
+    print(printable(f"{program}: error: {_shorten(shorten_words(message), LONGEST_MESSAGE)}"), file=sys.stderr)
     return USAGE
+
+
+def shorten_words(text: str) -> str:
+    """A text whose long words lack their middle."""
+    return _LONG_WORD.sub(lambda found: _shorten(found[0], LONGEST_WORD), text)
 
 
 class Screen(Console):

@@ -32,6 +32,7 @@ from specbench.records.record import EngineKind
 from specbench.runs.config import LONGEST_PART, Config, conf_dir, list_options
 from specbench.runs.digest import digest
 from specbench.runs.parts import part_name
+from specbench.screen import shorten_words
 
 # Setting -> the option of its group, if the setting is given without one.
 OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
@@ -109,7 +110,7 @@ def explain(error: BaseException, overrides: list[str]) -> str:
     """A composition error in plain words if its kind is known; else Hydra's message without its noise."""
     # Hydra keeps the reason in the error's cause.
     reasons = [str(part).strip() for part in (error, error.__cause__) if part is not None and str(part).strip()]
-    message = reasons[0] if len(reasons) < 2 or reasons[1] in reasons[0] else "\n".join(reasons)
+    message = shorten_words(reasons[0] if len(reasons) < 2 or reasons[1] in reasons[0] else "\n".join(reasons))
     if found := OPTION.search(message):
         group, name = found.groups()
         return f"{group}={name}: there is no {group}/{name}; {near(name, list_options(group))}"

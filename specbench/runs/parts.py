@@ -40,6 +40,7 @@ SAME: dict[str, Callable[[Manifest], Any]] = {
     "questions (suite.sha256)": lambda manifest: manifest.suite.sha256,
     "weights (model.fingerprint)": lambda manifest: manifest.model.fingerprint,
     "chat template (model.template)": lambda manifest: manifest.model.template,
+    "set of methods": lambda manifest: sorted(manifest.methods),
     "files of a method (methods.inputs)": lambda manifest: {
         name: [fingerprint or path for path, fingerprint in method.inputs.items()]
         for name, method in manifest.methods.items()
