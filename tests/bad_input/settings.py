@@ -63,7 +63,7 @@ MESSAGES = (
     bad("method=[rest] method.rest.nodes=null", "method.rest.nodes=None: Input should be a valid integer"),
     bad("suite.fields.prompt=x", "suite.fields.prompt=x: is for prompts of your own"),
     bad("model=tiny model.random.family=mistral", "model.random.family=mistral; expected one of them"),
-    bad("'model.overrides={rms_norm_eps: -1}'", "Field 'rms_norm_eps' expected float, got int (value: -1)"),
+    bad("'model.overrides={rms_norm_eps: -1}'", "model.overrides.rms_norm_eps=-1", "which should be float"),
     bad("--dry-run hydra.run.dir=/etc/hostname", "hydra.run.dir=/etc/hostname: /etc/hostname is not a folder"),
     bad("--dry-run hydra.run.dir=file/x", "file is not a folder", files={"file": ""}),
     bad(f"--dry-run {SLURM}.nodes=-1", "hydra.launcher.nodes is -1"),

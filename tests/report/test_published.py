@@ -248,7 +248,7 @@ def test_command(make_run, tmp_path, capsys):
     manifest = {"model": {"name": MODEL}, "suite": {"name": "spec_bench"}}
     run = make_run("vicuna", manifest=manifest)
     assert main([str(run), "--published"]) == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert "compared MATs are reproduced" in printed
     notes = ("MAT within 0.03", "All: ", ": another machine.", "decode.max_new_tokens 256, not 1024")
     assert [printed.count(note) for note in (" Row there: ours ", *notes)] == [1] * 5
