@@ -91,7 +91,9 @@ def load(path: str | Path) -> Result:
     require_directory()
     from specbench.report.build import read_findings
     from specbench.report.locate import find_runs
+    from specbench.runs.config import refuse_unusable
 
+    refuse_unusable(str(path), "load")
     return Result(Path(path), read_findings(find_runs([Path(path)])))
 
 

@@ -191,11 +191,15 @@ def describe(error: ValidationError) -> str:
         return f"not JSON ({found['ctx']['error']})"
     if found["type"] == "missing":
         return f"{entry} is missing"
-    got = repr(found["input"])
-    got = got if len(got) <= _SHOWN else f"{got[:_SHOWN]}..."
+    got = cut(repr(found["input"]))
     reason = found["msg"]
     detail = f", which{reason.removeprefix('Input')}" if reason.startswith("Input should") else f": {reason}"
     return f"{entry or 'it'} is {got}{detail}"
+
+
+def cut(value: str) -> str:
+    """A wrong value as a message shows it."""
+    return value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
 
 
 def must(fits: Callable[[Any], bool], expected: str) -> AfterValidator:

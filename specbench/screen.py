@@ -7,6 +7,7 @@ import errno
 import io
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -22,13 +23,26 @@ from specbench.names import printable
 # lost rank, a failed job. USAGE: wrong input.
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a disk that was writable before
+LONGEST_WORD, LONGEST_MESSAGE = 400, 1800  # [characters] of an error
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 ENDING = ("SIGTERM", "SIGHUP")  # a scheduler's and a closed terminal's; the latter is not everywhere
 
 
+def _shorten(text: str, most: int) -> str:
+    """A text without its middle if it is longer than ``most`` characters."""
+    half = most // 3
+    return text if len(text) <= most else f"{text[:half]}...({len(text)} characters)...{text[-half:]}"
+
+
 def fail(message: str, program: str = "specbench") -> int:
-    """Print what is wrong with the input of a program; returns the exit code."""
-    print(printable(f"{program}: error: {message}"), file=sys.stderr)
+    """Print what is wrong with the input of a program, without the middle of what is long; returns the exit code."""
+    print(printable(f"{program}: error: {_shorten(shorten_words(message), LONGEST_MESSAGE)}"), file=sys.stderr)
     return USAGE
+
+
+def shorten_words(text: str) -> str:
+    """A text whose long words lack their middle."""
+    return _LONG_WORD.sub(lambda found: _shorten(found[0], LONGEST_WORD), text)
 
 
 class Screen(Console):

@@ -77,6 +77,7 @@ class BuiltFile:
         with named(f"{key}={place}: "):
             if not place.is_file():
                 raise InputError(f"no such file; {build}")
+            refuse_irregular(place, "", build)
             try:
                 with safe_open(place, framework="numpy") as file:  # checks the header against the file's length
                     labels = file.metadata() or {}

@@ -108,10 +108,18 @@ def _strings(item: Any) -> Iterator[str]:
             yield from _strings(value)
 
 
+LONGEST = 1 << 24  # [characters] of a document: more take minutes and gigabytes to tokenize
+
+
 def tokenize(documents: Iterator[str], tokenizer: Any, batch: int = 1000) -> Iterator[np.ndarray]:
-    """(T,) int32 ids of each document, with the special tokens that the tokenizer adds."""
+    """(T,) int32 ids of each document, with the special tokens that the tokenizer adds. Raises InputError."""
     rest = iter(documents)
     while texts := list(islice(rest, batch)):
+        if long := next((text for text in texts if len(text) > LONGEST), None):
+            raise InputError(
+                f"a document of {len(long)} characters, which begins {long[:20]!r}; expected at most {LONGEST}:"
+                " split it"
+            )
         yield from (np.array(ids, dtype=np.int32) for ids in tokenizer(texts, verbose=False)["input_ids"])
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, StrictDataclassError
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
@@ -25,7 +25,7 @@ from transformers.activations import ACT2FN
 from specbench.input import read_file
 from specbench.models.entries import refuse_entries
 from specbench.models.facade import ModelCard
-from specbench.models.load import locate
+from specbench.models.load import UNREADABLE, explain, locate
 from specbench.models.widen import Widening
 from specbench.types import InputError
 
@@ -302,8 +302,8 @@ def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
         )
     try:
         config = LlamaConfig.from_dict(dict(raw))
-    except (AttributeError, TypeError, ValueError, KeyError, StrictDataclassError) as error:
-        raise InputError(f"{file.where}: config.json describes no Llama layer ({error})") from error
+    except UNREADABLE as error:
+        raise InputError(f"{file.where}: config.json describes no Llama layer ({explain(error)})") from error
     heads, shared = config.num_attention_heads, config.num_key_value_heads or config.num_attention_heads
     if heads % shared:
         raise InputError(

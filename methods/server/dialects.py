@@ -92,7 +92,8 @@ class OpenAI:
     def read(self, event: Any, seen: int) -> Chunk:
         """Read one event of the stream. seen: the number of ids that earlier events returned."""
         choice = event.choice
-        return Chunk(choice.token_ids, choice.text or "", choice.finish_reason or None, self.read_report(event))
+        finish = choice.finish_reason and ("length" if choice.finish_reason == "length" else "stop")
+        return Chunk(choice.token_ids, choice.text or "", finish or None, self.read_report(event))
 
     async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
         """Token -> log-probability after ``context``, of the best few; nothing where the server sends no ids."""

@@ -41,11 +41,11 @@ class _Logprobs(Reply):
 
 
 class Choice(Reply):
-    """A part of the answer. finish_reason: some servers send an empty one before the end."""
+    """A part of the answer. finish_reason: some servers send an empty one before the end, and EOS has several names."""
 
     text: str | None = None
     token_ids: Counts = None
-    finish_reason: Literal["stop", "length", ""] | None = None
+    finish_reason: Literal["stop", "length", "eos", "eos_token", "stop_sequence", ""] | None = None
     logprobs: _Logprobs | None = None
     avg_decoded_tokens_per_iter: Annotated[float, Field(ge=0)] | None = None  # TensorRT-LLM
 

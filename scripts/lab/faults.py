@@ -240,6 +240,8 @@ class Forked:
         code = FAILED
         try:
             code = call(lambda text: _send(writes, text)) or DONE
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else FAILED
         except BaseException:
             traceback.print_exc()
         finally:

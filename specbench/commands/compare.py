@@ -14,6 +14,7 @@ from specbench.records.record import OVERALL, VANILLA
 from specbench.report.build import read_findings
 from specbench.report.frames.cases import category_order
 from specbench.report.frames.findings import FACTORS, Findings, explain
+from specbench.report.frames.headline import find_headlines
 from specbench.report.frames.pairs import find_contest
 from specbench.report.label import Cell, format_number, label
 from specbench.report.locate import DEFAULT_RUN, find_runs
@@ -39,10 +40,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--profile", type=Path, metavar="FILE", help="a latency profile, where the run has no times")
     given = parser.parse_intermixed_args(argv)
     findings = read_findings(find_runs([given.run]), given.profile)
-    if len(findings.runs) > 1:
-        raise InputError(f"{given.run}: holds {len(findings.runs)} runs; expected one of them")
+    if (count := len({run.directory for run in findings.runs})) > 1:  # one that grew by methods is split
+        raise InputError(f"{given.run}: holds {count} runs; expected one of them")
     names = [given.first, given.second]
-    known = list(findings.facts[0].methods)
+    known = list(dict.fromkeys(name for facts in findings.facts for name in facts.methods))
     for name in names:
         if name not in known:
             raise InputError(f"{name}: no method of {given.run}; {near(name, known)}")
@@ -61,6 +62,7 @@ def main(argv: Sequence[str]) -> int:
     where = "" if given.category == OVERALL else f" of {given.category}"
     lines = [f"{run}: {facts.model} on {facts.suite}, {cases} cases{where}{few}"]
     lines += _describe_ratios(findings, names, given.category)
+    lines += [remark for headline in find_headlines(findings) for remark in headline.remarks]
     console.print(printable("\n".join(lines)), markup=False, soft_wrap=True)
     by_category = _where(findings, names) if given.category == OVERALL else None
     for table in (_why(findings, names, given.category), by_category):

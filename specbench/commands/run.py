@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     from specbench.runs.job import begin_job, quiet_libraries
     from specbench.runs.launch import run_job
     from specbench.runs.shards import needs_shards, run_shards
-    from specbench.runs.sweep import run_sweep
+    from specbench.runs.sweep import check_launcher, run_sweep
 
     composition.register()
     quiet_libraries()
@@ -58,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
         named = Path(cfg.hydra.run.dir).expanduser().resolve()
         refuse_foreign(named)
         directory = find_grown(job, named) if named.name == composition.run_name(cfg) else named
+        if needs_shards(job, directory):
+            check_launcher(cfg)
         if DRY in argv:
             print(*(f"{what:9} {printable(text)}" for what, text in preview(job, directory)), sep="\n")
             return DONE

@@ -11,6 +11,7 @@ from specbench.input import InputError, describe
 
 _Size = Annotated[int, Field(ge=1)]
 _Sizes = _Size | list[Any] | None  # some families have one for each layer
+_Counts = Annotated[int, Field(ge=0)] | list[Any] | None  # dense members of a family of experts have 0
 _Epsilon = Annotated[float, Field(ge=0, le=0.1)] | None
 _Scale = Annotated[float, Field(gt=0, le=1e6)] | None
 _Share = Annotated[float, Field(gt=0, le=1)] | None
@@ -44,10 +45,10 @@ class _Entries(TypedDict, total=False):
     num_attention_heads: _Sizes
     num_key_value_heads: _Sizes
     head_dim: _Sizes
-    num_experts: _Sizes
-    num_local_experts: _Sizes
-    num_experts_per_tok: _Sizes
-    sliding_window: _Sizes
+    num_experts: _Counts
+    num_local_experts: _Counts
+    num_experts_per_tok: _Counts
+    sliding_window: _Counts
     rms_norm_eps: _Epsilon
     layer_norm_eps: _Epsilon
     layer_norm_epsilon: _Epsilon
@@ -72,7 +73,8 @@ def refuse_entries(text: Any, key: str) -> None:
     """Raise InputError for a number with which no forward makes sense. text: the configuration of a language model."""
     found = {name: getattr(text, name, None) for name in _Entries.__annotations__}
     rope = getattr(text, "rope_parameters", None) or {}
-    by_kind = {kind: entry for kind, entry in rope.items() if isinstance(entry, dict)}  # of each kind of attention
+    own = _Rope.__annotations__
+    by_kind = {kind: each for kind, each in rope.items() if isinstance(each, dict) and kind not in own}  # of attention
     try:
         path = ""
         _ENTRIES.validate_python({name: value for name, value in found.items() if value is not None})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from specbench.input import refuse_network
+from specbench.input import cut, refuse_network
 from specbench.models.facade import ModelCard
 from specbench.models.family import check_family, choose_context
 from specbench.models.weights import (
@@ -77,8 +78,11 @@ def override(config: Any, entries: Any, key: str) -> Any:
         stored[name] = {**stored[name], **value} if inner else value
     try:
         return type(config).from_dict(stored)
-    except (ValueError, TypeError, KeyError, ZeroDivisionError, StrictDataclassError) as error:
-        raise InputError(f"{key}: no {config.model_type} has these entries ({error})") from error
+    except UNREADABLE as error:
+        reason, given = explain(error), list(entries)
+        wrong = [name for name in given if reason.startswith(f"{name} ")] or given * (len(given) == 1)
+        place = f"{key}.{wrong[0]}={cut(str(entries[wrong[0]]))}" if wrong else key
+        raise InputError(f"{place}: no {config.model_type} has these entries ({reason})") from error
 
 
 def draw_weights(card: ModelCard, seed: int, device: str, **options: Any) -> Any:
@@ -96,7 +100,12 @@ ASSETS = Path(__file__).resolve().parent.parent / "assets"
 BUNDLED = "bundled:"
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 ATTENTIONS = ("sdpa", "eager")
-UNREADABLE = (OSError, ValueError, LookupError, ImportError, TypeError, AttributeError, RecursionError)
+UNREADABLE = (
+    OSError, ValueError, LookupError, ImportError, TypeError, AttributeError, RecursionError, ArithmeticError,
+    StrictDataclassError,
+)  # fmt: skip
+_FIELD = re.compile(r"Field '(.+?)' (?:with value (.*) doesn't match any type in \((.*?)\)\. Errors|"
+                    r"expected (.*), got \w+ \(value: (.*)\)$)", re.DOTALL)  # fmt: skip
 
 
 def read_card(
@@ -131,9 +140,10 @@ def read_card(
     if random and overrides is not None:
         raise InputError(f"{prefix}overrides: a random model has no configuration; expected {prefix}random.config")
     if random and path:
+        key, value = next(((key, value) for key, value in random.items() if value), ("family", None))
         raise InputError(
-            f"{named}={path}: and {prefix}random; expected one of them: a model's own weights, or random ones"
-            f" ({prefix}path=null)"
+            f"{named}={path}: and {prefix}random.{key}={value}; expected one of them: a model's own"
+            f" weights, or random ones ({prefix}path=null)"
         )
     if random:
         config, path, tokenizer = _random_config(random, prefix), "random", tokenizer or BUNDLED + "tiny"
@@ -230,7 +240,7 @@ def load_wide(card: ModelCard, device: str, *, attention: str = "sdpa", seed: in
 
 def _cause(error: Exception, config: Any, attention: str) -> str:
     """Explain why the library cannot build a model: its message, and the setting that the message is about."""
-    reason = _reason(error)
+    reason = explain(error)
     if "attention" in reason:
         return f"model.attention={attention}: {reason}; expected {' or '.join(ATTENTIONS)}, as the family supports"
     if not isinstance(error, KeyError):
@@ -295,16 +305,26 @@ def _read(reader: Any, path: str, key: str, **options: Any) -> Any:
     offline = "" if Path(path).exists() else refuse_network()
     try:
         return reader.from_pretrained(path, **options)
-    except (*UNREADABLE, StrictDataclassError) as error:
+    except Exception as error:
+        if not (isinstance(error, UNREADABLE) or type(error) is Exception):  # the latter is of the tokenizers library
+            raise
         what = "tokenizer" if reader is AutoTokenizer else "model configuration"
         raise InputError(
             f"{key}={path}: no {what} could be read; expected a folder with its files, or a hub id that this machine"
-            f" can reach or has in its cache ({offline or _reason(error)})"
+            f" can reach or has in its cache ({offline or explain(error)})"
         ) from error
 
 
-def _reason(error: BaseException) -> str:
-    """Return the first line of an error's message, and the second one if the first ends with a colon."""
+def explain(error: BaseException) -> str:
+    """What a library found wrong in a configuration or a tokenizer, without Python's own words."""
+    if isinstance(error, StrictDataclassError) and error.__cause__:
+        error = error.__cause__
+        if field := _FIELD.match(str(error)):
+            name, either, types, kind, value = field.groups()
+            wanted = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", types or kind).replace("NoneType", "null")
+            return f"{name} is {cut(either or value)}, which should be {' or '.join(wanted.split(', '))}"
+    if type(error) in (TypeError, AttributeError, IndexError):
+        return "an entry has a value of a wrong type"
     first, *others = str(error).strip().splitlines() or [type(error).__name__]
     return " ".join([first, *map(str.strip, others[:1])]) if first.endswith(":") else first
 
@@ -317,8 +337,8 @@ def _random_config(random: dict[str, Any], prefix: str) -> Any:
     refuse_layers(random["config"], f"{prefix}random.config")
     try:
         config = AutoConfig.for_model(family, **random["config"])
-    except (ValueError, TypeError, ZeroDivisionError, StrictDataclassError) as error:
-        raise InputError(f"{prefix}random.config: no {family} has this shape ({_reason(error)})") from error
+    except UNREADABLE as error:
+        raise InputError(f"{prefix}random.config: no {family} has this shape ({explain(error)})") from error
     ends, size = config.get_text_config().eos_token_id, config.get_text_config().vocab_size
     if "eos_token_id" not in random["config"] and isinstance(ends, int) and ends >= size:  # the family's usual one
         config.get_text_config().eos_token_id = None
@@ -359,8 +379,8 @@ def find_eos(config: Any, tokenizer: Any, path: str, revision: str | None, key: 
     if Path(path).is_dir() and (Path(path) / "generation_config.json").is_file():
         try:
             found.append(GenerationConfig.from_pretrained(path).eos_token_id)
-        except (OSError, ValueError, TypeError) as error:
-            raise InputError(f"{path}/generation_config.json: cannot be read ({_reason(error)})") from error
+        except UNREADABLE as error:
+            raise InputError(f"{path}/generation_config.json: cannot be read ({explain(error)})") from error
     elif path != "random" and not Path(path).is_dir():
         with contextlib.suppress(OSError):  # many older models have no generation_config.json
             found.append(GenerationConfig.from_pretrained(path, revision=revision or "main").eos_token_id)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, FiniteFloat, ValidationError
 
-from specbench.input import describe
+from specbench.input import cut, decode_text, describe, read_file
 from specbench.records.record import OVERALL
 from specbench.records.store import Run, RunError
 from specbench.report.frames.facts import Facts, read_parameters, read_settings, spell_value
@@ -95,13 +95,13 @@ def read_published(folder: Path | None = None) -> list[PublishedFigure]:
 
 
 def _read_file(path: Path) -> Iterable[PublishedFigure]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path}: not UTF-8 ({error}); expected a csv file") from error
+    text = decode_text(read_file(path, "", "expected a csv file"), str(path))
+    header = ",".join(COLUMNS)
+    if (first := text.partition("\n")[0].rstrip("\r")) != header:
+        raise RunError(f"{path}: has the columns {cut(first)}; expected {header}")
+    if (longest := max(map(len, text.splitlines()))) > csv.field_size_limit():
+        raise RunError(f"{path}: has a line of {longest} characters; expected at most {csv.field_size_limit()}")
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    if tuple(reader.fieldnames or ()) != COLUMNS:
-        raise RunError(f"{path}: has the columns {reader.fieldnames}; expected {', '.join(COLUMNS)}")
     for number, row in enumerate(reader, 2):
         if None in row or None in row.values():
             fix = "expected one a column, and quotes around what holds a comma"
@@ -113,7 +113,7 @@ def _read_file(path: Path) -> Iterable[PublishedFigure]:
 
 
 MAT_TOLERANCE = 0.03  # half of it is rounding, the rest near ties and how the prefill is counted
-REPRODUCED, DIFFERS, SHOWN = "reproduced", "differs", ""
+REPRODUCED, PARTIAL, DIFFERS, SHOWN = "reproduced", "partial", "differs", ""
 NARROWED = ("limit", "first", "sample", "categories", "part", "ids")  # suite settings that leave questions out
 UNSTATED = "nothing that the manifest or the source states"
 _SPEEDUPS = ("speedup_hf", "speedup")  # the papers' denominator where it was measured, else vanilla
@@ -122,7 +122,10 @@ _LENGTH, _DTYPE, _PREFILL = "decode.max_new_tokens", "model.dtype", "prefill"
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One published figure next to ours. verdict: reproduced | differs | '' (times: shown, never compared)."""
+    """One published figure next to ours. verdict: reproduced | partial | differs | ''.
+
+    partial: near, but of a part of the questions, or with failed cases. '': a time, which is shown and never compared.
+    """
 
     figure: PublishedFigure
     variant: str
@@ -181,7 +184,8 @@ def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: PublishedFig
     if figure.metric == "mat":
         complete = _is_whole(run, facts) and not _unfinished(reported) and not row["errors"]
         near = abs(ours - figure.value) <= MAT_TOLERANCE + 1e-9
-        verdict = REPRODUCED if _same_model(facts.model, figure.model) and complete and near else DIFFERS
+        agrees = _same_model(facts.model, figure.model) and near
+        verdict = (REPRODUCED if complete else PARTIAL) if agrees else DIFFERS
     elif figure.metric == "speedup" and known[0] == "speedup":
         notes.append("speedup over vanilla, not over Hugging Face")
     if figure.needs == HARDWARE:
@@ -277,7 +281,10 @@ _WRITTEN: dict[str, Callable[[float], str]] = {
 }
 _TASK = "Task"
 _HEADER = ("Row there: ours", _TASK, "Figure", "Paper", "Ours", "Difference", "Verdict", "Notes")
-_JUDGED = f"MAT within {MAT_TOLERANCE} is reproduced; times of another machine are shown and not judged."
+_JUDGED = (
+    f"MAT within {MAT_TOLERANCE} is reproduced, or partial if questions are left out or cases failed; times of another"
+    " machine are shown and not judged."
+)
 
 
 def published_tables(matches: Sequence[Match], figures: Sequence[PublishedFigure]) -> list[Table]:
@@ -378,5 +385,7 @@ def summarise_verdicts(matches: Sequence[Match]) -> str:
         if match.verdict:
             judged.setdefault(id(match.figure), set()).add(match.verdict)
     agree = sum(verdicts == {REPRODUCED} for verdicts in judged.values())
+    partial = sum(verdicts == {PARTIAL} for verdicts in judged.values())
+    more = f", {partial} more in part" if partial else ""
     others = sum(not match.verdict for match in matches)
-    return f"{agree} of {len(judged)} compared MATs are reproduced; {others} other figures are in {NAME}.md."
+    return f"{agree} of {len(judged)} compared MATs are reproduced{more}; {others} other figures are in {NAME}.md."

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import io
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast, get_type_hints
 
 import hydra
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
@@ -24,12 +26,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.input import InputError
+from specbench.input import InputError, decode_text, read_file
 from specbench.names import file_name, near, suite_name
 from specbench.records.record import EngineKind
-from specbench.runs.config import Config, conf_dir, list_options
+from specbench.runs.config import LONGEST_PART, Config, conf_dir, list_options
 from specbench.runs.digest import digest
 from specbench.runs.parts import part_name
+from specbench.screen import shorten_words
 
 # Setting -> the option of its group, if the setting is given without one.
 OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
@@ -38,11 +41,15 @@ OWN = {"model.path": "hub", "suite.path": "file", "model.trace": "replay"}
 NOISE = re.compile(r"\n\s*(full_key|reference_type|object_type)[:=].*|\nTo append to your config use .*")
 WHERE = re.compile(r"\n\s*full_key: (\S+)")
 OPTION = re.compile(r"Could not (?:load|find) '([\w./]+)/([^'/]*)'")
+RAISED = re.compile(r'\w+ raised while resolving interpolation: "?(.+?)"?$', re.MULTILINE)  # "KeyError raised ...
+REFERENCE = re.compile(r"Error resolving interpolation '(.+?)', possible")
+TWICE = re.compile(r"(\S+) appears more than once in the final defaults list")
 KEY = re.compile(r"Could not override '([^']+)'")
 GRAMMAR = "override_grammar"
 VALUE = re.compile(r"Error merging override (\S+)\n(.+)", re.DOTALL)
 DRY = "--dry-run"  # a flag of ours in addition to Hydra's
 OPTIONS_IN = ("*.yaml", "*/*.yaml", "*/*/*.yaml")  # of a folder of one's own
+LARGEST_OPTION = 1 << 18  # [bytes] of its file
 CONFIG = "config"  # the name of the default configuration
 
 
@@ -103,10 +110,15 @@ def explain(error: BaseException, overrides: list[str]) -> str:
     """A composition error in plain words if its kind is known; else Hydra's message without its noise."""
     # Hydra keeps the reason in the error's cause.
     reasons = [str(part).strip() for part in (error, error.__cause__) if part is not None and str(part).strip()]
-    message = reasons[0] if len(reasons) < 2 or reasons[1] in reasons[0] else "\n".join(reasons)
+    message = shorten_words(reasons[0] if len(reasons) < 2 or reasons[1] in reasons[0] else "\n".join(reasons))
     if found := OPTION.search(message):
         group, name = found.groups()
         return f"{group}={name}: there is no {group}/{name}; {near(name, list_options(group))}"
+    if found := REFERENCE.search(message):  # in the place of an option, before there are settings
+        item = next((item for item in overrides if found[1] in item), found[1])
+        return f"{item}: the reference cannot be resolved; expected the name of an option"
+    if found := TWICE.search(message):
+        return f"+{found[1]}=...: the group has an option already; expected {found[1]}=..., without the plus"
     if found := KEY.search(message):
         path = found[1]
         parent, _, key = path.rpartition(".")
@@ -126,6 +138,7 @@ def explain(error: BaseException, overrides: list[str]) -> str:
             " bracket of its own stands in quotes within quotes: 'suite.path=\"a=b.jsonl\"'"
         )
     where = WHERE.search(message)
+    message = RAISED.sub(r"the reference cannot be resolved (\1); set what it names, or give a value", message)
     message = NOISE.sub("", message).strip()
     if found := VALUE.search(message):
         return f"{found[1]}: {found[2].strip()}"
@@ -183,14 +196,30 @@ def check_overrides(overrides: Sequence[str]) -> None:
             if not str(place).startswith("pkg://") and not any(any(folder.glob(depth)) for depth in OPTIONS_IN):
                 fault = "has no options, as method/mine.yaml" if folder.is_dir() else "no such folder"
                 raise InputError(f"--config-dir {folder} (hydra.searchpath): {fault}; expected a folder of options")
+            for path in (path for depth in OPTIONS_IN[1:] for path in folder.glob(depth)):
+                if (conf_dir() / path.parent.relative_to(folder)).is_dir():  # an option of one of our groups
+                    _check_option(path)
+
+
+def _check_option(path: Path) -> None:
+    """Raise InputError for a file of settings that Hydra would end with a traceback of."""
+    fix = "expected a file of settings, each NAME: VALUE"
+    text = decode_text(read_file(path, "", fix, LARGEST_OPTION), str(path))
+    try:
+        OmegaConf.load(io.StringIO(text))
+    except (yaml.YAMLError, OSError, RecursionError) as error:  # OSError: a number
+        raise InputError(f"{path}: not YAML of settings ({' '.join(str(error).split())}); {fix}") from None
 
 
 def _is_option(value: Any) -> bool:
-    """Whether a value is a name, a list of names, or a choice of these."""
+    """Whether a value is a name that a file may have, a list of names, or a choice of these."""
     if isinstance(value, ChoiceSweep):
         return all(_is_option(each) for each in value.list)
     parts = value if isinstance(value, list) else [value]
-    return all(isinstance(part, str | QuotedString | Glob) for part in parts)
+    return all(
+        isinstance(part, str | QuotedString | Glob) and len(str(part)) < LONGEST_PART and "\0" not in str(part)
+        for part in parts
+    )
 
 
 def spell_cell(cfg: DictConfig) -> str:

@@ -21,6 +21,8 @@ from specbench.records.record import LARGEST, EngineKind
 from specbench.runs.conditions import (
     BY_CONFIDENCE,
     BY_PRICE,
+    COMPARED,
+    DRAFTS,
     DRAWS,
     FAST,
     FOLLOWS,
@@ -35,6 +37,7 @@ from specbench.runs.conditions import (
     ON_GPU,
     PLOTTED,
     RANKS,
+    RESUMES,
     SAMPLES,
     SEVERAL,
     SINGLE,
@@ -196,7 +199,7 @@ class DecodeConfig:
     seed: Annotated[int, SEED] = 0
     first_draft: Annotated[str, one_of("after", "prefill")] = "after"
     verify: Annotated[str, SAMPLES, DRAWS] = "token"
-    length: Annotated[str, NO_SERVER] = "fixed"
+    length: Annotated[str, NO_SERVER, DRAFTS] = "fixed"
     length_threshold: Annotated[float, BY_CONFIDENCE] = 0.3
     length_profile: Annotated[str | None, BY_PRICE] = None
 
@@ -214,7 +217,7 @@ class MeasureConfig:
     warmup: Annotated[int, within(0, MOST_ROUNDS)] = 2
     lossless: Switch = True
     keep_trees: Annotated[int, within(0), NO_SERVER] = 0
-    seed: Annotated[int, IN_TURN] = 0
+    seed: Annotated[int, IN_TURN, COMPARED] = 0
     fresh: Switch = False
     price_per_hour: Annotated[float | None, within(0), NO_REPLAY] = None
 
@@ -238,7 +241,7 @@ class RunConfig:
     """shards: workers that share the cases, jobs of ``hydra/launcher``. retry: continue at the first failed block."""
 
     shards: Annotated[int, within(1, MOST_SHARDS)] = 1
-    retry: Switch = False
+    retry: Annotated[Switch, RESUMES] = False
 
 
 @dataclass

@@ -28,6 +28,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "engine": {"attention": "sdpa", "compiled": True},
     "model": {"cudnn_attention": False, "thinking": None, "overrides": None, "widen": asdict(WidenConfig())},
     "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}, "frame": None},
+    "suite.fields": {"system": None},
     "load": ALONE,
     "methods.eagle.Eagle": {"vocabulary": None},
     "methods.eagle.Mtp": {"modules": None},
@@ -58,11 +59,11 @@ def decisive(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 def digest(resolved: Mapping[str, Any]) -> str:
     """The hash of everything that can change a record."""
-    kept = _settled(resolved)
+    kept = settled(resolved)
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
+def settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The decisive settings without those that were added later and have their earlier value."""
     kept = {group: _as_before(values, group) for group, values in decisive(resolved).items()}
     return {group: values for group, values in kept.items() if values or group != "load"}  # one request: as before
@@ -72,13 +73,14 @@ def _as_before(node: Any, group: str = "") -> Any:
     """The settings of a group or a method without those that were added later and have their earlier value."""
     if not isinstance(node, Mapping):
         return node
-    added = ADDED.get(str(node.get("_target_") or group), {})
-    return {key: _as_before(value) for key, value in node.items() if key not in added or value != added[key]}
+    name = str(node.get("_target_") or group)
+    added, values = ADDED.get(name, {}), {key: _as_before(value, f"{name}.{key}") for key, value in node.items()}
+    return {key: value for key, value in values.items() if key not in added or value != added[key]}
 
 
 def fixed(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that stay the same while a run grows: without its methods, cases and rounds."""
-    kept = {group: values for group, values in _settled(resolved).items() if group != "method"}
+    kept = {group: values for group, values in settled(resolved).items() if group != "method"}
     apart = {**GROWS, "model": MATERIAL}
     return kept | {
         group: {k: v for k, v in kept.get(group, {}).items() if k not in keys} for group, keys in apart.items()

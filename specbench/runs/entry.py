@@ -112,8 +112,7 @@ def _check_parameters(name: str, kind: type, parameters: Mapping[str, Any]) -> N
         try:
             pydantic.TypeAdapter(hints[key], config=ANY_CLASS).validate_python(value, strict=True)
         except pydantic.ValidationError as error:
-            wanted = error.errors()[0]["msg"]
-            raise InputError(f"method.{name}.{key}={value}: {wanted} (declared {hints[key]})") from error
+            raise InputError(f"method.{name}.{key}={value}: {error.errors()[0]['msg']}") from error
     required = [key for key, each in signature.parameters.items() if each.default is each.empty]
     if missing := [key for key in required if key not in parameters]:
         raise InputError(f"method.{name}: lacks {', '.join(missing)}; set them with method.{name}.{missing[0]}=...")

@@ -135,6 +135,9 @@ def refuse_foreign_sweep(directory: Path) -> None:
 
 def _list(directory: Path, key: str) -> list[Path]:
     try:
+        place = next((each for each in (directory, *directory.parents) if each.exists()), directory)
+        if place.exists() and not place.is_dir():
+            raise InputError(f"{key}={directory}: {place} is not a folder; expected a new folder or one of a run")
         return list(directory.iterdir()) if directory.is_dir() else []
     except OSError as error:
         raise InputError(f"{key}={directory}: cannot be read ({error.strerror}); expected another folder") from error

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from specbench.input import refuse_irregular
 from specbench.models.tensor_parallel.team import TeamError
 from specbench.names import Plain, printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
@@ -148,6 +149,8 @@ def open_console() -> Console:
 @contextlib.contextmanager
 def _log_file(path: Path) -> Iterator[None]:
     """Log into the run's directory; the file is made with the first message."""
+    if path.exists():
+        refuse_irregular(path, "", "expected the log of a run: remove it")
     handler = logging.FileHandler(path, delay=True, encoding="utf-8")
     handler.setFormatter(Plain("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk: the records report it

@@ -29,7 +29,7 @@ from specbench.records.store import (
     replacing,
     write_manifest,
 )
-from specbench.runs.digest import decisive, find_difference
+from specbench.runs.digest import find_difference, settled
 
 FIX = "restore it, or make the part again"
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
@@ -40,6 +40,7 @@ SAME: dict[str, Callable[[Manifest], Any]] = {
     "questions (suite.sha256)": lambda manifest: manifest.suite.sha256,
     "weights (model.fingerprint)": lambda manifest: manifest.model.fingerprint,
     "chat template (model.template)": lambda manifest: manifest.model.template,
+    "set of methods": lambda manifest: sorted(manifest.methods),
     "files of a method (methods.inputs)": lambda manifest: {
         name: [fingerprint or path for path, fingerprint in method.inputs.items()]
         for name, method in manifest.methods.items()
@@ -220,7 +221,7 @@ def _refuse_other(first: Shard, other: Shard, any_versions: bool) -> None:
 
 def _settings(manifest: Manifest) -> Any:
     """The settings that decide records, without the part; a path is replaced by its content's fingerprint, if known."""
-    kept = decisive(manifest.config.written)
+    kept = settled(manifest.config.written)
     whole = kept | {"suite": {key: value for key, value in kept["suite"].items() if key != "part"}}
     model, suite = manifest.model, manifest.suite
     fingerprints: dict[str | None, str | None] = {model.path: model.fingerprint, suite.origin: suite.sha256}

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from hydra import initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -32,9 +32,13 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # the standard library's lacks what pydantic needs before Python 3.12
 
+from specbench.input import describe
 from specbench.measure.identity import hide_in_file
 from specbench.names import printable
+from specbench.records.record import LARGEST
 from specbench.records.store import RECORDS
 from specbench.runs.composition import check_overrides, explain
 from specbench.runs.config import conf_dir
@@ -57,8 +61,24 @@ INSTALLED_BY = {
 }
 KILLED = 1  # exit code of a job that gave none
 MOST_JOBS = 10_000
+Positive = Annotated[float | None, Field(ge=1, le=LARGEST)]
+Count = Annotated[float | None, Field(ge=0, le=LARGEST)]
 log = logging.getLogger(__name__)
 ASKED_EVERY_S = 30  # Slurm forgets a job that ended after five minutes (its MinJobAge)
+
+
+class LauncherCounts(TypedDict, total=False):
+    """The counts among the settings of launchers; each has others as well."""
+
+    nodes: Positive
+    tasks_per_node: Positive
+    cpus_per_task: Positive
+    timeout_min: Positive
+    array_parallelism: Positive
+    mem_gb: Count
+    gpus_per_node: Count
+    max_num_timeout: Count
+    signal_delay_s: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +197,7 @@ def run_jobs(
         if cfg.hydra.sweep.dir.startswith("~"):
             raise InputError(f"hydra.sweep.dir={cfg.hydra.sweep.dir}: expected a full path, or one from here")
         refuse_foreign_sweep(Path(cfg.hydra.sweep.dir))
-        package = _require_launcher(cfg.hydra.launcher._target_)
+        package = check_launcher(cfg)
         jobs, swept = _list_jobs(hydra.config_loader, cfg, overrides)
         load = hydra.config_loader.load_configuration
         check(jobs or (), lambda job: load(name, list(job), RunMode.RUN))
@@ -192,6 +212,20 @@ def run_jobs(
             reason = f"the launcher gave up ({type(error).__name__}): see above; jobs that are done are kept"
             return [Ended(("all jobs",), None, KILLED, reason)], cfg
     return [job.return_value for batch in batches for job in batch], cfg
+
+
+def check_launcher(cfg: DictConfig) -> str:
+    """The package of the launcher. Raises InputError if it is not installed, or for a count that no launcher takes.
+
+    Raises:
+        OmegaConfBaseException: a setting of the launcher is missing, or refers to what does not exist.
+    """
+    node = OmegaConf.to_container(cfg.hydra.launcher, resolve=True, throw_on_missing=True)
+    try:
+        TypeAdapter(LauncherCounts).validate_python(node)
+    except ValidationError as error:
+        raise InputError(f"hydra.launcher.{describe(error)}; expected a number that the launcher takes") from None
+    return _require_launcher(str(cfg.hydra.launcher._target_))
 
 
 def _require_launcher(target: str) -> str:

@@ -56,7 +56,7 @@ def load_suite(settings: SuiteConfig) -> Suite:
     name = settings.name or suite_name(settings.path or "")
     reader = format_named(settings.format or (None if settings.name else "own"))
     fields = {ours: theirs for ours, theirs in vars(settings.fields).items() if theirs}
-    for key, value in (("fields", fields), ("frame", settings.frame)):
+    for key, value in (*((f"fields.{each}", name) for each, name in fields.items()), ("frame", settings.frame)):
         if value and not reader.own:
             raise InputError(f"suite.{key}={value}: is for prompts of your own (suite.path=FILE); leave it out.")
     form = reader.choose_form(settings.form)

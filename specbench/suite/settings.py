@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from specbench.input import must, one_of, when
@@ -18,8 +19,19 @@ def _is_part(text: str) -> bool:
     return found is not None and 1 <= int(found[1]) <= int(found[2])
 
 
+def is_bundled(suite: SuiteConfig) -> bool:
+    """Whether the questions of a suite are those of its name in the package."""
+    return suite.path is None and suite.name is not None and bundled_file(suite.name).is_file()
+
+
+def bundled_file(name: str) -> Path:
+    """The file of questions of a suite in the package; it need not exist."""
+    return Path(__file__).resolve().parents[1] / "assets" / name / "question.jsonl"
+
+
 _READ = when("suite.format", lambda run: run.suite.format != "trace", "a suite of questions, as suite=NAME")
 _FOUND = when("suite.path", lambda run: run.suite.path is None or run.suite.shots > 0, "suite.path=null")
+_SOUGHT = when("suite.name", lambda run: not is_bundled(run.suite), "a suite outside of the package, as suite=gsm8k")
 _SHOTS = when("suite.shots", lambda run: run.suite.shots > 0, "suite.shots=N")
 _SEEDED = when(
     "suite.order",
@@ -76,10 +88,10 @@ class SuiteConfig:
 
     name: Annotated[str | None, _READ] = None
     path: Annotated[str | None, _READ] = None
-    relative: Annotated[str | None, _READ, _FOUND] = None
+    relative: Annotated[str | None, _READ, _FOUND, _SOUGHT] = None
     # OmegaConf puts no mapping in the place of a null.
-    hub: Annotated[HubConfig | None, _READ, _FOUND] = field(default_factory=HubConfig)
-    home: Annotated[str | None, _READ, _FOUND] = None
+    hub: Annotated[HubConfig | None, _READ, _FOUND, _SOUGHT] = field(default_factory=HubConfig)
+    home: Annotated[str | None, _READ, _FOUND, _SOUGHT] = None
     format: str | None = None
     fields: Annotated[FieldsConfig, _READ] = field(default_factory=FieldsConfig)
     frame: Annotated[str | None, _READ] = None

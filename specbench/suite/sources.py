@@ -12,12 +12,10 @@ from pathlib import Path
 
 from specbench.input import refuse_network
 from specbench.suite.format import HubTables
-from specbench.suite.settings import HubConfig
+from specbench.suite.settings import HubConfig, bundled_file
 from specbench.types import InputError
 
 DATA_VARIABLE = "SPECBENCH_DATA"
-_ASSETS = Path(__file__).resolve().parents[1] / "assets"
-_QUESTIONS = "question.jsonl"
 
 
 def locate(
@@ -38,10 +36,10 @@ def locate(
     """
     if path is not None:
         return Path(path).expanduser()
-    bundled = _ASSETS / name / _QUESTIONS
+    bundled = bundled_file(name)
     if bundled.is_file():
         return bundled
-    relative = relative or f"{name}/{_QUESTIONS}"
+    relative = relative or f"{name}/{bundled.name}"
     root = os.environ.get(DATA_VARIABLE)
     kept = Path(root).expanduser() / "suites" / relative if root else None
     if kept is not None and kept.exists():

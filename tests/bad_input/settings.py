@@ -34,6 +34,48 @@ def target(name: str, *words: str) -> Bad:
 
 
 LONG = "x" * 300
+PATH_TO_LOG = "run/run.log"
+SLURM = "run.shards=2 suite.limit=1 hydra/launcher=submitit_slurm hydra.launcher"
+
+
+def put_log(folder: Path) -> None:
+    (folder / "run").mkdir()
+    (folder / PATH_TO_LOG).symlink_to("/proc/self/mem")
+
+
+def option(name: str, content: str | bytes, *words: str) -> Bad:
+    """Of a file of settings in a folder of one's own."""
+    command = ("--config-dir", "mine", "experiment=x", "hydra.run.dir=run")
+    return Bad(
+        f"option: {name}", command, ("mine/experiment/x.yaml", *words), {"mine/experiment/x.yaml": content}, 2, False
+    )
+
+
+# Messages of references, of long values, of places and of launchers.
+MESSAGES = (
+    bad(
+        "load=closed 'load.budget=${oc.env:NOPE_X}'", "load.budget", "variable 'NOPE_X' not found", "set what it names"
+    ),
+    bad("'suite=${nope}'", "suite=${nope}: the reference cannot be resolved"),
+    bad("+model=tiny", "+model=...: the group has an option already", "without the plus"),
+    bad(f"measure={LONG}", "expected the name of an option", name="option of 300 characters"),
+    bad(f"nope={'x' * 100_000}", "nope", name="long word"),
+    bad("method=[rest] method.rest.nodes=null", "method.rest.nodes=None: Input should be a valid integer"),
+    bad("suite.fields.prompt=x", "suite.fields.prompt=x: is for prompts of your own"),
+    bad("model=tiny model.random.family=mistral", "model.random.family=mistral; expected one of them"),
+    bad("'model.overrides={rms_norm_eps: -1}'", "model.overrides.rms_norm_eps=-1", "which should be float"),
+    bad("--dry-run hydra.run.dir=/etc/hostname", "hydra.run.dir=/etc/hostname: /etc/hostname is not a folder"),
+    bad("--dry-run hydra.run.dir=file/x", "file is not a folder", files={"file": ""}),
+    bad(f"--dry-run {SLURM}.nodes=-1", "hydra.launcher.nodes is -1"),
+    bad(f"--dry-run {SLURM}.cpus_per_task='???'", "hydra.launcher.cpus_per_task", "Missing mandatory value"),
+    bad(f"--dry-run '{SLURM.replace(' ', chr(39) + ' ' + chr(39))}.qos=${{nope}}'", "hydra.launcher.qos", "nope"),
+    bad("suite.limit=1", "run.log: is made by the kernel", files=put_log, name="log of the kernel"),
+    option("number", "3", "Invalid loaded object type: int"),
+    option("nested", "[" * 10_000, "not YAML"),
+    option("key twice", "a: 1\na: 2", "duplicate key"),
+    option("not UTF-8", b"a: \xff", "not UTF-8"),
+    option("large", b"#" * (1 << 19), "expected at most"),
+)
 # Every text of the configuration is checked alike, and so is the directory of the run.
 PATHS = ("model.path", "hydra.run.dir")
 NUMBERS = (
@@ -146,6 +188,13 @@ IDLE = (
     idle("report.plots=false report.style=paper", "report.plots=False", "report.plots=true"),
     idle("suite.seed=3", "suite.order=file", "suite.order=shuffled or suite.sample=N"),
     idle("suite.shots_seed=3", "suite.shots=0", "suite.shots=N"),
+    *(
+        idle(f"suite.{each}", "suite.name=mini", "a suite outside of the package")
+        for each in ("home=x", "relative=x", "hub.repo=x/y", "hub.split=x")
+    ),
+    idle("measure.fresh=true run.retry=true", "measure.fresh=True", "measure.fresh=false"),
+    idle("method=[] measure=quick measure.seed=3", "method=[vanilla]", "a method next to vanilla"),
+    idle("method=[] decode.length=confidence", "method=[vanilla]", "a method that drafts"),
     idle("suite.path=q.jsonl suite.home=here", "suite.path=q.jsonl", "suite.path=null"),
     idle("load=closed measure.seed=3", "load.kind=closed", "load=one"),
     *(
@@ -301,5 +350,5 @@ SETTINGS = (
         "another vocabulary",
         files=copy_with_swapped_words,
     ),
-    bad("hydra.run.dir=file/run", "not writable", "hydra.run.dir", files={"file": ""}),
+    bad("hydra.run.dir=file/run", "is not a folder", "hydra.run.dir", files={"file": ""}),
 )

@@ -11,12 +11,13 @@ from bad_input.case import Bad
 from bad_input.files import FILES
 from bad_input.models import MODELS
 from bad_input.runs import RUNS
-from bad_input.settings import IDLE, NUMBERS, OPTIONS, PLACES, SETTINGS, TARGETS
+from bad_input.settings import IDLE, MESSAGES, NUMBERS, OPTIONS, PLACES, SETTINGS, TARGETS
 
 from specbench import commands
 from specbench.runs import sources
 
-CASES = (*FILES, *RUNS, *SETTINGS, *IDLE, *OPTIONS, *PLACES, *TARGETS, *MODELS, *NUMBERS)
+LONGEST = 2_000  # [characters] of a message
+CASES = (*FILES, *RUNS, *SETTINGS, *IDLE, *OPTIONS, *PLACES, *TARGETS, *MODELS, *NUMBERS, *MESSAGES)
 
 
 def end(case: Bad, monkeypatch, capsys) -> tuple[int, str]:
@@ -44,6 +45,7 @@ def test_bad_input(case, tmp_path, monkeypatch, capsys):
     code, message = end(case, monkeypatch, capsys)
     assert code == case.code, message
     assert "Traceback" not in message
+    assert len(message) < LONGEST
     for word in case.words:
         assert word in message, message
     if code == 2:

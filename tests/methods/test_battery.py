@@ -47,6 +47,7 @@ def test_yaml_names_its_source_and_its_reset(name):
 def test_page_exists(name):
     module = settings_of(name)["_target_"].split(".")[1]  # variants of one method share its page
     page = PACKAGE.parent / "docs" / "methods" / f"{module}.md"
+    assert page.exists(), f"{page} is missing; expected a page of the method with a section ## Parameters"
     if not page.parent.is_dir():
         pytest.skip("docs/ is not next to an installed package")
     assert "## Parameters" in page.read_text() or name == VANILLA

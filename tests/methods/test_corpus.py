@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from methods.parts.corpus import drop_overlapping, read_documents, tokenize
+from methods.parts.corpus import LONGEST, drop_overlapping, read_documents, tokenize
 from specbench.types import InputError
 
 
@@ -51,3 +51,8 @@ def test_order_across_batches_and_documents_that_share_thirteen_words():
 
 
 LINE = "the quick brown fox jumps over the lazy dog while nobody looks at it"  # fourteen words
+
+
+def test_a_document_that_takes_gigabytes_to_tokenize_is_refused():
+    with pytest.raises(InputError, match=r"^a document of 16777217 characters, which begins 'xxx.*: split it$"):
+        next(tokenize(iter(["short", "x" * (LONGEST + 1)]), None))

@@ -56,5 +56,5 @@ def test_entries_of_a_configuration_are_set_and_what_it_lacks_or_refuses_is_not(
         InputError, match=r"model.overrides.max_positions: .* no such entry; .* max_position_embeddings"
     ):
         override(config, {"max_positions": 1}, "model.overrides")
-    with pytest.raises(InputError, match=r"model.overrides: no llama has these entries .*hidden_size"):
+    with pytest.raises(InputError, match=r"model.overrides.hidden_size=wide: no llama has these entries"):
         override(config, {"hidden_size": "wide"}, "model.overrides")

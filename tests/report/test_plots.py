@@ -20,9 +20,10 @@ from report.conftest import build_run
 from builders.profiles import FIT, MEASURED
 from builders.records import turn
 from specbench.commands.report import main
+from specbench.input import InputError
 from specbench.profile import RowGrid, write_profile
 from specbench.records.record import CONTROL, VANILLA
-from specbench.records.store import RunError, read_run
+from specbench.records.store import read_run
 from specbench.report import build_report, gather, read_findings
 from specbench.report.frames.load import model_load
 from specbench.report.frames.sweep import Heatmap
@@ -264,7 +265,7 @@ def test_captions_are_beside_the_plots(paper_findings, tmp_path):
 
 def test_an_unknown_style_is_refused_before_anything_is_read(tmp_path, capsys):
     for style, message in (("papr", "expected screen, paper, or a style file"), ("no.mplstyle", "no such file")):
-        with pytest.raises(RunError, match=message):
+        with pytest.raises(InputError, match=message):
             build_report([tmp_path], style=style)
         assert main([str(build_run(tmp_path / style, {}, per_category=1)), "--style", style]) == 2
         assert message in capsys.readouterr().err

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from report.conftest import build_run
 
 from specbench.commands.report import main
-from specbench.records.store import RunError
+from specbench.input import InputError
 from specbench.report import published
 from specbench.report.build import read_findings
 from specbench.report.published import (
@@ -95,19 +95,22 @@ def test_part_of_a_suite_and_failed_cases_reproduce_nothing(measured):
 
     part = measured("part", config={"suite": {"limit": 2, "order": "file"}})
     [match] = compare(part, [figure(mat_of(part))])
-    assert match.verdict == "differs"
+    assert match.verdict == "partial"
     assert match.notes == ("12 of the suite's questions",)
     failed = measured("failed", edit=lambda _, records: fail(next(r for r in records if r.method == "pld"), "no"))
     [match] = compare(failed, [figure(mat_of(failed))])
-    assert match.verdict == "differs"
+    assert match.verdict == "partial"
     assert match.notes == ("1 case failed",)
     own = measured("own", config={"suite": {"limit": None, "expected": 480}})
     [match] = compare(own, [figure(mat_of(own))])
-    assert (match.verdict, match.notes) == ("differs", ("12 of the suite's questions",))
+    assert (match.verdict, match.notes) == ("partial", ("12 of the suite's questions",))
     half = measured("half", edit=lambda _, records: records.__delitem__(slice(len(records) // 2, None)))
     [match] = compare(half, [figure(mat_of(half))])
-    assert match.verdict == "differs"
+    assert match.verdict == "partial"
     assert match.notes == ("6 of 12 cases are recorded",)
+    assert summarise_verdicts([match]).startswith("0 of 1 compared MATs are reproduced, 1 more in part; ")
+    [match] = compare(half, [figure(mat_of(half) + 1)])
+    assert match.verdict == "differs"
 
 
 def test_what_differs_is_read_off_the_manifest(measured):
@@ -245,7 +248,7 @@ def test_command(make_run, tmp_path, capsys):
     manifest = {"model": {"name": MODEL}, "suite": {"name": "spec_bench"}}
     run = make_run("vicuna", manifest=manifest)
     assert main([str(run), "--published"]) == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert "compared MATs are reproduced" in printed
     notes = ("MAT within 0.03", "All: ", ": another machine.", "decode.max_new_tokens 256, not 1024")
     assert [printed.count(note) for note in (" Row there: ours ", *notes)] == [1] * 5
@@ -353,7 +356,7 @@ def test_a_broken_file_is_named(tmp_path, change, message):
         writer = csv.DictWriter(file, row)
         writer.writeheader()
         writer.writerow(row)
-    with pytest.raises(RunError, match=f"own.csv.*{message}"):
+    with pytest.raises(InputError, match=f"own.csv.*{message}"):
         read_published(tmp_path)
 
 
@@ -363,12 +366,13 @@ def test_a_broken_file_is_named(tmp_path, change, message):
         (b"," * (len(published.COLUMNS) - 6), "line 2: has not 18 cells"),
         (b"," * len(published.COLUMNS), "line 2: has not 18 cells"),
         (b"\xff\xfe", "not UTF-8"),
+        (b"x" * 200_000, "has a line of 200000 characters"),
     ],
-    ids=["cut short", "an unquoted comma", "binary"],
+    ids=["cut short", "an unquoted comma", "binary", "a long cell"],
 )
 def test_a_broken_line_is_named(tmp_path, line, message):
     (tmp_path / "own.csv").write_bytes(",".join(published.COLUMNS).encode() + b"\n" + line + b"\n")
-    with pytest.raises(RunError, match=f"own.csv.*{message}"):
+    with pytest.raises(InputError, match=f"own.csv.*{message}"):
         read_published(tmp_path)
 
 

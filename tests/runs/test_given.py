@@ -22,7 +22,7 @@ from specbench.screen import DONE, USAGE
 
 # The settings that always have an effect.
 ALWAYS = {
-    *("method", "engine.kind", "load.kind", "run.shards", "run.retry", "decode.first_draft"),
+    *("method", "engine.kind", "load.kind", "run.shards", "decode.first_draft"),
     *(f"model.{key}" for key in ("name", "tokenizer", "trust_remote_code")),
     *(f"suite.{key}" for key in ("format", "categories", "limit", "sample", "first", "part", "ids", "order")),
     *(f"decode.{key}" for key in ("max_new_tokens", "temperature", "seed")),

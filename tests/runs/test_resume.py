@@ -265,6 +265,17 @@ def test_a_setting_that_came_later_leaves_the_hash_at_its_default():
             assert digest(later) == digest(before) != digest(other)
 
 
+def test_a_field_of_suites_that_came_later_leaves_the_hash_at_its_default():
+    """Runs whose suite had fields before the system message was one of them can be resumed; one that is set counts."""
+    own = dict.fromkeys(("prompt", "id", "category", "reference"))
+    settings = {"measure": {}, "decode": {}, "model": {"path": "x"}, "load": {}, "method": {}}
+    none, before, later, other = (
+        digest(settings | {"suite": suite})
+        for suite in ({}, {"fields": own}, {"fields": own | {"system": None}}, {"fields": own | {"system": "role"}})
+    )
+    assert none == before == later != other
+
+
 def test_heads_that_a_model_names_for_later_methods_leave_the_hash():
     """A method that takes one has it among its own settings; a head of a method that was there counts."""
     model = {"path": "x", "heads": {"eagle": None, "safetensors": True}}

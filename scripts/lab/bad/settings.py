@@ -158,6 +158,7 @@ def groups(fixture: Fixture) -> Iterator[Kind]:
 
 
 # Setting that does nothing -> what else is set.
+PLAIN = tuple(item for item in ALONE if not item.startswith("engine."))  # idle with some engines itself
 IDLE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((
         "load.requests=5", "load.budget=score", "load.nodes=9", "load.chunk=7", "load.block=3", "load.ramp=2",
@@ -176,7 +177,7 @@ IDLE: dict[str, tuple[str, ...]] = {
     "load.nodes=3": ("load=closed",), "load.rate=2": ("load=closed",), "load.times=t.json ": ("load=closed",),
     "report.style=paper": ("report.plots=false",), "run.retry=true": ("measure.fresh=true",),
     "method.pld.max_ngram=3": ("method=[sam]",), "decode.length=confidence": ("method=[]",),
-    "measure.seed=3": ("method=[]",), "model.system=Hello": ("model.template=raw",),
+    "measure.seed=3": ("method=[]",),
     "measure.price_per_hour=3": ("model=replay", "measure=replay", "model.trace=run/records.jsonl"),
 }  # fmt: skip
 
@@ -187,7 +188,7 @@ def idle(fixture: Fixture) -> Iterator[Kind]:
         key = setting.lstrip("+").partition("=")[0]
         words = key, key.replace("/", ".")
         files = {"t.json": holds("[0, 1, 2]"), "t.jsonl": holds("{}")}
-        yield Kind("idle", setting, "does nothing", (DRY, *ALONE, HERE, *base, setting.strip()), REFUSED, words,
+        yield Kind("idle", setting, "does nothing", (DRY, *PLAIN, HERE, *base, setting.strip()), REFUSED, words,
                    ("run",) if any("run/" in item for item in base) else (), files, outputs=("run", "new"))  # fmt: skip
 
 
@@ -256,11 +257,13 @@ def lines(fixture: Fixture) -> Iterator[Kind]:
     for fault, (words, named) in LINES.items():
         own = any(word.startswith("hydra.run.dir=") for word in words)
         more = () if own or "-m" in words else (HERE,)
-        base = () if fault.startswith("alone") else (DRY, *ALONE) if "-m" not in words else ALONE
+        base = () if fault.startswith("alone") else (DRY, *PLAIN) if "-m" not in words else PLAIN
         if words[-1].startswith("model.overrides"):
             base = ALONE  # decoded, if no check refuses it
         named = named if named != "model.overrides" else fault.split()[1].rstrip(":")
-        yield Kind("lines", "words", fault, (*base, *more, *words), REFUSED if named else ANY, (named,), ("run",),
+        named_too = ("model.tokenizer",) if fault.startswith("override") else ()  # of another vocabulary
+        expected = REFUSED if named else ANY
+        yield Kind("lines", "words", fault, (*base, *more, *words), expected, (named, *named_too), ("run",),
                    {"full/notes.txt": holds("mine"), "empty/a": holds("")}, outputs=("run", "results"))  # fmt: skip
 
 
@@ -277,7 +280,9 @@ def launchers(fixture: Fixture) -> Iterator[Kind]:
             for fault, (value, _) in FAULTS.items():
                 words = f"hydra/launcher={name}", f"hydra.launcher.{key}={value}"
                 expected = REFUSED if is_wrong(key, letter, fault) else ANY
-                yield Kind("launchers", f"{name}.{key}", fault, (DRY, *TWO, *words), expected, (key,))
+                yield Kind(
+                    "launchers", f"{name}.{key}", fault, (DRY, *TWO, *words), expected, (key, name, "hydra/launcher")
+                )
 
 
 KINDS = (settings, methods, groups, idle, lines, launchers)

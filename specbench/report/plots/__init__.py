@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from specbench.input import decode_text, read_file
 from specbench.records.store import RunError
 
 SCREEN, PAPER = "screen", "paper"
@@ -11,10 +12,10 @@ _SUFFIX = ".mplstyle"
 
 
 def check_style(style: str, setting: str = "report.style") -> None:
-    """Raises RunError if it is neither a look nor a style file."""
+    """Raises InputError if it is neither a look nor a style file."""
     if style in (SCREEN, PAPER):
         return
     if not style.endswith(_SUFFIX):
         raise RunError(f"{setting}={style}: expected {SCREEN}, {PAPER}, or a style file of matplotlib (*{_SUFFIX})")
-    if not Path(style).is_file():
-        raise RunError(f"{setting}={style}: no such file; expected a style file of matplotlib")
+    fix = "expected a style file of matplotlib"
+    decode_text(read_file(Path(style), f"{setting}=", fix), f"{setting}={style}")
