@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-from specbench.input import InputError, describe, parse_json, refuse_repeated_keys
+from specbench.input import InputError, describe, parse_json
 from specbench.records.record import CONTROL, SCHEMA, Amount, Count, EngineKind, Figure, LoadKind, Reset
 
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -304,8 +304,7 @@ class Manifest(Section):
     @classmethod
     def parse(cls, text: bytes, where: str, fix: str) -> Manifest:
         """The manifest in a file's bytes. Raises InputError, which begins with ``where`` and ends with ``fix``."""
-        parse_json(text, where, fix)  # refuses NaN anywhere, also in entries that are not listed
-        refuse_repeated_keys(text, where)
+        parse_json(text, where, fix)  # refuses NaN and repeated keys anywhere, also in entries that are not listed
         try:
             return cls.model_validate_json(text, strict=True)
         except ValidationError as error:

@@ -113,7 +113,8 @@ def _turns(row: SourceRow, fields: Mapping[str, str]) -> tuple[tuple[str, ...], 
     if not turns:
         raise InputError(f"{row.where}: {name} has no message of the user.")
     system = messages.pop(0)[1] if messages[0][0] == _SYSTEM else None
-    if later := [place for place, (role, _) in enumerate(messages, start=2 if system else 1) if role == _SYSTEM]:
+    first = 1 if system is None else 2
+    if later := [place for place, (role, _) in enumerate(messages, start=first) if role == _SYSTEM]:
         raise InputError(
             f"{row.where}: message {later[0]} of {name} is a system message; expected one alone, before the others."
         )
