@@ -49,7 +49,7 @@ def refusing(words: list[str]) -> int:
 
 
 def eating(words: list[str]) -> int:
-    return len(bytearray(b"x") * (3 << 29)) * 0
+    return len(bytearray(b"x") * (5 << 29)) * 0
 
 
 GOOD = "specbench: error: a.b=1: expected 2"
@@ -59,7 +59,7 @@ PLANTED = {
     "an odd exit code": (say("", 7), "a: exit code 7"),
     "no end": (lambda words: time.sleep(60), "b: no end in 3 s"),
     "success": (say("", 0), "c: succeeds"),
-    "memory": (eating, "d: 1."),
+    "memory": (eating, "d: "),
     "a file outside": (write("../other", 2), "e: writes in/other"),
     "a file that is left": (write("run/records.jsonl", 2), "e: is refused and leaves in/cwd/run/records.jsonl"),
     "a changed input": (write("input", 2), "e: changes in/cwd/input"),

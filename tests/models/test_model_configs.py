@@ -46,6 +46,7 @@ REAL = {
     "qwen3_8b": ("qwen3", 32, 8, 128, {"rope_theta": 1e6, "use_sliding_window": False, "head_dim": 16}),
 }
 SHAPES = {"random", "random_110m", "random_7b", "random_13b", "random_33b"}
+SHAPES |= {"tiny_25m", "tiny_110m", "tiny_1b", "tiny_7b", "tiny_8b_gqa"}
 OURS = {"tiny", "tiny_draft", "hub", "replay", "server", *SHAPES}
 NAMES = sorted(path.stem for path in (conf_dir() / "model").glob("*.yaml"))
 

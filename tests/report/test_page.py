@@ -244,6 +244,7 @@ def test_a_thousand_cases_of_ten_methods_stay_small(tmp_path):
 
     def edit(manifest, records):
         draw_records(records, 3, dict.fromkeys(methods, ("context", "table")), ())
+        manifest["suite"]["cases"] = len({record.case for record in records})
 
     run = build_run(tmp_path / "run", methods, per_category=167, peers=(), edit=edit)
     report = build_report([run], plots=False)
