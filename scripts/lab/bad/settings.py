@@ -194,7 +194,7 @@ def idle(fixture: Fixture) -> Iterator[Kind]:
 
 # Words of a command line -> what its message names, '' if it is no fault.
 LINES: dict[str, tuple[tuple[str, ...], str]] = {
-    **{f"alone {word!a}": ((word,), word[:1] if len(word) < 3 else word[:5]) for word in
+    **{f"alone {word!a}": ((word,), word[:1] if len(word) < 3 or word[1] == "=" else word.lstrip("~")[:5]) for word in
        ("=", "==", "=1", "model", "model=", "+", "~", "~model", "-", "--", "---", "a=b", "@", "{", "[", "${", "'", '"',
         "nope", "modle=tiny", "+model=tiny", "++model.path", "model.path.x=1", "suite@x=mini", "\0", "\udcff=1", "é=1",
         "--nope", "--config-dir", "--config-name", "--cfg", "--package", "-x", "decode.seed=1,2", "x" * 100_000)},
@@ -279,7 +279,11 @@ def launchers(fixture: Fixture) -> Iterator[Kind]:
             letter = letter_of(type(default)) if default is not None and key != "_target_" else "oN"
             for fault, (value, _) in FAULTS.items():
                 words = f"hydra/launcher={name}", f"hydra.launcher.{key}={value}"
-                expected = REFUSED if is_wrong(key, letter, fault) else ANY
+                wrong = is_wrong(key, letter, fault) and (letter, fault) != (
+                    "b",
+                    "two",
+                )  # their schema reads it as true
+                expected = REFUSED if wrong else ANY
                 yield Kind(
                     "launchers", f"{name}.{key}", fault, (DRY, *TWO, *words), expected, (key, name, "hydra/launcher")
                 )
