@@ -36,8 +36,13 @@ def _shorten(text: str, most: int) -> str:
 
 def fail(message: str, program: str = "specbench") -> int:
     """Print what is wrong with the input of a program, without the middle of what is long; returns the exit code."""
-    print(printable(f"{program}: error: {_shorten(shorten_words(message), LONGEST_MESSAGE)}"), file=sys.stderr)
+    print(printable(f"{program}: error: {shorten(message)}"), file=sys.stderr)
     return USAGE
+
+
+def shorten(message: str) -> str:
+    """A message without the middle of its long words, and of itself."""
+    return _shorten(shorten_words(message), LONGEST_MESSAGE)
 
 
 def shorten_words(text: str) -> str:

@@ -26,7 +26,7 @@ from specbench.report.published import compare, published_tables, read_published
 from specbench.report.table import Table
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
-from specbench.screen import DISK_FAULTS, DONE, FAILED, INTERRUPTED, USAGE, ending_as_interrupts, showing
+from specbench.screen import DISK_FAULTS, DONE, FAILED, INTERRUPTED, USAGE, ending_as_interrupts, shorten, showing
 
 _WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a folder; expected a file"}
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         file = f"{error.filename}: " if error.filename else ""
         message = f"error: {file}{wrong}; change that, or write into another folder with {option} DIR"
     with contextlib.suppress(OSError):  # the terminal may have gone
-        print(printable(f"specbench report: {message}"), file=sys.stderr)
+        print(printable(f"specbench report: {shorten(message)}"), file=sys.stderr)
     return code
 
 

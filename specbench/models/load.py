@@ -277,10 +277,10 @@ def locate(path: str, key: str) -> str:
         return str(folder)
     path = os.path.expandvars(path)  # of a manifest
     local = path.startswith(("/", ".", "~")) or path.count("/") > 1
-    if not local and not Path(path).exists():
+    if not local and not os.path.exists(path):  # noqa: PTH110 (a Path raises for a name that is too long)
         return path
     folder = Path(path).expanduser()
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112 (likewise)
         raise InputError(f"{key}={path}: no such folder; expected one with config.json, weights and a tokenizer")
     return str(folder)
 
@@ -292,7 +292,7 @@ def locate_file(path: str) -> str:
 
 def read_tokenizer(path: str, key: str, **options: Any) -> Any:
     """Read the tokenizer of a folder or hub id. Raises InputError that names ``key``."""
-    if Path(path).is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 (likewise)
         refuse_files(Path(path), f"{key}={path}")
     found = _read(AutoTokenizer, path, key, **options)
     if not (isinstance(longest := found.model_max_length, int | float) and 1 <= longest <= 1e31):
@@ -302,7 +302,7 @@ def read_tokenizer(path: str, key: str, **options: Any) -> Any:
 
 def _read(reader: Any, path: str, key: str, **options: Any) -> Any:
     """Call ``from_pretrained`` with errors that name the key."""
-    offline = "" if Path(path).exists() else refuse_network()
+    offline = "" if os.path.exists(path) else refuse_network()  # noqa: PTH110 (likewise)
     try:
         return reader.from_pretrained(path, **options)
     except Exception as error:

@@ -143,3 +143,13 @@ def test_a_file_of_another_kind_or_vocabulary_is_refused(tmp_path, kind, setting
     refused(f"not a {kind.kind}; build one")
     save_file(arrays, path, {"format": kind.format, "vocab": "11"})
     refused("built for 11 tokens, the target's tokenizer has 10; build it anew")
+
+
+def test_a_tokenizer_whose_name_no_file_system_takes_is_refused(tmp_path):
+    (tmp_path / "c.txt").write_text(TEXTS[0])
+    done = run_main(
+        commands.main, "build", "datastore", "--tokenizer", "1," * 5000, "--out", tmp_path / "d", tmp_path / "c.txt"
+    )
+    assert done.returncode == 2
+    assert "tokenizer=1,1,1" in done.stderr
+    assert len(done.stderr) < 2000

@@ -279,10 +279,8 @@ def launchers(fixture: Fixture) -> Iterator[Kind]:
             letter = letter_of(type(default)) if default is not None and key != "_target_" else "oN"
             for fault, (value, _) in FAULTS.items():
                 words = f"hydra/launcher={name}", f"hydra.launcher.{key}={value}"
-                wrong = is_wrong(key, letter, fault) and (letter, fault) != (
-                    "b",
-                    "two",
-                )  # their schema reads it as true
+                number = letter == "b" and fault in ("two", "negative", "1e9")  # their schema reads it as true
+                wrong = is_wrong(key, letter, fault) and not number
                 expected = REFUSED if wrong else ANY
                 yield Kind(
                     "launchers", f"{name}.{key}", fault, (DRY, *TWO, *words), expected, (key, name, "hydra/launcher")
