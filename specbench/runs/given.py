@@ -110,7 +110,7 @@ def _conditions(path: Sequence[str]) -> Iterator[When]:
 
 
 def _value_at(node: Any, path: str) -> Any:
-    """The value at a dotted path; ``_MISSING`` if there is none, as of Hydra's settings."""
+    """Return the value at a dotted path; ``_MISSING`` if the path does not exist, and for all settings of Hydra."""
     for part in path.split("."):
         node = node.get(part, _MISSING) if isinstance(node, Mapping) else getattr(node, part, _MISSING)
     return _MISSING if path.startswith("hydra.") else node

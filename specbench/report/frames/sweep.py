@@ -217,7 +217,7 @@ def _points(findings: Findings) -> dict[tuple[str, str, str], list[_Point]]:
 
 
 def _without_seeds(points: list[_Point]) -> list[_Point]:
-    """The points without their seeds: runs that differ in nothing else repeat each other."""
+    """Return the points without settings named seed, so that runs that differ only in a seed count as repetitions."""
 
     def keep(point: _Point) -> _Point:
         return replace(point, settings={k: v for k, v in point.settings.items() if k.rpartition(".")[2] != "seed"})
