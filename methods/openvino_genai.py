@@ -19,7 +19,7 @@ STEP_TOKENS = 2048
 class OpenvinoGenai(RuntimePeer):
     """OpenVINO GenAI, with the parameters of ``RuntimePeer``."""
 
-    module, package, extra = "openvino_genai", "openvino-genai", "openvino_genai"
+    module, package, extra = "openvino_genai", "openvino-genai", "openvino-genai"
     dtypes = tuple(PRECISION)
     speculations = (NONE, LOOKUP, DRAFT)
 

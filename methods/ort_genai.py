@@ -31,7 +31,7 @@ COUNTED = ("rounds", "draft_tokens_proposed", "draft_tokens_accepted", "target_f
 class OrtGenai(RuntimePeer):
     """ONNX Runtime GenAI; an n-gram of the runtime is the suffix that is looked up and the token after it."""
 
-    module, package, extra = "onnxruntime_genai", "onnxruntime-genai", "ort_genai"
+    module, package, extra = "onnxruntime_genai", "onnxruntime-genai", "ort-genai"
     speculations = (NONE, LOOKUP, DRAFT)
     families, scalings = BUT_PHI, ("default", "llama3")  # it ignores others
 
