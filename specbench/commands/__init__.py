@@ -32,6 +32,7 @@ COMMANDS = {  # name -> its line of ``specbench --help``
     "profile": "measure what a forward costs on this machine",
     "build": "a file that a method reads, from a text corpus",
     "fetch": "download the model and the questions of a run",
+    "schema": "the JSON schema of a run's files: records, manifest",
     "completion": "what makes bash or zsh complete settings by the tab key",
 }
 EXAMPLES = """\

@@ -16,12 +16,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PrivateAttr,
     ValidationError,
     model_serializer,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, describe, parse_json
@@ -36,7 +38,15 @@ def _refuse_null(value: Any) -> Any:
     return value
 
 
-GIVEN = BeforeValidator(_refuse_null)  # the entry may be absent, which is None here, but it is not null in a file
+class _Given(BeforeValidator):
+    """The entry may be absent, which is None here, but it is not null in a file, nor in the file's JSON schema."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, make: GetJsonSchemaHandler) -> JsonSchemaValue:
+        [found] = [each for each in make(core)["anyOf"] if each != {"type": "null"}]
+        return found
+
+
+GIVEN = _Given(_refuse_null)
 
 
 def _refuse_no_date(value: str) -> str:

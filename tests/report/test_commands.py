@@ -27,7 +27,7 @@ from specbench.records.store import MANIFEST, RECORDS, read_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-LIGHT = ("runs", "completion", "tune", "profile", "choose")
+LIGHT = ("runs", "completion", "schema", "tune", "profile", "choose")
 
 
 def test_every_command_has_its_module_and_its_line(capsys):
