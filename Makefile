@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Every test process runs on one thread: as many of them as there are cores.
 SPREAD ?= -n auto --dist worksteal
 
-.PHONY: help bench test test-all quick check format docs clean
+.PHONY: help bench test test-all quick check format docs dist clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/ --/'
@@ -45,19 +45,24 @@ format: $(VENV)/developed  ## write the format
 docs: $(VENV)/documented   ## the pages of docs/ as a site in build/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+dist: $(VENV)/developed    ## the wheel and the source distribution in dist
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+
 clean:           ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
-$(BIN)/python:
+# pip is the mark: an environment that uv made has none.
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specbench needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip  # that of Python 3.11 resolves three times as long
 
-$(VENV)/installed: pyproject.toml | $(BIN)/python
+$(VENV)/installed: pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --no-compile --editable .
 	touch $@
 
-$(VENV)/developed: pyproject.toml | $(BIN)/python
+$(VENV)/developed: pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$(EXTRAS)]'
 	touch $@ $(VENV)/installed
 
