@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import specbench
@@ -55,3 +56,58 @@ def test_what_texts_and_messages_install_exists():
     assert {*EXTRAS} == named[ROOT / "README.md"], "README.md lists the extras"
     methods = [make_entry(name, settings_of(name)).method for name in method_names()]
     assert {each.extra for each in methods if hasattr(each, "extra")} == {"ort-genai", "openvino-genai", "ctranslate2"}
+
+
+def test_the_metadata_name_licence_authors_and_repository(tmp_path, monkeypatch):
+    """As the wheel has them: PEP 639 has a licence's expression and file, and no classifier."""
+    build = pytest.importorskip("hatchling.build", reason="hatchling is not installed")
+    monkeypatch.chdir(ROOT)
+    folder = tmp_path / build.prepare_metadata_for_build_wheel(str(tmp_path))
+    found = email.message_from_bytes((folder / "METADATA").read_bytes())
+    assert (found["License-Expression"], found.get_all("License-File")) == ("Apache-2.0", ["LICENSE"])
+    assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2
+    assert found["Author"] == "The specbench authors"
+    assert {*found.get_all("Provides-Extra")} == EXTRAS.keys()
+    assert not [name for name in found.get_all("Classifier") if name.startswith("License")]
+    assert all(url.partition(", ")[2].startswith(REPOSITORY) for url in found.get_all("Project-URL"))
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["repository-code"] == REPOSITORY
+    assert (citation["license"], citation["version"]) == (found["License-Expression"], found["Version"])
+    assert found["Version"] == specbench.__version__
+
+
+def test_workflows_call_what_is_there_with_few_rights():
+    """Actions of others are pinned to a commit; a job that writes names what it may write."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    lines = []
+    for path in sorted((ROOT / ".github/workflows").glob("*.yml")):
+        flow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert flow["permissions"] == {"contents": "read"}, path.name
+        steps = [step for job in flow["jobs"].values() for step in job.get("steps", [job])]
+        for used in (step["uses"] for step in steps if "uses" in step):
+            assert (ROOT / used).is_file() if used.startswith("./") else re.search(r"@[0-9a-f]{40}$", used), used
+        lines += [step["run"] for step in steps if "run" in step]
+    assert {words[1] for line in lines if (words := line.split())[0] == "make"} == {"dist", "docs"} <= targets
+    assert ".ci/run" in lines
+    assert (ROOT / ".ci/run").stat().st_mode & 0o111
+
+
+def test_the_image_has_what_the_wheel_is_made_of():
+    """Neither the Dockerfile nor .dockerignore leaves out a folder of the wheel."""
+    parts = {*SOURCE["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"], "README.md", "LICENSE"}
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    copied = {name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]}
+    assert parts <= copied
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert parts | {"pyproject.toml"} == {line[1:] for line in ignored if line.startswith("!")}
+
+
+def test_the_lock_file_is_of_these_requirements_and_of_the_public_index():
+    """``uv lock`` writes it."""
+    text = (ROOT / "uv.lock").read_text(encoding="utf-8")
+    assert set(re.findall(r"https?://([^/\"]+)", text)) == {"pypi.org", "files.pythonhosted.org"}
+    [own] = [each for each in tomllib.loads(text)["package"] if each["name"] == PROJECT["name"]]
+    listed = {(each["name"], SpecifierSet(each.get("specifier", ""))) for each in own["metadata"]["requires-dist"]}
+    wanted = map(Requirement, [*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)])
+    assert listed == {(canonicalize_name(each.name), each.specifier) for each in wanted}
+    assert {*own["metadata"]["provides-extras"]} == EXTRAS.keys()
