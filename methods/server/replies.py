@@ -159,12 +159,16 @@ class Tokenized(Reply):
     tokens: Counts = None
 
 
+class ReplyError(CaseError):
+    """A complete answer that is not as its schema describes it."""
+
+
 def parse(schema: type[Found], where: str, text: bytes) -> Found:
-    """An answer as its schema describes it. Raises CaseError with the field, its value and what was expected."""
+    """An answer as its schema describes it. Raises ReplyError with the field, its value and what was expected."""
     try:
         return schema.model_validate_json(text)
     except ValidationError as error:
-        raise CaseError(
+        raise ReplyError(
             f"{where}: {describe(error)}: {text[:SHOWN].decode(errors='replace')}; expected the fields and types of"
             " docs/servers.md: set the server's dialect, or correct the server"
         ) from None

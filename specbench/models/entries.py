@@ -1,13 +1,14 @@
-"""The bounds of the numbers in a model's configuration that a forward computes with, as a schema."""
+"""The bounds of the numbers in a model's configuration that a run computes with, as a schema."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from specbench.input import InputError, describe
+from specbench.input import InputError, describe, parse_as, read_file
 
 _Size = Annotated[int, Field(ge=1)]
 _Sizes = _Size | list[Any] | None  # some families have one for each layer
@@ -66,6 +67,16 @@ class _Entries(TypedDict, total=False):
     rotary_pct: _Share
 
 
+class _Text(TypedDict, total=False):
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 31)] | None
+
+
+class _Served(_Text, total=False):
+    """The entries that are read of the config of a model that runs elsewhere, whose family need not be known."""
+
+    text_config: _Text | None
+
+
 _ENTRIES, _ROPE = TypeAdapter(_Entries), TypeAdapter(_Rope)
 
 
@@ -83,3 +94,10 @@ def refuse_entries(text: Any, key: str) -> None:
             _ROPE.validate_python(entry)
     except ValidationError as error:
         raise InputError(f"{key}: {path}{describe(error)}; expected the entries of the model's authors") from error
+
+
+def read_vocab_size(path: Path) -> int:
+    """Return the vocabulary of a ``config.json``, padding included; 0 if it names none. Raises InputError."""
+    fix = "expected the model's own config.json next to its tokenizer, or none"
+    found = parse_as(_Served, read_file(path, "model.tokenizer=", fix), str(path), fix)
+    return found.get("vocab_size") or (found.get("text_config") or {}).get("vocab_size") or 0

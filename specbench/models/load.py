@@ -24,8 +24,10 @@ from transformers import (
     GenerationConfig,
     PreTrainedConfig,
 )
+from transformers.utils import cached_file
 
 from specbench.input import cut, refuse_network
+from specbench.models.entries import read_vocab_size
 from specbench.models.facade import ModelCard
 from specbench.models.family import check_family, choose_context
 from specbench.models.weights import (
@@ -104,6 +106,7 @@ UNREADABLE = (
     OSError, ValueError, LookupError, ImportError, TypeError, AttributeError, RecursionError, ArithmeticError,
     StrictDataclassError,
 )  # fmt: skip
+_MISSING = ("gated_repo", "missing_entries", "connection_errors")  # which leave a hub's file out
 _FIELD = re.compile(r"Field '(.+?)' (?:with value (.*) doesn't match any type in \((.*?)\)\. Errors|"
                     r"expected (.*), got \w+ \(value: (.*)\)$)", re.DOTALL)  # fmt: skip
 
@@ -389,6 +392,16 @@ def find_eos(config: Any, tokenizer: Any, path: str, revision: str | None, key: 
     if strange := [each for each in ids if each is not None and not (type(each) is int and 0 <= each < size)]:
         raise InputError(f"{key}: eos_token_id is {strange[0]!r}; expected a token's id, 0 to {size - 1}, or a list")
     return frozenset(each for each in ids if each is not None)
+
+
+def find_vocab_size(path: str, revision: str | None, tokenizer: Any) -> int:
+    """Return the number of ids that a model may emit, padding included, if its config is next to its tokenizer.
+
+    Else that of the tokenizer. Raises InputError for a config without sense.
+    """
+    quiet = dict.fromkeys((f"_raise_exceptions_for_{each}" for each in _MISSING), False)
+    found = cached_file(path, "config.json", revision=revision, **quiet)
+    return max(1 + max(tokenizer.get_vocab().values()), read_vocab_size(Path(found)) if found else 0)
 
 
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -8,10 +8,8 @@ lossless check agree with the ids. The records of one block are kept, and a litt
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,7 +26,6 @@ from specbench.records.record import (
     find_divergence,
 )
 
-DAY_S = 86_400  # by which the clocks of two machines, or the zones that they are set to, may differ
 REFERENCES = frozenset({VANILLA, CONTROL})  # they run again in every block
 _ROUNDED_S = 1e-3  # [s] that sums of times may differ by
 
@@ -75,11 +72,9 @@ class Consistency:
         self._known = set(manifest.part.cases) if manifest.part else set[str]()
         self._replayed = manifest.config.engine.kind in (EngineKind.REPLAY, EngineKind.TIMED)
         self._loaded = manifest.config.load.kind != LoadKind.ONE
-        self._most_s = _age_s(manifest.created) + DAY_S
         most, context = manifest.config.decode.max_new_tokens, manifest.model.context
         self._most = LARGEST if most is None else most
         self._context = 2 * LARGEST if context is None else context
-        self._busy_s: dict[int | None, float] = defaultdict(float)  # by shard: shards run side by side
         self._line, self._number = 0, -1
         self._cases: dict[str, _Case] = {}
         self._places: dict[tuple[str, int], _Place] = {}
@@ -111,7 +106,10 @@ class Consistency:
             )
         place.block, place.lines[record.method] = record.block, self._line
         self._block.append((self._line, record))
-        self._check_times(record)
+        if record.stretch is not None:
+            spent, most = sum([turn.wall_s for turn in record.turns]), record.stretch["seconds"]
+            if spent > most + _ROUNDED_S:
+                self._refuse(f"the turns took {spent:g} s, their stretch {most:g} s")
 
     def end(self) -> None:
         """Check the last block, of which a kill may have cut the end."""
@@ -183,22 +181,6 @@ class Consistency:
 
     def _refuse_other(self, name: str, record: CaseRecord, value: object, before: object, line: int) -> NoReturn:
         self._refuse(f"{name} of case {record.case} is {value!r}, on line {line} it is {before!r}")
-
-    def _check_times(self, record: CaseRecord) -> None:
-        """Refuse a run that was busy for longer than it exists. Requests of one stretch overlap, so it counts once."""
-        spent, about = 0.0, record.stretch
-        for turn in record.turns:
-            spent += turn.prefill_s + turn.decode_s
-        if about is not None:
-            if spent > about["seconds"] + _ROUNDED_S:
-                self._refuse(f"the turns took {spent:g} s, their stretch {about['seconds']:g} s")
-            spent = about["seconds"] if self._methods[record.method] == 1 else 0.0
-        self._busy_s[record.shard] += spent
-        if self._busy_s[record.shard] > self._most_s:
-            self._refuse(
-                f"prefill_s and decode_s of the records so far add up to {self._busy_s[record.shard]:g} s, the manifest"
-                f" was created {self._most_s - DAY_S:.0f} s ago"
-            )
 
     def _close(self, complete: bool) -> None:
         """Check a block against itself. complete: another block follows, so that none of its records may be missing."""
@@ -289,9 +271,3 @@ def check_records(path: Path, manifest: Manifest, records: Sequence[CaseRecord])
     for record in records:
         consistency.check(record)
     consistency.end()
-
-
-def _age_s(created: str) -> float:
-    """[s] since a manifest was created; 0 if a clock was changed since. Without a date, the time since 1970."""
-    at = datetime.fromisoformat(created or "1970-01-01")
-    return max(0.0, (datetime.now(UTC) - (at if at.tzinfo else at.replace(tzinfo=UTC))).total_seconds())

@@ -42,7 +42,7 @@ Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Tokens = list[Count]  # ids of a vocabulary
 Emitted = Annotated[int, Field(ge=1, le=LARGEST)]
 Nodes = Annotated[int, Field(ge=0, le=1 << 16)]  # far above any engine.max_nodes
-Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Seconds = Annotated[float, Field(ge=0, le=366 * 86_400)]  # no clock can show when a run began: it may be set back
 Amount = Annotated[float, Field(ge=0, le=1e18)]
 Figure = Annotated[float, Field(ge=-1e18, le=1e18)]
 Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]

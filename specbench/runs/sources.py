@@ -28,7 +28,7 @@ from specbench.models.choose import TENSOR, make_engine
 from specbench.models.engine import Engine
 from specbench.models.facade import ModelCard, Target
 from specbench.models.fast.attention import FastOptions
-from specbench.models.load import find_eos, load_model, locate, read_card, read_tokenizer
+from specbench.models.load import find_eos, find_vocab_size, load_model, locate, read_card, read_tokenizer
 from specbench.models.replay import ReplayEngine, ServerEngine
 from specbench.models.tensor_parallel.start import TeamSettings, start
 from specbench.models.timed import AlongRecord
@@ -194,7 +194,8 @@ class Server(Source):
                 "model.tokenizer: not set; expected the folder or hub id of the tokenizer of the served model"
             )
         source, tokenizer = _read_tokenizer(config, model.tokenizer, "model.tokenizer")
-        settings = PreTrainedConfig.from_dict({"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id})
+        rows = find_vocab_size(source, model.revision, tokenizer)
+        settings = PreTrainedConfig.from_dict({"vocab_size": rows, "eos_token_id": tokenizer.eos_token_id})
         card = ModelCard(
             name=model.name or "server",
             path=SERVED,

@@ -8,19 +8,19 @@ tokenizer add it.
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import resource
 import signal
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Sequence
 from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from specbench.input import decode_text, read_file
+from specbench.suite import trial
 from specbench.types import Case, InputError, named
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 # Raised by the expressions of a chat template, in addition to its own errors.
 RAISED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError, SyntaxError)
 MOST_TEMPLATE = 1 << 20  # [bytes]
-_TRIED = (("Hello",), ("Hello", "And", "Why?"))  # turns of conversations that a template must write in these limits:
-_LONGEST_CPU_S, _LONGEST_S, _MOST_BYTES, _MOST_TEXT = 3, 60, 1 << 30, 1 << 24
+# What a template needs to write more than loops over a conversation do: a call, a product, a filter, a name, a width.
+_GROWS, _MOST_LOOPS = re.compile(r"[(*|]|\b(set|with|macro|call|filter)\b|(?<!\{)%(?!\})"), 3
+_TRIED = (("Hello",), ("Hello", "And", "Why?"))  # turns of conversations that a template must write
 TEMPLATES = (".jinja", ".jinja2")
 _PROBE = "Answer as a test of system messages."  # which a template writes or leaves out
 RAW = "raw"  # no template; shadows fschat's own "raw", which writes no separator between messages
@@ -79,12 +80,40 @@ class PromptBuilder:
             )
         self._switch: dict[str, Any] = {} if thinking is None else self._find_switch(thinking)
         if template is None:
-            _refuse_endless(lambda: [self.text(turns, ["Hi"] * (len(turns) - 1)) for turns in _TRIED], _name(tokenizer))
+            self._refuse_endless()
         if system is not None:
             with named(f"model.system={system}: "):
                 self.with_system(system)
         probe = self.ids(["Hello"], [])  # a template that cannot be written out fails here, before a run starts
         self.warnings = tuple(filter(None, (self._bos_warning(probe), _space_run_warning(tokenizer))))
+
+    def _refuse_endless(self) -> None:
+        """Raises InputError for a chat template that does not end or fills the memory, which another process tries.
+
+        That process is started, not forked: a lock that another thread has is never released in a fork. Any other error
+        is left to the caller, who writes the text again.
+        """
+        template = self._chat_template or self._tokenizer.chat_template
+        if isinstance(template, dict):
+            template = template.get("default")
+        if isinstance(template, str) and template.count("for") <= _MOST_LOOPS and not _GROWS.search(template):
+            return
+        given = {
+            "template": template,
+            "chats": [self._messages(turns, ["Hi"] * (len(turns) - 1)) for turns in _TRIED],
+            "names": {**self._tokenizer.special_tokens_map, **self._switch},
+        }
+        command = [sys.executable, "-P", trial.__file__]
+        done = subprocess.run(command, input=json.dumps(given, default=str).encode(), capture_output=True, check=False)
+        if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL, trial.TOO_MUCH):
+            much = done.returncode == trial.TOO_MUCH
+            took = "more memory than any conversation needs" if much else f"over {trial.LONGEST_CPU_S} s"
+            raise InputError(
+                f"The chat template of {_name(self._tokenizer)} takes {took} to write a short conversation; expected"
+                f" one that ends: correct it, or set model.template to one of {_choices()}."
+            )
+        if done.returncode:
+            raise RuntimeError(f"a chat template could not be tried: {done.stderr.decode(errors='replace')}")
 
     def _find_switch(self, thinking: bool) -> dict[str, Any]:
         """Finds the template's variable: ``enable_thinking`` (Qwen3, GLM) or ``thinking`` (DeepSeek, Granite)."""
@@ -161,13 +190,18 @@ class PromptBuilder:
         conversation.append_message(conversation.roles[1], None)
         return conversation.get_prompt()
 
+    def _messages(self, turns: Sequence[str], answers: Sequence[str]) -> list[dict[str, str]]:
+        """Returns the conversation as a chat template reads it."""
+        messages = [{"role": "system", "content": self._system}] if self._system is not None else []
+        for is_answer, message in _messages(turns, answers):
+            messages.append({"role": "assistant" if is_answer else "user", "content": message})
+        return messages
+
     def _chat(self, turns: Sequence[str], answers: Sequence[str], tokenize: bool) -> Any:
         """Applies the chat template to the conversation; returns token ids or, without ``tokenize``, text."""
         from jinja2.exceptions import TemplateError
 
-        messages = [{"role": "system", "content": self._system}] if self._system is not None else []
-        for is_answer, message in _messages(turns, answers):
-            messages.append({"role": "assistant" if is_answer else "user", "content": message})
+        messages = self._messages(turns, answers)
         try:
             # Without return_dict=False transformers 5 gives a dictionary, whose items are its keys.
             return self._tokenizer.apply_chat_template(
@@ -192,37 +226,6 @@ class PromptBuilder:
             f"The chat template of {_name(self._tokenizer)} writes no start token, though its tokenizer adds "
             f"{self._tokenizer.bos_token!r} to plain text: prompts are as the template gives them, without it. "
             "If the model expects it, name a template with model.template."
-        )
-
-
-def _refuse_endless(write: Callable[[], Sequence[str]], name: str) -> None:
-    """Raises InputError for a chat template that does not end or fills the memory, which a child process tries.
-
-    Any other error is left to the caller, who writes the text again. name: of the tokenizer.
-    """
-    child = os.fork()
-    if child == 0:
-        code = 0
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(_LONGEST_S)  # a lock that another thread had is never released here
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_CPU, (_LONGEST_CPU_S, _LONGEST_CPU_S + 1))
-            most = psutil.Process().memory_info().vms + _MOST_BYTES
-            resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
-            code = int(any(len(text) > _MOST_TEXT for text in write()))
-        except MemoryError:
-            code = 1
-        except BaseException:
-            pass
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    if status:
-        took = "more memory than any conversation needs" if os.WIFEXITED(status) else f"over {_LONGEST_CPU_S} s"
-        raise InputError(
-            f"The chat template of {name} takes {took} to write a short conversation; expected one that ends: correct"
-            f" it, or set model.template to one of {_choices()}."
         )
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
+import shutil
 import time
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -40,7 +43,16 @@ ACCEPTED = LIMIT - 1 - len(TRUE)
 @functools.cache
 def card() -> ModelCard:
     tokenizer = read_tokenizer(locate("bundled:tiny", "model.tokenizer"), "model.tokenizer")
-    return ModelCard("m", "server", PreTrainedConfig(), tokenizer, 4096, frozenset({2}), "auto", "server")
+    return ModelCard(
+        "m",
+        "server",
+        PreTrainedConfig.from_dict({"vocab_size": 2048}),
+        tokenizer,
+        4096,
+        frozenset({2}),
+        "auto",
+        "server",
+    )
 
 
 OPENED: list[ServerPeer] = []
@@ -313,6 +325,40 @@ def test_a_run_of_servers_end_to_end(tmp_path):
     verdict = found["off"].lossless  # the baseline says that both tokens are as good
     assert (verdict.equal, verdict.positions, verdict.ties, verdict.violations) == (False, 1, 1, 0)
     assert verdict.worst_gap == pytest.approx(0.01)
+
+
+PADDED = 2100  # of no token of the bundled tokenizer, which has 2048
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"vocab_size": 2112}, ""),
+        ({"model_type": "unheard_of", "text_config": {"vocab_size": 2112}}, ""),
+        (None, f"token id {PADDED}; expected an id below 2048"),
+        ({"vocab_size": PADDED}, f"token id {PADDED}; expected an id below {PADDED}"),
+        ({"vocab_size": "x"}, "config.json: vocab_size is 'x'"),
+    ],
+)
+def test_ids_are_bounded_by_the_rows_of_the_embedding_if_there_is_a_config(
+    tmp_path, monkeypatch, capsys, config, words
+):
+    monkeypatch.setattr(stand_in, "answer_of", lambda prompt, limit, eos=None: [PADDED] * limit)
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(locate("bundled:tiny", ""), name), folder)
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
+        urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drafting.url}"]
+        small = ["suite.ids=[1]", "decode.max_new_tokens=24", "report.plots=false", "measure.control=false"]
+        small += ["measure.warmup=0", f"hydra.run.dir={tmp_path / 'run'}"]
+        settings = ["model=server", f"model.tokenizer={folder}", *urls, *small]
+        assert run_command.main(settings) == (2 if words else 0)
+        assert words in capsys.readouterr().err
+        if not words:
+            assert {PADDED} == {each for record in read_run(tmp_path / "run").records for each in record.turns[0].ids}
 
 
 def test_a_place_that_differs_is_a_tie_by_the_baselines_own_figures_or_a_violation():

@@ -62,7 +62,7 @@ def of_case(lines: list[dict[str, Any]], **entries: object) -> None:
         (lambda lines: lines[0]["turns"][0]["ids"].__setitem__(1, 9), "are not vanilla's, and both replay one answer"),
         (lambda lines: lines[1].update(position=0), "position is 0"),
         (lambda lines: lines[1]["turns"][0].update(prompt_tokens=3), "turns.0.prompt_tokens"),
-        (lambda lines: lines[1]["turns"][0].update(prefill_s=1e9), "add up to 1e+09 s"),
+        (lambda lines: lines[1]["turns"][0].update(prefill_s=1e9), "turns.0.prefill_s is 1000000000.0"),
     ],
 )
 def test_a_run_of_other_records_is_not_resumed(tmp_path, edit, words):
@@ -104,8 +104,11 @@ def test_a_damaged_note_of_kills_is_set_aside(tmp_path, caplog, name, damage):
     assert any(str(note) in text and aside.name in text for text in caplog.messages) or (name, damage) in FINE
 
 
-def test_a_manifest_of_a_later_start_leaves_the_time_unknown(tmp_path):
-    """A clock that was set back must not make a run unreadable."""
+@pytest.mark.parametrize("created", ["2126-01-01T00:00:00+00:00", None])
+@pytest.mark.parametrize("prefill_s", [0.1, 30 * 3600.0])
+def test_a_clock_that_was_set_leaves_a_run_readable(tmp_path, created, prefill_s):
+    """The run begins after now, or took longer than its start is past."""
     execute_job(tmp_path / "r", *replay_of(tmp_path, 2), "method=[pld]")
-    edit_manifest(tmp_path / "r", lambda manifest: manifest.update(created="2126-01-01T00:00:00+00:00"))
+    edit_records(tmp_path / "r", lambda lines: lines[0]["turns"][0].update(prefill_s=prefill_s))
+    edit_manifest(tmp_path / "r", lambda manifest: manifest.update(created=created or manifest["created"]))
     assert len(read_run(tmp_path / "r").records) == 4

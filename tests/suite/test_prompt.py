@@ -3,8 +3,10 @@
 import hashlib
 import json
 import sys
+import threading
 
 import pytest
+from jinja2.lexer import _lexer_cache
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -51,6 +53,14 @@ ENDLESS = {
     "a product": "{{ 'a' * 10**10 }}",
     "a power": "{{ 10 ** (10**9) }}",
     "wide padding": "{{ 'a'.ljust(10**8) }}",
+    "a format": "{{ '%9999999999d' % 1 }}",
+    "names that double": "".join("{% set s = (s or 'a') ~ (s or 'a') %}" for _ in range(60)),
+    "inner names that double": "{% set s = 'aa' %}" + "{% with s = s ~ s %}" * 40 + "{% endwith %}" * 40,
+    "loops over letters": "{% for a in messages[0].content %}" * 15 + "{% endfor %}" * 15,
+    "a filter": "{{ 'a' | center(9999999999) }}",
+    "a macro": "{% macro a(n) %}{{ a(n - 1) ~ a(n - 1) if n else 'a' }}{% endmacro %}{{ a(50) }}",
+    "in a part that is marked": "{% generation %}{{ 'a' * 10**10 }}{% endgeneration %}",
+    "after other filters": "{{ messages | tojson(indent=2) }}{{ strftime_now('%Y') * 10**10 }}",
     "in the second turn": "{% if messages | length > 1 %}{{ 'a' * 10**10 }}{% endif %}",
 }
 
@@ -59,6 +69,14 @@ ENDLESS = {
 def test_a_template_without_an_end_is_refused(template):
     with pytest.raises(InputError, match=r"chat template of .* takes (over 3 s|more memory than .*) to write a short"):
         PromptBuilder(byte_tokenizer(chat_template=template + CHAT), None)
+
+
+def test_a_lock_of_another_thread_is_no_fault_of_the_template():
+    """Jinja locks its cache while another thread compiles: the lock of a fork would never be released."""
+    tokenizer, lock = byte_tokenizer(chat_template="{{ messages[0]['content'] | trim }} " + CHAT), _lexer_cache._wlock
+    lock.acquire()
+    threading.Timer(1.0, lock.release).start()
+    assert PromptBuilder(tokenizer, None).text(["Q"], []) == "Q uQ|a"
 
 
 def byte_tokenizer(bos="<s>", closes=False, chat_template=None) -> PreTrainedTokenizerFast:
