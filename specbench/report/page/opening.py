@@ -185,8 +185,11 @@ def _lossless(rows: pd.DataFrame, findings: Findings) -> Verdict:
     if failed.empty:
         equal = float(judged["equal"].min())
         return ("good", "Lossless", f"{'all' if equal == 1 else f'at least {format_share(equal)}'} ids equal vanilla's")
-    names = (f"{label(row.method, row.variant)} in {format_share(row.lossless)}" for row in failed.itertuples())
-    return ("bad", "Not lossless", f"vanilla's output {', '.join(names)} of the cases")
+    names = (
+        f"{label(row.method, row.variant)} has vanilla's output in {format_share(row.lossless)} of its cases"
+        for row in failed.itertuples()
+    )
+    return ("bad", "Not lossless", ", ".join(names))
 
 
 def _steadiness(findings: Findings) -> list[Verdict]:

@@ -93,8 +93,9 @@ def render_page(findings: Findings, plots: Sequence[Path] = (), load: Load | Non
         f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none';"
         " form-action 'none'"
     )
+    about = _describe(findings).removeprefix(f"{where} ")
     return templates().get_template("page.html.j2").render(
-        where=where, policy=Markup(policy), style=Markup(style), script=Markup(script), caption=_describe(findings).removeprefix(f"{where} "),
+        where=where, policy=Markup(policy), style=Markup(style), script=Markup(script), caption=about,
         opening=opening(findings, headlines), sections=sections | {_GLOSSARY: part("definitions", used).strip()},
         folded=_FOLDED,
     )  # fmt: skip
