@@ -57,6 +57,7 @@ def _view(findings: Findings, headline: Headline) -> dict[str, Any]:
         }
         for row, found in zip(ranking, ends.tolist(), strict=True)
     ]
+    known = list(first_scene(findings).looks)  # places in the plots, which give each its form and colour
     everyone = [entry for entry in findings.reported if entry.place == headline.place]
     unsafe = set(doubt_times(everyone))  # one of the verdicts
     return {
@@ -68,15 +69,9 @@ def _view(findings: Findings, headline: Headline) -> dict[str, Any]:
         "bars": bars,
         "most": _MOST_BARS,
         "top": 1.02 * max(1.0, np.nanmax(ends)),
-        "places": _find_places(findings, ranking),
+        "places": [known.index((row["method"], row["variant"])) for row in ranking[:_MOST_MARKS]],
         **_by_category(findings, headline),
     }
-
-
-def _find_places(findings: Findings, ranking: Sequence[Row]) -> list[int]:
-    """The places of the methods with a mark among those of the plots, which give each its form and colour."""
-    known = list(first_scene(findings).looks)
-    return [known.index((row["method"], row["variant"])) for row in ranking[:_MOST_MARKS]]
 
 
 def _factors(best: Row, figure: str) -> list[tuple[str, Cell, str]]:

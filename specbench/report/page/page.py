@@ -41,23 +41,6 @@ from specbench.report.writers import to_html
 _HERE = Path(__file__).resolve().parent
 _SCRIPTS = ("tables.js", "tokens.js", "tree.js", "panes.js")  # in one scope, in this order
 _SCREEN_DPI = 125
-_GLOSSARY = "What each number means"
-_FOLDED = {  # heading -> what is folded below it
-    "Warnings": "the limits of the figures",
-    "Method against method": "the ratio of any two methods",
-    "Along the context": "speedup and MAT by the length of the context",
-    "Answers": "the share of correct answers",
-    "Thinking": "steps before and after the end of the thinking",
-    "Waiting": "percentiles of waiting times",
-    "A mean step": "sizes of drafts and where the time went",
-    "Audit": "how often each drafter agrees, what it costs, and what it would take to win",
-    "Acceptance by other definitions": "what engines and other harnesses would print for these steps",
-    "Shards": "the machines of a merged run",
-    "Lossless": "verdicts, and where outputs differ",
-    "Errors": "failed cases and their tracebacks",
-    "Environment": "versions, machine and configuration",
-    _GLOSSARY: "definitions",
-}
 _HEADINGS = {"speedup_by_category": "Speedup by category", "mat_by_category": "MAT by category"}
 
 
@@ -96,8 +79,7 @@ def render_page(findings: Findings, plots: Sequence[Path] = (), load: Load | Non
     about = _describe(findings).removeprefix(f"{where} ")
     return templates().get_template("page.html.j2").render(
         where=where, policy=Markup(policy), style=Markup(style), script=Markup(script), caption=about,
-        opening=opening(findings, headlines), sections=sections | {_GLOSSARY: part("definitions", used).strip()},
-        folded=_FOLDED,
+        opening=opening(findings, headlines), sections=sections | {"What each number means": part("definitions", used).strip()},
     )  # fmt: skip
 
 
