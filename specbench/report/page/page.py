@@ -76,10 +76,11 @@ def render_page(findings: Findings, plots: Sequence[Path] = (), load: Load | Non
         f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none';"
         " form-action 'none'"
     )
+    sections["What each number means"] = part("definitions", used).strip()
     about = _describe(findings).removeprefix(f"{where} ")
     return templates().get_template("page.html.j2").render(
         where=where, policy=Markup(policy), style=Markup(style), script=Markup(script), caption=about,
-        opening=opening(findings, headlines), sections=sections | {"What each number means": part("definitions", used).strip()},
+        opening=opening(findings, headlines), sections=sections,
     )  # fmt: skip
 
 
