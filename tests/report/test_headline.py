@@ -28,7 +28,7 @@ from specbench.report.frames.headline import _describe_modelled_loads, find_head
 from specbench.report.frames.load import Load, model_load
 from specbench.report.frames.pairs import find_contest, is_alone
 from specbench.report.frames.reported import Control, find_remarks, read_size
-from specbench.report.page.sections import headlines_html
+from specbench.report.page.opening import opening
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scatter import draw_front
 from specbench.report.plots.scene import first_scene, scenes
@@ -116,37 +116,45 @@ def test_pairs_are_over_the_cases_of_both_and_bars_shares_of_the_width(tmp_path)
     row = frame[(frame["method"] == "a") & (frame["over"] == "b")].iloc[0]
     assert row["ratio"] == pytest.approx(contest.over(("a", ""), ("b", "")).value)
     findings = findings_of(tmp_path, {"a": FAST, "b": SLOW}, per_category=4)
-    html = headlines_html(find_headlines(findings))
+    html = opening(findings, find_headlines(findings))
     widths = [float(found) for found in re.findall(r'<rect class="\w+" x="0" y="3" width="([\d.]+)%"', html)]
     figures = [row["speedup"] for row in first(findings).ranking]
     assert widths[0] / widths[1] == pytest.approx(figures[0] / figures[1], rel=1e-2)
-    assert max(float(found) for found in re.findall(r'x2="([\d.]+)%"', html)) <= 100
+    assert max(float(found) for found in re.findall(r' x2?="([\d.]+)%"', html)) <= 100
     assert "style=" not in html
 
 
 @pytest.mark.skipif(find_browser() is None or os.name != "posix", reason="no Chromium to open the page in")
-def test_sentence_and_first_picture_are_above_the_fold(tmp_path):
+def test_the_first_screen_has_winner_why_losses_and_pictures(tmp_path):
+    """On a desk's screen all of it, the pictures beside the words; on a phone's the winner, why, and the ranks."""
     directory = build_run(
         tmp_path / "run", {"a_long_method_name": FAST, "b": SAME, "c": SLOW}, peers=(), per_category=3
     )
     build_report([directory], plots=False)
     browser = Browser(find_browser(), tmp_path / "profile")
+    desk = ("h1", ".headline h2", ".factors", ".losses", ".verdicts")
     try:
-        for width, height in ((1400, 900), (390, 844)):
+        for width, height, order in ((1400, 900, desk), (390, 844, ("h1", "h2", ".factors", ".ranks"))):
             for scheme in ("light", "dark"):
                 browser.open(directory / "report.html", width, height, scheme)
-                ends = {
-                    name: browser.run(f"document.querySelector({json.dumps(name)}).getBoundingClientRect().bottom")
-                    for name in (".headline", ".ranks")
+                boxes = {
+                    name: browser.run(f"document.querySelector({json.dumps(name)}).getBoundingClientRect().toJSON()")
+                    for name in (*order, ".ranks", ".dots")
                 }
-                assert 0 < ends[".headline"] < ends[".ranks"] < height, (width, ends)
+                ends = [boxes[name]["bottom"] for name in order]
+                assert ends == sorted(ends), (width, ends)
+                assert ends[-1] < height
+                if order is desk:
+                    assert boxes[".ranks"]["left"] > boxes["h1"]["left"] + 400
+                    assert boxes[".headline h2"]["top"] - boxes[".ranks"]["top"] < 10
+                    assert boxes[".ranks"]["bottom"] < boxes[".dots"]["bottom"] < height
                 assert browser.run("document.documentElement.scrollWidth") <= width
                 bars = browser.run(
-                    "[...document.querySelectorAll('.bars rect')].map(bar => bar.getBoundingClientRect().width)"
+                    "[...document.querySelectorAll('.ranks rect')].map(bar => bar.getBoundingClientRect().width)"
                 )
                 assert len(bars) == 3
                 assert bars == sorted(bars, reverse=True)
-                assert bars[0] > width / 4
+                assert bars[0] > 150
         assert browser.run("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
         browser.run("location.hash = '#environment'")
         time.sleep(0.1)
@@ -187,7 +195,7 @@ def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(
     (*_, differing) = first(gather([plain, drawn])).remarks
     assert differing.startswith("The runs differ in temperature (0, 0.5)")
     findings = gather([drawn])
-    assert random in html.unescape(headlines_html(find_headlines(findings)))
+    assert random in html.unescape(opening(findings, find_headlines(findings)))
     console = Console(file=io.StringIO(), width=200)
     print_findings(findings, console)
     sentence, table = console.file.getvalue().split(random)

@@ -317,7 +317,7 @@ def test_page_fits_phone_and_screen_in_both_schemes(browser, report, width, sche
     browser.open(report.output / "report.html", width, 740, scheme)
     assert browser.run("document.documentElement.scrollWidth") == width
     colours = browser.run(
-        "['body', '.tokens', '.tree', '.verdicts li'].map(name => getComputedStyle(document.querySelector(name)))"
+        "['body', '.tokens', '.tree', '.alert'].map(name => getComputedStyle(document.querySelector(name)))"
         ".map(style => [style.color, style.backgroundColor].map(text => text.match(/\\d+/g).slice(0, 3).map(Number))"
         ".map(([r, g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b))"
     )

@@ -46,6 +46,12 @@ class Control:
         return low <= 1.0 <= high and high - low < MAX_WIDTH
 
     @property
+    def differs(self) -> bool:
+        """Whether the interval excludes 1: something but the method changed the times."""
+        low, high = self.retimed.low, self.retimed.high
+        return low is not None and high is not None and not low <= 1.0 <= high
+
+    @property
     def noise(self) -> float:
         """The largest distance from 1 that the re-timings allow."""
         bounds = (self.retimed.value, self.retimed.low, self.retimed.high)
@@ -60,7 +66,7 @@ class Control:
         text += f", 95 % of re-timings in [{found.low:.4f}, {found.high:.4f}], {found.count} {self.unit}"
         if self.steady:
             return f"{text}: steady"
-        reason = "it should hold 1" if not found.low <= 1.0 <= found.high else "it should be narrower than 1 %"
+        reason = "it should hold 1" if self.differs else "it should be narrower than 1 %"
         return f"{text}: unsteady ({reason})"
 
 
@@ -333,10 +339,12 @@ def find_remarks(entries: Sequence[ReportedRun]) -> tuple[str, ...]:
         if len(values) > 1:
             differ.append(what if what in _HIDDEN else f"{what} ({', '.join(values)})")
     apart = f"The runs differ in {' and '.join(differ)}: methods of different runs are not compared by these figures."
-    return tuple(dict.fromkeys([*_of_times(entries), *_of_each(entries), *([apart] if differ else [])]))
+    return tuple(dict.fromkeys([*doubt_times(entries), *_of_each(entries), *([apart] if differ else [])]))
 
 
-def _of_times(entries: Sequence[ReportedRun]) -> Iterator[str]:
+def doubt_times(entries: Sequence[ReportedRun]) -> Iterator[str]:
+    """Why the times of the runs of one model and suite are unsafe."""
+
     def competed(some: Sequence[ReportedRun]) -> list[str]:
         warnings = [text for entry in some for text in entry.run.manifest.get("warnings", [])]
         unsafe = any(text.endswith("times are unsafe") for text in warnings)

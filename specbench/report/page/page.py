@@ -13,22 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from markupsafe import Markup
 
-from specbench.records.record import OVERALL, VANILLA
 from specbench.records.store import PAGE, write_atomically
 from specbench.report.frames.detail import LOADED
 from specbench.report.frames.facts import TIME_ONLY
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines
 from specbench.report.frames.load import Load
-from specbench.report.label import format_share, label
+from specbench.report.page.opening import opening
 from specbench.report.page.parts import part, templates
 from specbench.report.page.sections import (
     environment,
     failures,
-    headlines_html,
     leaderboard,
     lossless_section,
     why_section,
@@ -43,18 +40,7 @@ from specbench.report.writers import to_html
 
 _HERE = Path(__file__).resolve().parent
 _SCRIPTS = ("tables.js", "tokens.js", "tree.js", "panes.js")  # in one scope, in this order
-_PNG_WIDTH = slice(16, 20)  # the four bytes of a PNG's header that contain its width
 _SCREEN_DPI = 125
-_GLOSSARY = "What each number means"
-_FOLDED = {  # heading -> what is folded below it
-    "Waiting": "percentiles of waiting times",
-    "A mean step": "sizes of drafts and where the time went",
-    "Audit": "how often each drafter agrees, what it costs, and what it would take to win",
-    "Acceptance by other definitions": "what engines and other harnesses would print for these steps",
-    "Lossless": "verdicts, and where outputs differ",
-    _GLOSSARY: "definitions",
-    "Environment": "versions, machine and configuration",
-}
 _HEADINGS = {"speedup_by_category": "Speedup by category", "mat_by_category": "MAT by category"}
 
 
@@ -90,10 +76,11 @@ def render_page(findings: Findings, plots: Sequence[Path] = (), load: Load | Non
         f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none';"
         " form-action 'none'"
     )
+    sections["What each number means"] = part("definitions", used).strip()
+    about = _describe(findings).removeprefix(f"{where} ")
     return templates().get_template("page.html.j2").render(
-        where=where, policy=Markup(policy), style=Markup(style), script=Markup(script), caption=_describe(findings),
-        headlines=headlines_html(headlines), sections=sections | {_GLOSSARY: part("definitions", used).strip()},
-        folded=_FOLDED,
+        where=where, policy=Markup(policy), style=Markup(style), script=Markup(script), caption=about,
+        opening=opening(findings, headlines), sections=sections,
     )  # fmt: skip
 
 
@@ -105,16 +92,13 @@ def _hash(text: str) -> str:
 def _sections(
     findings: Findings, pictures: Markup, headlines: Sequence[Headline], load: Load | None
 ) -> dict[str, Markup]:
-    """Heading -> its section, '' if there is nothing to show. Explanations come first, evidence last."""
-    rows = findings.summary[findings.summary["category"] == OVERALL]
-    judged = [_lossless(rows, findings), *_steadiness(findings), _errors(rows)]
-    if any(facts.time_only for facts in findings.facts):
-        text = "accepted lengths were replayed: what a step costs is measured, no speedup is claimed"
-        judged.insert(0, ("warn", "Time only", text))
-    verdicts = part("verdicts", judged)
-    warnings = part("list", findings.warnings) if findings.warnings else Markup("")
+    """Heading -> its section, '' if there is nothing to show. Figures come first, evidence is folded."""
+    few = {
+        "Warnings": part("list", findings.warnings) if findings.warnings else Markup(""),
+        "Environment": environment(findings),
+    }
     if findings.summary.empty:  # nothing was decoded yet: no table has a row
-        return {"Verdicts": verdicts, "Warnings": warnings, "Environment": environment(findings)}
+        return few
     tables = build_tables(findings.summary, findings.facts, findings.contests)
     marked = findings.summary["time_only_step_ms"].notna()  # accepted lengths were replayed: not to be ranked
     ranked, unranked = findings.summary[~marked], findings.summary[marked]
@@ -123,28 +107,27 @@ def _sections(
     detail, tails = findings.detail, findings.detail["tails"]
     crossover = [crossover_table(load)] if load else []
     return {
-        "Verdicts": verdicts,
-        "Warnings": warnings,
+        "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else Markup(""),
+        "Under load": to_html([*tables_of.served_tables(detail[LOADED]), *crossover]),
+        "Time only": to_html([] if unranked.empty else timed),
+        "Best settings": to_html(settings_tables(findings, headlines)),
         "Why": why_section(findings),
         **{_HEADINGS[name]: to_html(tables[name]) for name in _HEADINGS if name in tables},
-        "Under load": to_html([*tables_of.served_tables(detail[LOADED]), *crossover]),
-        "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else Markup(""),
-        "Answers": to_html(tables_of.quality_tables(findings)),
-        "Time only": to_html([] if unranked.empty else timed),
-        "Method against method": to_html(pair_tables(findings, headlines)),
-        "Best settings": to_html(settings_tables(findings, headlines)),
-        "Thinking": to_html(tables_of.thinking_tables(detail["thinking"])),
-        "Along the context": to_html(tables_of.lengths_tables(detail["by_length"])),
         "Plots": pictures,
         "Token by token": token_section(sample_cases(findings)),
+        "Warnings": few["Warnings"],
+        "Lossless": lossless_section(findings),
+        "Errors": failures(findings),
+        "Answers": to_html(tables_of.quality_tables(findings)),
+        "Thinking": to_html(tables_of.thinking_tables(detail["thinking"])),
+        "Method against method": to_html(pair_tables(findings, headlines)),
+        "Along the context": to_html(tables_of.lengths_tables(detail["by_length"])),
         "Waiting": to_html([tables_of.tails_table(tails, "")] if len(tails) else []),
         "A mean step": to_html([steps_table(findings.summary)]),
         "Audit": to_html(tables_of.audit_tables(findings)),
         "Acceptance by other definitions": to_html(tables_of.count_tables(detail["accept_definitions"])),
         "Shards": to_html(tables_of.shards_tables(findings)),
-        "Lossless": lossless_section(findings),
-        "Errors": failures(findings),
-        "Environment": environment(findings),
+        "Environment": few["Environment"],
     }
 
 
@@ -166,9 +149,8 @@ def gallery(plots: Sequence[Path], titled: bool = False) -> Markup:
         memory = io.BytesIO()
         with Image.open(path) as drawn:  # in 256 colours, a third of the bytes: a page may have hundreds of pictures
             drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(memory, "png")
-        data = memory.getvalue()
-        width = int.from_bytes(data[_PNG_WIDTH], "big") * _SCREEN_DPI // DPI
-        look = {"data": base64.b64encode(data).decode("ascii"), "width": width, "titled": titled}
+            width = drawn.width * _SCREEN_DPI // DPI
+        look = {"data": base64.b64encode(memory.getvalue()).decode("ascii"), "width": width, "titled": titled}
         folded = path.stem.startswith("radar")  # the bars by category show the same figures, and with intervals
         pictures[folded].append(look | {"title": title_of(path.stem)})
     return part("pictures", pictures[False], pictures[True])
@@ -187,48 +169,3 @@ def _describe(findings: Findings) -> str:
     if stamps:
         lines.append(f"Created {', '.join(dict.fromkeys(stamp[:16].replace('T', ' ') for stamp in stamps))} UTC.")
     return " ".join(filter(None, lines))
-
-
-def _lossless(rows: pd.DataFrame, findings: Findings) -> tuple[str, str, str]:
-    """(tone, title, text) of a verdict."""
-    others = rows[~rows["method"].isin([VANILLA, *findings.lossy])]
-    judged = others[others["lossless"].notna()]
-    if judged.empty:
-        replayed = all(facts.time_only or not facts.timed for facts in findings.facts)
-        sampled = all(facts.temperature > 0 for facts in findings.facts)
-        why = "does not apply when sampling" if sampled else "not judged in this run"
-        return ("", "Lossless", "nothing to judge: the recorded tokens are emitted" if replayed else why)
-    failed = judged[judged["lossless"] < 1]
-    if failed.empty:
-        equal = float(judged["equal"].min())
-        ids = "all" if equal == 1 else f"at least {format_share(equal)}"
-        return ("good", "Lossless", f"every judged case of every method; {ids} have exactly vanilla's ids")
-    names = (f"{label(row.method, row.variant)} {format_share(row.lossless)}" for row in failed.itertuples())
-    return ("bad", "Not lossless", "cases that hold: " + ", ".join(names))
-
-
-def _steadiness(findings: Findings) -> list[tuple[str, str, str]]:
-    if not any(facts.timed for facts in findings.facts):
-        return []
-    found = [entry.control for entry in findings.reported if entry.control is not None]
-    if not found:
-        return [("warn", "A/A control", "none: how steady the timing was is not known")]
-    if len(found) == 1:
-        tones = {True: "good", False: "bad", None: "warn"}
-        return [(tones[found[0].steady], "A/A control", found[0].sentence())]
-    steady = sum(control.steady is True for control in found)
-    values = [control.retimed.value for control in found]
-    text = f"{steady} of {len(found)} runs steady; vanilla against itself from {min(values):.4f} to {max(values):.4f}"
-    return [("good" if steady == len(findings.runs) else "bad", "A/A control", text)]
-
-
-def _errors(rows: pd.DataFrame) -> tuple[str, str, str]:
-    failed = rows[rows["errors"] > 0]
-    if rows.empty:
-        return ("warn", "Errors", "no case has finished")
-    if failed.empty:
-        return ("good", "Errors", "no case failed")
-    names = (
-        f"{label(row.method, row.variant)} {row.errors} of {row.cases + row.errors}" for row in failed.itertuples()
-    )
-    return ("bad", "Errors", "cases that failed: " + ", ".join(names))

@@ -18,22 +18,16 @@ from specbench.report.columns import OVERALL_COLUMNS
 from specbench.report.frames.cases import category_order
 from specbench.report.frames.facts import Facts, flatten
 from specbench.report.frames.findings import FACTORS, Findings, explain
-from specbench.report.frames.headline import Headline, name_of
+from specbench.report.frames.headline import sort_rows
 from specbench.report.frames.pairs import Contest, is_alone
 from specbench.report.frames.summary import drop_repeated_rows, with_drafting
-from specbench.report.label import BLANK, Cell, format_interval, format_number, format_share, label
+from specbench.report.label import BLANK, Cell, format_number, format_share, label
 from specbench.report.page.parts import part
 from specbench.report.table import MEANINGS, Heading, Row, Table, method_table
 from specbench.report.tables.summary import meaning, split_lossy
 from specbench.report.writers import to_html
 
 MAX_ROWS = 100  # a page stays readable; records.jsonl has all of them
-_MOST_BARS, _MOST_HEADLINES = 12, 3  # further ones are folded
-_TITLES = {
-    "speedup": "Speedup over vanilla",
-    "predicted_speedup": "Predicted speedup over vanilla (modelled)",
-    "mat": "Mean accepted tokens (MAT)",
-}
 _FACTOR_TITLES = {
     "mat": "Tokens a step",
     "forward": "\N{MULTIPLICATION SIGN} forward",
@@ -52,40 +46,6 @@ _MANIFEST = (
     *("specbench", "created", "config_hash", "model", "suite", "trace", "rounds", "temperature", "git", "versions"),
     "machine",
 )
-
-
-def headlines_html(headlines: Sequence[Headline]) -> Markup:
-    """The headlines: a sentence each, and the speedup of every method as a bar with its interval."""
-    return part("headlines", [_view(headline) for headline in headlines], _MOST_HEADLINES) if headlines else Markup("")
-
-
-def _view(headline: Headline) -> dict[str, Any]:
-    figure, names = headline.figure, [Cell(name_of(row)) for row in headline.ranking]
-    ends = [[float(row[f"{figure}{end}"]) for end in ("", "_low", "_high")] for row in headline.ranking]
-    share = 100 / (1.02 * max(1.0, *np.nanmax(ends, axis=1)))  # per cent of the width per unit of the figure
-    bars = [
-        {
-            "name": name,
-            "kind": "gain" if value > 1 else "loss",
-            "width": share * value,
-            "low": share * low,
-            "high": share * high,
-            "one": share,
-            "amount": format_number(value),
-            "bounds": format_interval(low, high),
-        }
-        for name, (value, low, high) in zip(names, ends, strict=True)
-    ]
-    bounded = any(not math.isnan(low) for _, low, _ in ends)
-    none = "; no intervals under load" if headline.loaded else "; too few cases for intervals"
-    return {
-        "headline": headline,
-        "tone": {True: "good", False: "warn", None: ""}[headline.good],
-        "title": _TITLES[figure],
-        "note": "dashed: vanilla" + ("; lines: 95 % intervals" if bounded else none),
-        "bars": bars,
-        "most": _MOST_BARS,
-    }
 
 
 def why_section(findings: Findings) -> Markup:
@@ -138,6 +98,7 @@ def leaderboard(summary: pd.DataFrame, facts: Sequence[Facts], contests: Sequenc
     Without a script it is the plain table of the overall figures. Lossy methods have a separate table.
     """
     rows = with_drafting(drop_repeated_rows(summary))
+    rows = pd.concat([sort_rows(part) for _, part in rows.groupby(["model", "suite"], sort=False)])
     overall = rows[rows["category"] == OVERALL]
     rows = rows.assign(counted=rows["cases"].where(rows["category"] != OVERALL))  # what may be in brackets
     columns = [

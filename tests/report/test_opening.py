@@ -1,0 +1,254 @@
+"""The first screen of the page, and how the page is laid out around it."""
+
+import html
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from report.browser import Browser, find_browser
+from report.conftest import build_run, fail
+
+from specbench.records.record import CONTROL, Lossless
+from specbench.records.store import read_run
+from specbench.report import build_report, gather
+from specbench.report.frames.headline import find_headlines
+from specbench.report.page import page as page_module
+from specbench.report.page.opening import opening
+
+EVIL = '"><script>alert(1)</script>'
+FAST, SLOW, STEADY = (8.0, 0.9, 1e-4), (4.0, 0.05, 4e-2), 9  # cases per category with which the control is steady
+CSS = Path(page_module.__file__).with_name("page.css").read_text(encoding="utf-8")
+
+
+def fail_one(manifest, records):
+    fail(next(record for record in records if record.method == "pld"), "no")
+
+
+def differ(manifest, records):
+    [record, *_] = (record for record in records if record.method == "pld" and record.block == 5)
+    record.turns[0].ids = [1, *record.turns[0].ids[1:]]
+    record.lossless = Lossless(False, [0, 0], 40, 1, 3, 0.75)
+
+
+def scale(record, by):
+    """Makes a record take more or less time."""
+    for turn in record.turns:
+        turn.prefill_s, turn.decode_s = turn.prefill_s * by, turn.decode_s * by
+        turn.phases_s = {name: seconds * by for name, seconds in turn.phases_s.items()}
+
+
+def retime(even, odd):
+    """An edit of the control's times: by a factor in every second block, by another in the others."""
+
+    def edit(manifest, records):
+        for record in records:
+            if record.method == CONTROL:
+                scale(record, odd if record.block % 2 else even)
+
+    return edit
+
+
+def compete(manifest, records):
+    manifest["warnings"] = ["load average is 3.1 a core: other processes compete, times are unsafe"]
+
+
+def read_page(folder, edit=None, **options):
+    options = {"methods": {"pld": FAST, "slow": SLOW}, "peers": (), "per_category": STEADY, "edit": edit} | options
+    report = build_report([build_run(folder / "run", **options)], plots=False)
+    return report, (report.output / "report.html").read_text(encoding="utf-8")
+
+
+def test_all_well_is_one_quiet_line(tmp_path):
+    _, text = read_page(tmp_path)
+    body = text.partition("<main>")[2]
+    assert body.count('class="verdicts"') == 1
+    assert 'class="alert' not in body
+    [line] = re.findall('<p class="verdicts">(.*?)</p>', body, re.S)
+    words = " ".join(re.sub("<[^>]*>", " ", line).split())
+    assert re.match(r"Lossless all ids equal vanilla&#39;s A/A control [\d.]+, steady Errors none", words)
+    assert body.index('class="headline"') < body.index('class="verdicts"') < body.index("<section")
+
+
+@pytest.mark.parametrize(
+    ("edit", "tone", "words"),
+    [
+        (fail_one, " bad", "Failed cases: pld 1 of 54"),
+        (differ, " bad", "Not lossless: pld has vanilla's output in 98.1 % of its cases"),
+        (retime(1.05, 1.05), " bad", "The times are unsafe: vanilla against itself differs by up to"),
+        (retime(1.05, 0.95), "", "The times are unsafe: vanilla against itself differs by up to"),
+        (compete, "", "The times are unsafe: other processes competed for the processor."),
+    ],
+    ids=["failed", "not lossless", "control differs", "control varies", "other processes"],
+)
+def test_what_is_wrong_is_loud_once(tmp_path, edit, tone, words):
+    """And not repeated: further words on it are in what is folded."""
+    _, text = read_page(tmp_path, edit)
+    body = text.partition("<main>")[2]
+    assert re.findall('class="alert(.*?)"', body) == [tone]
+    assert body.index('class="alert') < body.index('class="headline"')
+    shown = html.unescape(re.sub("<[^>]*>", "", re.sub('<details class="fold">.*?</section>', "", body, flags=re.S)))
+    assert shown.count(words) == 1
+    assert shown.count("vanilla against itself") <= 1
+
+
+def test_factors_make_the_speedup(tmp_path):
+    report, text = read_page(tmp_path)
+    [block] = re.findall('<dl class="factors">(.*?)</dl>', text, re.S)
+    speedup, tokens, cost, prefills = map(float, re.findall(r"<dd>([\d.]+)</dd>", block))
+    row = report.summary.query("category == 'overall' and method == 'pld'").iloc[0]
+    assert (speedup, tokens) == (round(row["speedup"], 2), round(row["mat"], 2))
+    assert tokens / cost == pytest.approx(row["decode_speedup"], rel=0.01)
+    assert tokens / cost * prefills == pytest.approx(speedup, rel=0.02)
+    assert re.findall('data-sign="(.)"', block) == ["=", "÷", "×"]
+
+
+@pytest.mark.parametrize(
+    ("categories", "methods", "words"),
+    [
+        (("qa", "rag"), {"a": FAST}, "a is faster than vanilla on all 2 categories, least on qa ("),
+        (("qa", "rag"), {"a": SLOW}, "Slower than vanilla on qa (0."),
+        (("qa",), {"a": FAST}, None),
+    ],
+)
+def test_where_the_best_loses(tmp_path, categories, methods, words):
+    _, text = read_page(tmp_path, methods=methods, categories=categories)
+    [*found] = re.findall('<p class="losses">(.*?)</p>', text)
+    assert len(found) == (words is not None) == text.count('<figure class="dots">')
+    assert all(words in losses for losses in found)
+
+
+@pytest.mark.parametrize("count", [2, STEADY])
+def test_another_method_is_ahead_only_beyond_chance(tmp_path, count):
+    """With enough cases to tell; with fewer the figures are compared, and the sentence warns of chance."""
+
+    def edit(manifest, records):  # b has vanilla's times but on rag, where it is faster than a
+        for record in records:
+            if (record.method, record.category) == ("b", "rag"):
+                scale(record, 0.1)
+
+    methods = {"a": FAST, "b": (0.0, 0.0, 0.0)}
+    run = build_run(tmp_path / "run", methods, peers=(), categories=("qa", "rag"), per_category=count, edit=edit)
+    findings = gather([read_run(run)])
+    [headline] = find_headlines(findings)
+    text = opening(findings, [headline])
+    best = headline.ranking[0]["method"]
+    assert (f"Another method is ahead on {'rag (b' if best == 'a' else 'qa (a'}") in text
+    assert ("Fewer than 8 cases each: chance moves these figures." in text) is (count == 2)
+
+
+class Structure(HTMLParser):
+    """Headings, links and ids of a page, and which sections are folded."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.headings, self.links, self.sections, self.folded = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.headings += [tag] if re.fullmatch("h[1-6]", tag) else []
+        self.links += [found["href"]] if tag == "a" else []
+        self.sections += [found["id"]] if tag == "section" else []
+        self.folded += [self.sections[-1]] if found.get("class") == "fold" else []
+
+
+def test_contents_link_all_sections_and_rare_ones_come_last_and_folded(tmp_path):
+    _, text = read_page(tmp_path, differ)
+    found = Structure(text)
+    assert found.headings[0] == "h1"
+    assert set(found.headings[1:]) == {"h2"}
+    contents = found.links[: len(found.sections)]
+    assert contents == [f"#{name}" for name in found.sections]
+    assert set(found.links) == set(contents)  # the line of verdicts links the warnings
+    assert found.folded == found.sections[-len(found.folded) :]
+    assert {"leaderboard", "why", "speedup-by-category", "token-by-token"}.isdisjoint(found.folded)
+    assert {"warnings", "lossless", "audit", "environment", "what-each-number-means"} <= set(found.folded)
+
+
+def test_names_stay_text_in_the_first_screen(tmp_path):
+    categories = (f"qa{EVIL}", "rag")
+    _, text = read_page(tmp_path, methods={f"pld{EVIL}": FAST}, categories=categories, per_category=2)
+    first = text.partition("<main>")[2].partition("<section")[0]
+    assert "<script" not in first
+    assert first.count("&lt;script&gt;") > 5
+    assert re.search('aria-label="qa&#34;&gt;&lt;script&gt;', first)
+
+
+def luminance(colour):
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_text_has_contrast(scheme):
+    """WCAG 2.2, AA: at least 4.5 for text."""
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", CSS.split(":root")[1 + scheme].partition("}")[0]))
+    backs = dict.fromkeys(("ink", "soft", "link", "good", "warn", "bad"), ("back", "card"))
+    backs |= {"warn": ("warn-back",), "bad": ("bad-back",)}
+    for ink, grounds in backs.items():
+        for ground in (*grounds, "band", "pick") if ink == "ink" else grounds:
+            light, dark = sorted((luminance(colours[name]) for name in (ink, ground)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (ink, ground)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if find_browser() is None or os.name != "posix":
+        pytest.skip("no Chromium (Debian: apt install chromium) to open the page in")
+    opened = Browser(find_browser(), tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def wide_report(tmp_path_factory):
+    """Long names, many methods and categories, and something wrong."""
+    methods = {f"a_rather_long_method_name_{number}": FAST for number in range(10)}
+    categories = tuple(f"a_rather_long_category_{number}" for number in range(16))
+    options = {"methods": methods, "categories": categories, "per_category": 1, "peers": ()}
+    run = build_run(tmp_path_factory.mktemp("wide") / "run", edit=compete, **options)
+    return build_report([run], plots=False).output / "report.html"
+
+
+@pytest.mark.parametrize("width", [320, 390, 800, 1100, 1400, 2000])
+def test_nothing_is_wider_than_the_screen(browser, wide_report, width):
+    browser.open(wide_report, width, 844)
+    assert browser.run("document.documentElement.scrollWidth") == width
+    browser.run("document.querySelectorAll('details').forEach(node => node.open = true)")
+    assert browser.run("document.documentElement.scrollWidth") == width
+    outside = browser.run(
+        "[...document.querySelectorAll('main h2, main p, main figure, .scroll')]"
+        ".filter(node => node.getBoundingClientRect().right > innerWidth + 1).length"
+    )
+    assert outside == 0
+
+
+@pytest.mark.parametrize(("width", "beside"), [(1400, True), (390, False)])
+def test_contents_stay_at_the_side_of_a_wide_screen_and_fold_on_a_narrow_one(browser, wide_report, width, beside):
+    browser.open(wide_report, width, 900)
+    place = "document.querySelector('.toc').getBoundingClientRect()"
+    shown = "document.querySelector('.toc a').checkVisibility({contentVisibilityAuto: true})"
+    assert browser.run(shown) is beside
+    assert (browser.run(f"{place}.right < document.querySelector('main').getBoundingClientRect().left")) is beside
+    browser.run("scrollTo(0, 3000)")
+    assert (browser.run(f"{place}.top") >= 0) is beside
+    if not beside:
+        assert browser.run(f"{place}.height") < 60
+        browser.run("scrollTo(0, 0)")
+        browser.point(".toc summary")
+        assert browser.run(shown)
+
+
+def test_a_printed_page_has_what_is_folded(browser, wide_report):
+    browser.open(wide_report, 1000, 900)
+    shown = "document.querySelector('#environment dt').checkVisibility({contentVisibilityAuto: true})"
+    assert not browser.run(shown)
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    try:
+        assert browser.run(f"document.body.offsetHeight; {shown}")
+        assert not browser.run("document.querySelector('nav').checkVisibility()")
+    finally:
+        browser.send("Emulation.setEmulatedMedia", media="")
