@@ -44,17 +44,14 @@ specbench COMMAND --help                               its options; specbench ru
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: the exit code of the command that the first word names, else of ``run``."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words in (["--help"], ["-h"]):
-        print(usage())
-        return DONE
-    if words == ["--version"]:
-        print(__version__)
-        return DONE
     first = words[0] if words else ""
     if first.isalpha() and first not in COMMANDS:
         return fail(f"{first}: no such command; {near(first, [*COMMANDS])}")
     name = words.pop(0) if first in COMMANDS else DEFAULT
     try:
+        if words in (["--help"], ["-h"], ["--version"]):
+            print(__version__ if words == ["--version"] else usage(), flush=True)
+            return DONE
         require_directory()
         return int(module_of(name).main(words))
     except InputError as error:
@@ -64,9 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in DISK_FAULTS:
             raise
-        named = f"{error.filename}: " if error.filename else ""
+        named = error.filename or "standard output"  # every file that is written is named
         print(
-            printable(f"specbench {name}: {named}{error.strerror}; the same command can be repeated"), file=sys.stderr
+            printable(f"specbench {name}: {named}: {error.strerror}; the same command can be repeated"), file=sys.stderr
         )
         return FAILED
 

@@ -77,7 +77,7 @@ def _view(headline: Headline) -> dict[str, Any]:
         for name, (value, low, high) in zip(names, ends, strict=True)
     ]
     bounded = any(not math.isnan(low) for _, low, _ in ends)
-    none = "; no intervals under load" if headline.loaded else "; too few cases for intervals"
+    none = f"; too few {'stretches' if headline.loaded else 'cases'} for intervals"
     return {
         "headline": headline,
         "tone": {True: "good", False: "warn", None: ""}[headline.good],

@@ -20,6 +20,7 @@ from specbench.report.frames.summary import drop_repeated_rows, of_place, with_d
 from specbench.report.table import (
     FEW,
     INTERVALS,
+    MEANINGS,
     ROW,
     Heading,
     Row,
@@ -49,6 +50,7 @@ def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
         text = f"{where}, {counts.max() if len(counts) else 0} cases, {describe_decoding([fact])}"
         text += ", first draft in the prefill" if fact.in_prefill else ""
         text += f", {describe_loads(facts)}" if fact.load else ""
+        text += f", {', '.join(fact.methods)} added later (tokens/s of other blocks)" if fact.later else ""
         settings[text + (f", predicted by the profile {fact.profile}" if fact.profile else "")] = None
     return "; ".join(settings) + "."
 
@@ -85,7 +87,8 @@ def meaning(rows: pd.DataFrame, remark: str = "") -> str:
     figures = with_drafting(rows[rows["category"] == OVERALL])
     columns = sorted(OVERALL_COLUMNS, key=lambda column: column.figure != "speedup")
     shown = [each.caption for each in columns if each.caption and (rows.empty or figures[each.figure].notna().any())]
-    return f"{remark}{' '.join(shown)} {INTERVALS}"
+    served = f"{MEANINGS['of_request']} " if (rows["load"].fillna("") != "").any() else ""
+    return f"{remark}{served}{' '.join(shown)} {INTERVALS}"
 
 
 def _forced(rows: pd.DataFrame) -> str:
