@@ -15,7 +15,7 @@ from typing import Any
 from specbench import __version__
 from specbench.input import InputError, require_directory
 from specbench.names import near, printable
-from specbench.screen import DISK_FAULTS, DONE, FAILED, INTERRUPTED, fail
+from specbench.screen import DISK_FAULTS, DONE, FAILED, INTERRUPTED, fail, name_unwritten
 
 DEFAULT = "run"
 
@@ -61,10 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in DISK_FAULTS:
             raise
-        named = error.filename or "standard output"  # every file that is written is named
-        print(
-            printable(f"specbench {name}: {named}: {error.strerror}; the same command can be repeated"), file=sys.stderr
-        )
+        text = f"{name_unwritten(error)}{error.strerror}; the same command can be repeated"
+        print(printable(f"specbench {name}: {text}"), file=sys.stderr)
         return FAILED
 
 

@@ -112,7 +112,13 @@ def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str
         names, parts, loads = (dict.fromkeys(filter(None, each)) for each in zip(*found, strict=True))
         ordered = sorted(loads, key=float)
         span = " to ".join(dict.fromkeys([*ordered[:1], *ordered[-1:]]))
-        source = [] if len(every) == 1 else ["all runs"] if len(names) == len(every) else [", ".join(name.name for name in names)]
+        source = (
+            []
+            if len(every) == 1
+            else ["all runs"]
+            if len(names) == len(every)
+            else [", ".join(name.name for name in names)]
+        )
         yield ": ".join([*source, *([f"part {', '.join(parts)}"] if parts else []), text.replace(_SPAN, span)])
 
 

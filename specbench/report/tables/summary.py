@@ -42,7 +42,7 @@ _BY_CATEGORY = {  # figure -> its explanation
 
 def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
     """Model, suite, dtype, device, cases and temperature: 'tiny on mini (float32, cpu), 60 cases, temperature 0'."""
-    settings: dict[str, None] = {}
+    settings: dict[str, str] = {}
     for fact in facts:
         here = of_place(rows[rows["category"] == OVERALL], fact.model, fact.suite)
         counts = here["cases"] + here["errors"]
@@ -50,9 +50,10 @@ def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
         text = f"{where}, {counts.max() if len(counts) else 0} cases, {describe_decoding([fact])}"
         text += ", first draft in the prefill" if fact.in_prefill else ""
         text += f", {describe_loads(facts)}" if fact.load else ""
-        text += f", {', '.join(fact.methods)} added later (tokens/s of other blocks)" if fact.later else ""
-        settings[text + (f", predicted by the profile {fact.profile}" if fact.profile else "")] = None
-    return "; ".join(settings) + "."
+        text += f", predicted by the profile {fact.profile}" if fact.profile else ""
+        later = f", {', '.join(fact.methods)} added later (its tokens/s are of other blocks)" if fact.later else ""
+        settings[text] = settings.get(text, "") + later
+    return "; ".join(text + later for text, later in settings.items()) + "."
 
 
 def build_tables(
