@@ -98,7 +98,7 @@ def _without_intervals(findings: Findings) -> str:
 
 
 def _ratio(findings: Findings, names: Sequence[str], figure: str, category: str) -> Estimate | None:
-    """One method's figure over the other's, paired; None if they do not share it. Requests under load are not paired."""
+    """One method's figure over the other's, paired; None if they share none. Requests under load are not paired."""
     facts = findings.facts[0]
     first, second = ((name, "") for name in names)
     contest = find_contest(findings.contests, (facts.model, facts.suite), figure, first)

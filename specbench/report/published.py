@@ -171,10 +171,11 @@ def _belongs(reported: ReportedRun, figure: PublishedFigure, figures: Sequence[P
 
 
 def describe_unmatched(findings: Findings, figures: Sequence[PublishedFigure]) -> Iterator[str]:
-    """Why no published figure is next to a run's: what ran, then the tables of each suite and which methods they share."""
+    """Why no published figure is next to a run's: what ran, then the tables of each suite, with shared methods."""
     ran = {name for facts in findings.facts for name in facts.methods}
     models = ", ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
-    yield f"No published figure matches {models} with {', '.join(sorted(ran))}. {published_dir()}/*.csv have:"
+    yield f"No published figure matches {models} with {', '.join(sorted(ran))}."
+    yield f"{published_dir()}/*.csv have (methods of this run):"
     suites: dict[str, list[PublishedFigure]] = {}
     for figure in figures:
         if figure.suite and figure.method and figure.model and figure.needs != DEFINITION:

@@ -113,7 +113,10 @@ def _print_end(reason: object) -> int:
 
 
 def print_unwritten(error: OSError, directory: Path) -> int:
-    """Print which file cannot be written, and what is kept; returns the exit code. Raises an error of no disk, or of standard output."""
+    """Print which file cannot be written, and what is kept; returns the exit code.
+
+    Raises an error that is not of the disk, or is of standard output.
+    """
     if error.filename is None and (error.errno not in DISK_FAULTS or name_unwritten(error)):
         raise error
     place = directory / os.fsdecode(error.filename or "")
@@ -233,7 +236,7 @@ class Progress:
         self._bar.update(self._task, description="loading" if earlier else "decoding", completed=done, total=total)
         if self._live_wanted:
             self._live.update(self._render())
-        elif not earlier and now - self._printed > LINE_EVERY_S or done in (self._first[0], total):
+        elif not earlier and (now - self._printed > LINE_EVERY_S or done in (self._first[0], total)):
             self._printed = now
             self._console.print(self._line(done, total, now), highlight=False)
 

@@ -64,7 +64,7 @@ class Facts:
     in_prefill: the first draft was verified with the prompt (decode.first_draft=prefill).
     later: its methods were added to an existing run; vanilla was measured with them but is not among them.
     load: the settings of requests that shared forwards; empty if each ran alone.
-    rules: who ends a draft, how it is verified, and which part of a suite it is or is merged from, where a run has them.
+    rules: who ends a draft, how it is verified, and which part or parts of a suite it has, where a run sets them.
     """
 
     model: str
