@@ -44,13 +44,14 @@ specbench COMMAND --help                               its options; specbench ru
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: the exit code of the command that the first word names, else of ``run``."""
     words = list(sys.argv[1:] if argv is None else argv)
+    told = {("--help",): usage(), ("-h",): usage(), ("--version",): __version__}.get(tuple(words))
     first = words[0] if words else ""
     if first.isalpha() and first not in COMMANDS:
         return fail(f"{first}: no such command; {near(first, [*COMMANDS])}")
     name = words.pop(0) if first in COMMANDS else DEFAULT
     try:
-        if words in (["--help"], ["-h"], ["--version"]):
-            print(__version__ if words == ["--version"] else usage(), flush=True)
+        if told:
+            print(told, flush=True)
             return DONE
         require_directory()
         return int(module_of(name).main(words))

@@ -141,7 +141,7 @@ def without_blanks(table: Table) -> Table:
     ]
     meaning = table.meaning
     for column in {*range(len(table.header))}.difference(kept):  # is not explained either
-        meaning = re.sub(rf"(?<!\S){re.escape(table.header[column])}: [^:]*?\.(\s+|$)", "", meaning)
+        meaning = re.sub(rf"(^|(?<=\. )){re.escape(table.header[column])}: [^:]*?\.(\s+|$)", "", meaning)
     return replace(
         table,
         meaning=meaning.strip(),

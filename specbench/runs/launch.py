@@ -236,7 +236,7 @@ class Progress:
         self._bar.update(self._task, description="loading" if earlier else "decoding", completed=done, total=total)
         if self._live_wanted:
             self._live.update(self._render())
-        elif not earlier and (now - self._printed > LINE_EVERY_S or done in (self._first[0], total)):
+        elif earlier or now - self._printed > LINE_EVERY_S or done in (self._first[0], total):
             self._printed = now
             self._console.print(self._line(done, total, now), highlight=False)
 

@@ -1,7 +1,6 @@
 """The commands of ``specbench``: the table, the run index, two runs, two methods, and what completes a line."""
 
-from __future__ import contextlib
-
+import contextlib
 import json
 import math
 import pkgutil
@@ -137,8 +136,16 @@ def test_the_ratio_of_a_category_has_an_interval_and_a_load_is_named(make_run, c
     def serve(manifest, records):
         manifest["config"]["load"] = {"kind": "closed", "requests": 4, "rate": None, "slo": {}}
         for each in records:
-            each.stretch = {"seconds": 1.0 + (each.method == "vanilla"), "tokens": 9, "forwards": 1, "requests": 4}
+            each.stretch = {
+                "seconds": 1e4 * (1 + (each.method == "vanilla")),
+                "tokens": 9,
+                "forwards": 1,
+                "requests": 4,
+            }
             each.stretch["rows"] = 4
+            for turn in each.turns:
+                alike = [4] * len(turn.accept)
+                turn.load = {"arrival_s": 0.0, "queue_s": 0.0, "requests": alike, "rows": alike}
 
     for name, edit, said in (
         ("alone", None, (r"ratio \[95 %\]", r"qa +[\d.]+ +1\.00 +[\d.]+ \[[\d.]+, [\d.]+\]")),
@@ -159,14 +166,11 @@ def test_the_ratio_of_a_category_has_an_interval_and_a_load_is_named(make_run, c
 @pytest.mark.parametrize("words", [["--help"], ["list"], ["report", "--no-plots"], ["compare", "pld", "vanilla"]])
 def test_a_full_standard_output_is_named(make_run, capsys, monkeypatch, words):
     run = make_run(per_category=1)
-    with open("/dev/full", "w") as full:  # noqa: PTH123
+    given = {"--help": [], "list": [str(run.parent)]}.get(words[0], [str(run)])
+    with contextlib.suppress(OSError), Path("/dev/full").open("w") as full:  # closing it fails too
         monkeypatch.setattr("sys.stdout", full)
-        code = commands.main(
-            [*words, *([] if words == ["--help"] else [str(run.parent if words == ["list"] else run)])]
-        )
+        code = commands.main([*words, *given])
         monkeypatch.undo()
-        with contextlib.suppress(OSError):
-            full.flush()
     assert code == 1
     assert "standard output: No space left on device" in capsys.readouterr().err
 

@@ -160,7 +160,7 @@ def test_sentence_and_first_picture_are_above_the_fold(tmp_path):
 def test_a_run_that_is_not_paired_says_so(tmp_path):
     """Two runs on other cases share none: no tie is reported."""
     runs = [
-        build_run(tmp_path / name, {"pld": FAST}, peers=(), per_category=2, categories=(name,)) for name in ("x", "y")
+        build_run(tmp_path / name, {"pld": FAST}, peers=(), per_category=8, categories=(name,)) for name in ("x", "y")
     ]
     (found, *_) = find_headlines(read_findings(runs))
     assert "0 shared cases are too few" in found.rest

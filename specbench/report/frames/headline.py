@@ -104,7 +104,7 @@ def of_server(findings: Findings, row: Row) -> Row:
         if entry.facts.load and key in keys_of([entry]) and entry.place == (row["model"], row["suite"]):
             own = (key[0], without_load(key[1]), *(entry.facts.load.get(name) for name in ("kind", "requests")))
             rate = served["rate"].eq(entry.facts.load.get("rate")) | served["rate"].isna()
-            rows = served[rate & (served[["method", "variant", "kind", "requests"]] == own).all(axis=1)]
+            rows = served[rate & served[["method", "variant", "kind", "requests"]].eq(list(own)).all(axis=1)]
             names = ("speedup", "speedup_low", "speedup_high", "stretches")
             return {**row, "of_request": row["speedup"], **{name: rows[name].mean() for name in names}}
     return row
