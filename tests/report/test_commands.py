@@ -136,16 +136,13 @@ def test_the_ratio_of_a_category_has_an_interval_and_a_load_is_named(make_run, c
     def serve(manifest, records):
         manifest["config"]["load"] = {"kind": "closed", "requests": 4, "rate": None, "slo": {}}
         for each in records:
-            each.stretch = {
-                "seconds": max(turn.prefill_s + turn.decode_s for turn in each.turns),
-                "tokens": 9,
-                "forwards": 1,
-                "requests": 4,
-            }
-            each.stretch["rows"] = 4
+            ends = 0.0
             for turn in each.turns:
                 alike = [4] * len(turn.accept)
-                turn.load = {"arrival_s": 0.0, "queue_s": 0.0, "requests": alike, "rows": alike}
+                turn.load = {"arrival_s": ends, "queue_s": 0.0, "requests": alike, "rows": alike}
+                ends += turn.prefill_s + turn.decode_s
+            tokens = sum(len(turn.ids) for turn in each.turns)
+            each.stretch = {"seconds": ends, "tokens": tokens, "forwards": 1, "requests": 4, "rows": 4}
 
     for name, edit, said in (
         ("alone", None, (r"ratio \[95 %\]", r"qa +[\d.]+ +1\.00 +[\d.]+ \[[\d.]+, [\d.]+\]")),
