@@ -40,6 +40,16 @@ def fail(message: str, program: str = "specbench") -> int:
     return USAGE
 
 
+def name_unwritten(error: OSError) -> str:
+    """Returns 'FILE: ' of an error of writing, for standard output if it takes no line, '' if it is unknown."""
+    if error.filename is None:
+        try:
+            print(flush=True)
+        except OSError:
+            return "standard output: "
+    return f"{error.filename}: " if error.filename else ""
+
+
 def shorten(message: str) -> str:
     """A message without the middle of its long words, and of itself."""
     return _shorten(shorten_words(message), LONGEST_MESSAGE)

@@ -15,7 +15,7 @@ from typing import Any
 from specbench import __version__
 from specbench.input import InputError, require_directory
 from specbench.names import near, printable
-from specbench.screen import DISK_FAULTS, DONE, FAILED, INTERRUPTED, fail
+from specbench.screen import DISK_FAULTS, DONE, FAILED, INTERRUPTED, fail, name_unwritten
 
 DEFAULT = "run"
 
@@ -45,17 +45,15 @@ specbench COMMAND --help                               its options; specbench ru
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: the exit code of the command that the first word names, else of ``run``."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words in (["--help"], ["-h"]):
-        print(usage())
-        return DONE
-    if words == ["--version"]:
-        print(__version__)
-        return DONE
+    told = {"--help": usage(), "-h": usage(), "--version": __version__}.get(" ".join(words))
     first = words[0] if words else ""
     if first.isalpha() and first not in COMMANDS:
         return fail(f"{first}: no such command; {near(first, [*COMMANDS])}")
     name = words.pop(0) if first in COMMANDS else DEFAULT
     try:
+        if told:
+            print(told, flush=True)
+            return DONE
         require_directory()
         return int(module_of(name).main(words))
     except InputError as error:
@@ -65,10 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in DISK_FAULTS:
             raise
-        named = f"{error.filename}: " if error.filename else ""
-        print(
-            printable(f"specbench {name}: {named}{error.strerror}; the same command can be repeated"), file=sys.stderr
-        )
+        text = f"{name_unwritten(error)}{error.strerror}; the same command can be repeated"
+        print(printable(f"specbench {name}: {text}"), file=sys.stderr)
         return FAILED
 
 

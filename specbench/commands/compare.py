@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
+import numpy as np
 
 from specbench.commands import make_parser
 from specbench.input import InputError
@@ -21,7 +22,8 @@ from specbench.report.locate import DEFAULT_RUN, find_runs
 from specbench.report.table import Table
 from specbench.report.tables.pairs import ratio_cell
 from specbench.report.tables.terminal import open_console, print_table
-from specbench.stats import MIN_CASES
+from specbench.report.writers import BOUNDED
+from specbench.stats import MIN_CASES, Estimate
 
 FIGURES = {"speedup": "speed", "predicted_speedup": "modelled speed", "mat": "MAT"}
 WHY = (
@@ -57,10 +59,12 @@ def main(argv: Sequence[str]) -> int:
     console = open_console()
     facts, rows = findings.facts[0], findings.summary[findings.summary["category"] == given.category]
     cases = int(rows["cases"].max())
-    few = f"; no intervals under {MIN_CASES} cases" if cases < MIN_CASES else ""
+    short = _ratio(findings, names, "speedup", given.category) or _ratio(findings, names, "mat", given.category)
+    few = f"; no intervals {_without_intervals(findings)}" if short and short.count < MIN_CASES else ""
     run = findings.runs[0].directory.resolve().name
     where = "" if given.category == OVERALL else f" of {given.category}"
-    lines = [f"{run}: {facts.model} on {facts.suite}, {cases} cases{where}{few}"]
+    load = f", {facts.arrivals} (load={facts.load['kind']})" if facts.load else ""
+    lines = [f"{run}: {facts.model} on {facts.suite}{load}, {cases} cases{where}{few}"]
     lines += _describe_ratios(findings, names, given.category)
     lines += [remark for headline in find_headlines(findings) for remark in headline.remarks]
     console.print(printable("\n".join(lines)), markup=False, soft_wrap=True)
@@ -73,16 +77,37 @@ def main(argv: Sequence[str]) -> int:
 
 def _describe_ratios(findings: Findings, names: Sequence[str], category: str) -> list[str]:
     """One line per figure that both have: 'speed: pld over sam 1.06 [1.02, 1.10]'; or that they share no figure."""
+    lines = []
+    for figure in FIGURES:
+        if (found := _ratio(findings, names, figure, category)) is not None:
+            cell = ratio_cell(found)
+            bounds = f" [{cell.interval}]" if cell.interval else ""
+            lines.append(f"{_spell(findings, figure, category)}: {names[0]} over {names[1]} {cell.text}{bounds}")
+    return lines or [f"{' and '.join(names)}: share no figure; one may be lossy, or have no finished case"]
+
+
+def _spell(findings: Findings, figure: str, category: str) -> str:
+    """A figure's name: under load, the server's tokens/s have no category."""
+    served = figure == "speedup" and findings.facts[0].load
+    of = f" of {'the server, in tokens/s' if category == OVERALL else 'each request'}" if served else ""
+    return f"{FIGURES[figure]}{of}"
+
+
+def _without_intervals(findings: Findings) -> str:
+    return f"under {MIN_CASES} stretches, or of a category" if findings.facts[0].load else f"under {MIN_CASES} cases"
+
+
+def _ratio(findings: Findings, names: Sequence[str], figure: str, category: str) -> Estimate | None:
+    """One method's figure over the other's, paired; None if they share none. Requests under load are not paired."""
     facts = findings.facts[0]
     first, second = ((name, "") for name in names)
-    lines = []
-    for figure, what in FIGURES.items():
-        contest = find_contest(findings.contests, (facts.model, facts.suite), figure, first)
-        if contest is not None and second in contest.entrants:
-            cell = ratio_cell(contest.over(first, second, category))
-            bounds = f" [{cell.interval}]" if cell.interval else ""
-            lines.append(f"{what}: {names[0]} over {names[1]} {cell.text}{bounds}")
-    return lines or [f"{' and '.join(names)}: share no figure; one may be lossy, or have no finished case"]
+    contest = find_contest(findings.contests, (facts.model, facts.suite), figure, first)
+    if contest is None or second not in contest.entrants:
+        return None
+    if figure != "speedup" or not facts.load or category == OVERALL:
+        return contest.over(first, second, category)
+    rows = findings.summary[findings.summary["category"] == category].set_index("method")["speedup"]
+    return Estimate(float(rows.get(names[0], math.nan) / rows.get(names[1], math.nan)), None, None, 0)
 
 
 def _why(findings: Findings, names: Sequence[str], category: str) -> Table | None:
@@ -101,7 +126,7 @@ def _why(findings: Findings, names: Sequence[str], category: str) -> Table | Non
 
 
 def _where(findings: Findings, names: Sequence[str]) -> Table | None:
-    """Both in every category by the first figure that they have there, and the quotient."""
+    """Both in every category by the first figure that they have there, and one over the other with its interval."""
     rows = findings.summary[findings.summary["category"] != OVERALL]
     figure = next((name for name in FIGURES if rows[name].notna().any()), None)
     categories = category_order(rows["category"])
@@ -111,10 +136,13 @@ def _where(findings: Findings, names: Sequence[str]) -> Table | None:
     values = values.reindex(columns=list(names)).reindex(categories)
     if VANILLA in names:
         values[VANILLA] = 1.0
-    ratio: pd.Series = values[names[0]] / values[names[1]]
+    found = {name: _ratio(findings, names, figure, name) or Estimate(math.nan, None, None, 0) for name in categories}
     cells = tuple(
-        (Cell(category), *(Cell(format_number(value)) for value in (*values.loc[category], ratio[category])))
-        for category in ratio.sort_values(ascending=False).index
+        (Cell(name), *(Cell(format_number(value)) for value in values.loc[name]), ratio_cell(found[name]))
+        for name in sorted(categories, key=lambda name: -np.nan_to_num(found[name].value))
     )
-    header = ("category", *map(label, names), "ratio")
-    return Table("where", "Where.", f"{FIGURES[figure]} over vanilla's, by category.", header, cells)
+    bounded = any(estimate.low is not None for estimate in found.values())
+    header = ("category", *map(label, names), f"ratio [{BOUNDED}]" if bounded else "ratio")
+    why = "the ratio is paired by case" if bounded else f"no intervals {_without_intervals(findings)}"
+    meaning = f"{_spell(findings, figure, categories[0])} over vanilla's, by category; {why}."
+    return Table("where", "Where.", meaning, header, cells)

@@ -22,11 +22,28 @@ from specbench.report.exchange import spec_bench
 from specbench.report.exchange.formats import FORMATS, SAMPLES, export_run, show_imported
 from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
 from specbench.report.plots import SCREEN
-from specbench.report.published import compare, published_tables, read_published, summarise_verdicts, write_published
+from specbench.report.published import (
+    compare,
+    describe_unmatched,
+    published_tables,
+    read_published,
+    summarise_verdicts,
+    write_published,
+)
 from specbench.report.table import Table
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
-from specbench.screen import DISK_FAULTS, DONE, FAILED, INTERRUPTED, USAGE, ending_as_interrupts, shorten, showing
+from specbench.screen import (
+    DISK_FAULTS,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    USAGE,
+    ending_as_interrupts,
+    name_unwritten,
+    shorten,
+    showing,
+)
 
 _WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a folder; expected a file"}
 
@@ -52,8 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = FAILED if error.errno in DISK_FAULTS else USAGE
         wrong = _WRONG.get(error.errno or 0, f"cannot be used ({error.strerror or error})")
         option = "--export-answers" if options.export_answers else "--output"
-        file = f"{error.filename}: " if error.filename else ""
-        message = f"error: {file}{wrong}; change that, or write into another folder with {option} DIR"
+        file = name_unwritten(error)
+        advice = f"{wrong}; change that, or write into another folder with {option} DIR"
+        message = f"error: {file}{advice if error.filename else error.strerror or error}"
     with contextlib.suppress(OSError):  # the terminal may have gone
         print(printable(f"specbench report: {shorten(message)}"), file=sys.stderr)
     return code
@@ -170,10 +188,7 @@ def _compare_published(options: argparse.Namespace) -> None:
     findings = read_findings(_chosen_runs(options))
     matches = compare(findings, figures)
     if not matches:
-        ran = ", ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
-        suites = ", ".join(dict.fromkeys(figure.suite for figure in figures if figure.model and figure.method))
-        text = "No published figure is of these methods, as they were set, on this suite: "
-        console.print(printable(f"{text}got {ran}; published are {suites}."), markup=False, soft_wrap=True)
+        console.print(printable("\n".join(describe_unmatched(findings, figures))), markup=False, soft_wrap=True)
         return
     tables = published_tables(matches, figures)
     print_table(tables[0], console)

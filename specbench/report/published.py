@@ -170,6 +170,24 @@ def _belongs(reported: ReportedRun, figure: PublishedFigure, figures: Sequence[P
     return all(_alike(found.get(key), value) for key, value in {"decode.temperature": "0", **figure.setting}.items())
 
 
+def describe_unmatched(findings: Findings, figures: Sequence[PublishedFigure]) -> Iterator[str]:
+    """Why no published figure is next to a run's: what ran, then the tables of each suite, with shared methods."""
+    ran = {name for facts in findings.facts for name in facts.methods}
+    models = ", ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
+    yield f"No published figure matches {models} with {', '.join(sorted(ran))}."
+    yield f"{published_dir()}/*.csv have (methods of this run):"
+    suites: dict[str, list[PublishedFigure]] = {}
+    for figure in figures:
+        if figure.suite and figure.method and figure.model and figure.needs != DEFINITION:
+            suites.setdefault(figure.suite, []).append(figure)
+    for suite, rows in suites.items():
+        shared = [name for name in dict.fromkeys(figure.method for figure in rows) if name in ran]
+        why = "set otherwise: " if shared and suite in {facts.suite for facts in findings.facts} else ""
+        why += ", ".join(shared) or "none of these methods"
+        named = "; ".join(dict.fromkeys(" ".join(figure.place) for figure in rows))
+        yield f"  suite={suite} ({why}): {named}"
+
+
 def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: PublishedFigure) -> Iterator[Match]:
     run, facts = reported.run, reported.facts
     columns = _SPEEDUPS if figure.metric == "speedup" else (figure.metric,)

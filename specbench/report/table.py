@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,8 +139,12 @@ def without_blanks(table: Table) -> Table:
         for column in range(len(table.header))
         if column < table.labels or not table.rows or any(row[column].text != BLANK for row in table.rows)
     ]
+    meaning = table.meaning
+    for column in {*range(len(table.header))}.difference(kept):  # is not explained either
+        meaning = re.sub(rf"(^|(?<=\. )){re.escape(table.header[column])}: [^:]*?\.(\s+|$)", "", meaning)
     return replace(
         table,
+        meaning=meaning.strip(),
         header=tuple(table.header[column] for column in kept),
         rows=tuple(tuple(row[column] for column in kept) for row in table.rows),
         best=frozenset((row, kept.index(column)) for row, column in table.best if column in kept),

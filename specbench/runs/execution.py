@@ -24,6 +24,7 @@ from specbench.input import parse_as, read_file
 from specbench.measure.clock import gpus_in_use, open_meter
 from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block
+from specbench.names import printable
 from specbench.records.manifest import Manifest
 from specbench.records.record import CaseRecord, Count
 from specbench.records.store import (
@@ -93,6 +94,8 @@ def execute(job: Job, directory: Path, observe: Observer) -> bool:
             )
             done = writer.rewind(start)
         log.info("%d blocks of %s, %d done", start + len(rest), directory.name, start)
+        if done and rest:
+            print(printable(f"specbench: continues {directory}: {start} of {start + len(rest)} blocks were there"))
         if done:
             observe(done, start, start + len(rest))
         if rest:

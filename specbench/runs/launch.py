@@ -41,6 +41,7 @@ from specbench.screen import (
     Screen,
     ending_as_interrupts,
     forwarding,
+    name_unwritten,
     showing,
 )
 
@@ -53,11 +54,12 @@ LINE_EVERY_S = 30  # of progress off a terminal
 SLOW_S = 3  # of a step of loading
 
 
-def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) -> int:
+def run_job(job: Job, directory: Path, report: bool = True, again: bool = True, brief: bool = False) -> int:
     """Run a job in its directory, or resume it, and report; returns the exit code.
 
-    report: False if another process reports. again: report a run that is complete and reported already. Raises
-    InputError if the directory cannot be used, or the target or a method cannot be loaded.
+    report: False if another process reports. again: report a run that is complete and reported already. brief: print
+    the first sentence of the report and no tables. Raises InputError if the directory cannot be used, or the target or
+    a method cannot be loaded.
     """
     console = open_console()
     directory = directory.resolve()
@@ -68,7 +70,7 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) 
         with ending_as_interrupts():
             with _log_file(directory / "run.log"), shown, forwarding(shown.show, LOADING):
                 decoded = execute(job, directory, shown.observe)
-            return _report(job.config.report, directory, console, decoded or again) if report else DONE
+            return _report(job.config.report, directory, console, decoded or again, brief) if report else DONE
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may have gone
             console.print(
@@ -81,20 +83,25 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True) 
         return print_unwritten(error, directory)
 
 
-def _report(settings: ReportConfig, directory: Path, console: Console, anew: bool) -> int:
+def _report(settings: ReportConfig, directory: Path, console: Console, anew: bool, brief: bool) -> int:
     """Report a run, unless that is done and not wanted ``anew``; returns the exit code."""
     from specbench.report import build_report, read_findings  # pandas and matplotlib only once they are needed
+    from specbench.report.frames.headline import find_headlines
     from specbench.report.tables.terminal import print_findings, print_page
 
     page, manifest = directory / PAGE, directory / MANIFEST  # whose price, or blocks, may have changed since
     if not anew and page.is_file() and page.stat().st_mtime >= manifest.stat().st_mtime:
         console.print(f"complete, skipped: {plain(directory)}", highlight=False, soft_wrap=True)
         return _verdict(read_findings([directory]), directory, console)
-    with showing(console, "writing the report", "specbench.report.build"):
+    with contextlib.nullcontext() if brief else showing(console, "writing the report", "specbench.report.build"):
         report = build_report([directory], plots=settings.plots, style=settings.style)
-    print_findings(report.findings, console, report.load)
-    for path in (directory / "records.jsonl", report.output / "summary.csv"):
-        console.print(plain(path), highlight=False, soft_wrap=True)
+    if brief:
+        for headline in find_headlines(report.findings, report.load):
+            console.print(plain(headline.lead + headline.rest), highlight=False, soft_wrap=True)
+    else:
+        print_findings(report.findings, console, report.load)
+        for path in (directory / "records.jsonl", report.output / "summary.csv"):
+            console.print(plain(path), highlight=False, soft_wrap=True)
     code = _verdict(report.findings, directory, console)
     print_page(report.output, console)
     return code
@@ -106,8 +113,11 @@ def _print_end(reason: object) -> int:
 
 
 def print_unwritten(error: OSError, directory: Path) -> int:
-    """Print which file cannot be written, and what is kept; returns the exit code. Raises an error of no disk."""
-    if error.filename is None and error.errno not in DISK_FAULTS:
+    """Print which file cannot be written, and what is kept; returns the exit code.
+
+    Raises an error that is not of the disk, or is of standard output.
+    """
+    if error.filename is None and (error.errno not in DISK_FAULTS or name_unwritten(error)):
         raise error
     place = directory / os.fsdecode(error.filename or "")
     if not place.is_relative_to(directory):

@@ -59,6 +59,7 @@ INSTALLED_BY = {
     "hydra_plugins.hydra_ray_launcher": "pip install 'specbench[ray]'",
     "hydra_plugins.hydra_joblib_launcher": "pip install hydra-joblib-launcher",
 }
+SWEEP_PLOTS = ("sweep-", "heatmap_", "load")  # how the names of its own plots begin
 KILLED = 1  # exit code of a job that gave none
 MOST_JOBS = 10_000
 Positive = Annotated[float | None, Field(ge=1, le=LARGEST)]
@@ -108,6 +109,8 @@ def run_sweep(name: str, overrides: list[str]) -> int:
         with showing(console, f"writing the report of {len(runs)} runs", "specbench.report.build"):
             report = build_report(runs, plots=cfg.report.plots, style=cfg.report.style)
         print_findings(report.findings, console)
+        for path in [path for path in report.files if path.suffix == ".png" and path.stem.startswith(SWEEP_PLOTS)]:
+            console.print(plain(path), highlight=False, soft_wrap=True)
         print_page(report.output, console)
     return max((job.code for job in ended), default=DONE)
 
@@ -160,7 +163,7 @@ def run_one(
         job = begin_job(cfg, launch)
         if job.config.run.shards != 1:
             raise InputError(f"run.shards={job.config.run.shards}: a job of a sweep is one worker; expected 1")
-        code, reason = run_job(job, directory, report, again=False), ""
+        code, reason = run_job(job, directory, report, again=False, brief=total != 1), ""
     except (InputError, OmegaConfBaseException) as error:
         reason = str(error) if isinstance(error, InputError) else explain(error, list(overrides))
         code = fail(reason)

@@ -1,7 +1,6 @@
 """The commands of ``specbench``: the table, the run index, two runs, two methods, and what completes a line."""
 
-from __future__ import annotations
-
+import contextlib
 import json
 import math
 import pkgutil
@@ -131,6 +130,74 @@ def test_two_methods_are_compared_by_factors_that_multiply_and_by_category(make_
     ):
         assert commands.main(["compare", *wrong, str(run)]) == 2
         assert re.search(message, capsys.readouterr().err)
+
+
+def test_the_ratio_of_a_category_has_an_interval_and_a_load_is_named(make_run, capsys):
+    def serve(manifest, records):
+        manifest["config"]["load"] = {"kind": "closed", "requests": 4, "rate": None, "slo": {}}
+        for each in records:
+            ends = 0.0
+            for turn in each.turns:
+                alike = [4] * len(turn.accept)
+                turn.load = {"arrival_s": ends, "queue_s": 0.0, "requests": alike, "rows": alike}
+                ends += turn.prefill_s + turn.decode_s
+            tokens = sum(len(turn.ids) for turn in each.turns)
+            each.stretch = {"seconds": ends, "tokens": tokens, "forwards": 1, "requests": 4, "rows": 4}
+
+    for name, edit, said in (
+        ("alone", None, (r"ratio \[95 %\]", r"qa +[\d.]+ +1\.00 +[\d.]+ \[[\d.]+, [\d.]+\]")),
+        (
+            "load",
+            serve,
+            (r"4 requests at once \(load=closed\)", r"speed of the server, in tokens/s: pld over vanilla [\d.]+ \["),
+        ),
+    ):
+        run = make_run(name, per_category=8, edit=edit, peers=())
+        assert commands.main(["compare", "pld", "vanilla", str(run)]) == 0
+        out = capsys.readouterr().out
+        assert all(re.search(text, out) for text in said), out
+    assert commands.main(["compare", "pld", "vanilla", str(run), "--category", "qa"]) == 0
+    assert re.search(r"speed of each request: pld over vanilla [\d.]+$", capsys.readouterr().out, re.M)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["list"], ["report", "--no-plots"], ["compare", "pld", "vanilla"]])
+def test_a_full_standard_output_is_named(make_run, capsys, monkeypatch, words):
+    run = make_run(per_category=1)
+    given = {"--help": [], "list": [str(run.parent)]}.get(words[0], [str(run)])
+    with contextlib.suppress(OSError), Path("/dev/full").open("w") as full:  # closing it fails too
+        monkeypatch.setattr("sys.stdout", full)
+        code = commands.main([*words, *given])
+        monkeypatch.undo()
+    assert code == 1
+    assert "standard output: No space left on device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"config": {"suite": {"part": "1/2"}}}, ["part 1/2 of the suite"]),
+        (
+            {"warnings": [f"part {n}/2: load average is {n}.5 a core: times are unsafe" for n in (1, 2)]},
+            ["part 1/2, 2/2: load average is 1.5 to 2.5 a core"],
+        ),
+    ],
+)
+def test_parts_are_named(make_run, capsys, changes, said):
+    def edit(manifest, records):
+        manifest |= changes | {"config": manifest["config"] | changes.get("config", {})}
+
+    run = make_run(per_category=2, edit=edit)
+    assert commands.main(["report", str(run), "--no-plots"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert all(out.count(text) >= 1 for text in said), out
+    assert out.count("load average") == sum("load" in text for text in said)
+
+
+def test_a_run_without_published_figures_names_the_tables(make_run, capsys):
+    assert commands.main(["report", "--published", str(make_run(per_category=1))]) == 0
+    out = capsys.readouterr().out
+    assert "*.csv" in out
+    assert re.search(r"suite=spec_bench \(.*pld.*\): .*Token Recycling table 1", out)
 
 
 @pytest.mark.parametrize("profile", [False, True])

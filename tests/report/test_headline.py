@@ -80,7 +80,8 @@ def test_rates_and_pairs_of_methods():
         ({"a": FAST, "b": SAME}, {"per_category": 3}, r"[ab] and [ab] tie for fastest: .* times [ab]\."),
         ({"a": SLOW}, {}, r"No method is faster than vanilla: the best, a, is 0\.\d\d"),
         ({"a": FAST}, {}, r"a is fastest: .*; no other method ran\."),
-        ({"a": FAST, "b": SLOW}, {"per_category": 1}, r"6 shared cases are too few to tell whether others tie"),
+        ({"a": FAST, "b": SLOW}, {"per_category": 1}, r"Too few cases .*: a is .* with 6 of at least 8 cases \(suite"),
+        ({"a": SLOW}, {"per_category": 1}, r"Too few cases to call a method faster: a is 0\.\d\d times vanilla with 6"),
     ],
 )
 def test_the_headline(tmp_path, methods, options, message):
@@ -167,7 +168,7 @@ def test_the_first_screen_has_winner_why_losses_and_pictures(tmp_path):
 def test_a_run_that_is_not_paired_says_so(tmp_path):
     """Two runs on other cases share none: no tie is reported."""
     runs = [
-        build_run(tmp_path / name, {"pld": FAST}, peers=(), per_category=2, categories=(name,)) for name in ("x", "y")
+        build_run(tmp_path / name, {"pld": FAST}, peers=(), per_category=8, categories=(name,)) for name in ("x", "y")
     ]
     (found, *_) = find_headlines(read_findings(runs))
     assert "0 shared cases are too few" in found.rest

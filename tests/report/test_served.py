@@ -15,6 +15,7 @@ from specbench.records.record import CONTROL, VANILLA, CaseRecord
 from specbench.records.store import Run
 from specbench.report.frames.findings import gather
 from specbench.report.frames.headline import find_headlines
+from specbench.report.frames.pairs import find_contest
 from specbench.report.frames.served import fewest
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scene import scenes
@@ -73,8 +74,15 @@ def test_throughput_and_waits_of_the_stretches(rows):
 def test_the_headline_and_the_csv_say_what_is_of_a_request_and_what_of_the_server(make_manifest):
     findings = gather([run_of(make_manifest)])
     (headline,) = find_headlines(findings)
-    assert headline.under.startswith("4 requests at once, figures of each request, temperature 0")
-    assert re.search(r"The whole server gives 1\.43 \[.*\] times vanilla in tokens/s with pld\.", headline.under)
+    assert re.search(r"pld is fastest: 1\.43 \[.*\] times vanilla in the server's", headline.lead + headline.rest)
+    assert re.search(
+        r"^4 requests at once, temperature 0, .* Each request is 1\.00 times as fast with pld", headline.under
+    )
+    (few,) = find_headlines(gather([run_of(make_manifest, blocks=7)]))
+    assert re.search(r"Too few stretches .* 7 of at least 8 stretches", few.lead + few.rest)
+    contest = find_contest(findings.contests, headline.place, "speedup", ("pld", ""))
+    ratio, (row,) = contest.over(("pld", ""), (VANILLA, "")), headline.ranking
+    assert (ratio.value, *ratio.bounds) == pytest.approx((row["speedup"], row["speedup_low"], row["speedup_high"]))
     assert set(findings.summary["load"]) == {"each request, 4 requests at once"}
     several = gather([run_of(make_manifest), run_of(make_manifest, requests=8)])
     (headline,) = find_headlines(several)  # ranked under the least load

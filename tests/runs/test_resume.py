@@ -8,6 +8,7 @@ import functools
 import itertools
 import multiprocessing
 import operator
+import re
 import signal
 import sys
 import time
@@ -47,12 +48,14 @@ def run(replay):
     return execute
 
 
-def test_the_same_command_goes_on_and_a_finished_run_is_not_run_again(run, tmp_path, monkeypatch):
+def test_the_same_command_goes_on_and_a_finished_run_is_not_run_again(run, tmp_path, monkeypatch, capsys):
     """A price may be set when it is over."""
     run(tmp_path / "whole")
     run(tmp_path / "cut", stop_after=2)
     assert {record.block for record in read_run(tmp_path / "cut").records} == {0, 1}
+    assert "continues" not in capsys.readouterr().out
     run(tmp_path / "cut")
+    assert re.search(r"continues \S+/cut: 2 of \d+ blocks were there", capsys.readouterr().out)
     whole, cut = read_run(tmp_path / "whole"), read_run(tmp_path / "cut")
     assert [timeless(record) for record in cut.records] == [timeless(record) for record in whole.records]
     before = (tmp_path / "cut" / RECORDS).read_bytes()

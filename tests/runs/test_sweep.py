@@ -75,6 +75,9 @@ def test_a_job_says_which_it_is_and_one_that_is_done_is_skipped(replay, tmp_path
     assert first.startswith("\n1 of 2: method.pld.num_draft=3\n")
     assert "\ncomplete, skipped: " in first
     assert "skipped" not in second
+    job, whole = second.split("writing the report of 2 runs")
+    assert "tokens/s" not in job  # a sentence; the tables are the sweep's
+    assert "tokens fed" in whole
 
 
 def give_up(*given, **named):

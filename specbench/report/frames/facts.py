@@ -64,7 +64,7 @@ class Facts:
     in_prefill: the first draft was verified with the prompt (decode.first_draft=prefill).
     later: its methods were added to an existing run; vanilla was measured with them but is not among them.
     load: the settings of requests that shared forwards; empty if each ran alone.
-    rules: who ends a draft and how it is verified, in words, where a run set them.
+    rules: who ends a draft, how it is verified, and which part or parts of a suite it has, where a run sets them.
     """
 
     model: str
@@ -144,7 +144,12 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
     # Methods that came later are shown without the references of the run that was there.
     references = () if later else [name for name in (VANILLA, CONTROL) if name in seen or name in methods]
     others = (name for name in {**methods, **seen} if not later or name not in (VANILLA, CONTROL))
-    rules = ((decode.length, "fixed", "drafts ended by {}"), (decode.verify, "token", "verified by {}"))
+    rules = (
+        (decode.length, "fixed", "drafts ended by {}"),
+        (decode.verify, "token", "verified by {}"),
+        (config.suite.get("part"), None, "part {} of the suite"),
+        (len(about.shards), 0, "merged from {} parts (tokens/s are pooled over them)"),
+    )
     return Facts(
         model=str(model.name),
         suite=str(about.suite.name),

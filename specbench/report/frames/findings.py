@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pandas as pd
 
@@ -23,6 +24,8 @@ from specbench.report.frames.trials import Trials, read_trials
 from specbench.report.table import ROW
 
 _LOAD = re.compile(r"(?<=load average is )[\d.]+(?= a core)")  # which differs from run to run
+_SPAN = "{load}"
+_PARTS = re.compile(r"\A(?:part ([\d/, ]+): )?(.+)", re.S)  # of a merged run
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +100,26 @@ def gather(
 
 
 def _merge(runs: Sequence[Run], doubts: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Each warning once, with the runs that it is about if there are several, and from which load to which."""
-    about: dict[str, list[str]] = {}
-    loads = sorted((load for texts in doubts for text in texts for load in _LOAD.findall(text)), key=float)
-    span = " to ".join(dict.fromkeys([*loads[:1], *loads[-1:]]))
+    """Each warning once, with the runs or parts that it is about if there are several, and from which load to which."""
+    about: dict[str, list[tuple[Path, str, str]]] = {}  # text -> run, parts, load
     for run, texts in zip(runs, doubts, strict=True):
-        for text in dict.fromkeys(_LOAD.sub(span, text) for text in texts):
-            about.setdefault(text, []).append(run.directory.name)
-    for text, names in about.items():
-        source = "all runs" if len(names) == len(runs) else ", ".join(names)
-        yield f"{source}: {text}" if len(runs) > 1 else text
+        for text in texts:
+            (parts, plain), *_ = _PARTS.findall(text)
+            load = "".join(_LOAD.findall(plain))
+            about.setdefault(_LOAD.sub(_SPAN, plain), []).append((run.directory, parts, load))
+    every = {run.directory for run in runs}
+    for text, found in about.items():
+        names, parts, loads = (dict.fromkeys(filter(None, each)) for each in zip(*found, strict=True))
+        ordered = sorted(loads, key=float)
+        span = " to ".join(dict.fromkeys([*ordered[:1], *ordered[-1:]]))
+        source = (
+            []
+            if len(every) == 1
+            else ["all runs"]
+            if len(names) == len(every)
+            else [", ".join(name.name for name in names)]
+        )
+        yield ": ".join([*source, *([f"part {', '.join(parts)}"] if parts else []), text.replace(_SPAN, span)])
 
 
 FACTORS = ("mat", "forward", "overhead", "remainder")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import Load
 from specbench.report.frames.pairs import find_contest
 from specbench.report.frames.reported import find_remarks, keys_of, of_least_load, only
+from specbench.report.frames.served import without_load
 from specbench.report.frames.summary import of_place
 from specbench.report.label import format_bounded, format_number, label
 from specbench.stats import MIN_CASES
@@ -44,8 +46,8 @@ class Headline:
 
     figure: the column of the summary that decides. ranking: the rows of lossless methods by it, the best first.
     lead: the fastest method; rest: by how much. under: at which load, the least of several, temperature, on what.
-    good: the best is surely faster than vanilla; None if no speedup is known. loads: under other loads, measured and
-    modelled. loaded: cases slowed each other, so there are no intervals. remarks: from ``find_remarks``.
+    good: the best is surely faster than vanilla; None if that is not known. loads: under other loads, measured and
+    modelled. loaded: speedups are the server's, and intervals are over stretches. remarks: from ``find_remarks``.
     """
 
     place: tuple[str, str]
@@ -75,6 +77,8 @@ def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, lo
     here = of_least_load(findings.reported, place)
     rows = only(rows, keys_of(here))
     rows = rows[rows["time_only_step_ms"].isna() & ~rows["method"].isin([VANILLA, CONTROL, *findings.lossy])]
+    loaded = any(entry.facts.load for entry in here)
+    rows = pd.DataFrame([of_server(findings, row) for row in rows.to_dict("records")]) if loaded and len(rows) else rows
     figure = next((name for name in _ORDER if rows[name].notna().any()), None)
     if figure is None:
         return None
@@ -87,20 +91,27 @@ def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, lo
     everyone = [entry for entry in findings.reported if entry.place == place]
     modelled = _describe_modelled_loads(load.of_place(*place) if load else None, findings.lossy)
     loads = " ".join(filter(None, (_describe_measured_loads(findings, place), modelled)))
-    good = None if figure == "mat" else _surely_above_one(ranking[0], figure)
+    good = None if figure == "mat" or _lacks_interval(ranking[0], figure) else ranking[0][f"{figure}_low"] > 1
     under = _describe_conditions(figure, [entry.facts for entry in here], ranking)
-    served = of_place(findings.detail[LOADED], *place)
-    rows = served[served["method"] == ranking[0]["method"]]
-    if len(rows) == 1:
-        amount = _amount(rows.iloc[0].to_dict(), "speedup")
-        under += f" The whole server gives {amount} in tokens/s with {name_of(ranking[0])}."
-    loaded = any(entry.facts.load for entry in here)
     return Headline(place, figure, tuple(ranking), lead, rest, under, good, loads, loaded, find_remarks(everyone))
 
 
-def _surely_above_one(row: Row, figure: str) -> bool:
-    low = row[f"{figure}_low"]
-    return bool(row[figure] > 1 if pd.isna(low) else low > 1)
+def of_server(findings: Findings, row: Row) -> Row:
+    """A row of the summary with the speedup of the server's tokens/s, and its stretches, if its run was under load."""
+    served = of_place(findings.detail[LOADED], row["model"], row["suite"])
+    key = (row["method"], row["variant"])
+    for entry in findings.reported:
+        if entry.facts.load and key in keys_of([entry]) and entry.place == (row["model"], row["suite"]):
+            own = (key[0], without_load(key[1]), *(entry.facts.load.get(name) for name in ("kind", "requests")))
+            rate = served["rate"].eq(entry.facts.load.get("rate")) | served["rate"].isna()
+            rows = served[rate & served[["method", "variant", "kind", "requests"]].eq(list(own)).all(axis=1)]
+            names = ("speedup", "speedup_low", "speedup_high", "stretches")
+            return {**row, "of_request": row["speedup"], **{name: rows[name].mean() for name in names}}
+    return row
+
+
+def _lacks_interval(row: Row, figure: str) -> bool:
+    return bool(pd.isna(row[f"{figure}_low"]))
 
 
 def name_of(row: Row) -> str:
@@ -111,8 +122,13 @@ def name_of(row: Row) -> str:
 def _describe_best(findings: Findings, place: tuple[str, str], figure: str, ranking: Sequence[Row]) -> tuple[str, str]:
     best, name, amount = ranking[0], name_of(ranking[0]), _amount(ranking[0], figure)
     entrant = (best["method"], best["variant"])
-    contest = find_contest(findings.contests, place, figure, entrant)
-    if figure != "mat" and not _surely_above_one(best, figure):
+    contest, at = find_contest(findings.contests, place, figure, entrant), "at " if figure == "mat" else ""
+    if _lacks_interval(best, figure):
+        served = "of_request" in best and figure == "speedup"
+        units, setting = ("stretches", "load.block is their size") if served else ("cases", "suite.limit")
+        found = f"{name} is {at}{amount} with {best[units]:g} of at least {MIN_CASES} {units} ({setting})"
+        return f"Too few {units} to call a method {'better' if figure == 'mat' else 'faster'}", f": {found}."
+    if figure != "mat" and not best[f"{figure}_low"] > 1:
         surely = " surely" if best[figure] > 1 else ""
         return f"No method is{surely} faster than vanilla", f": the best, {name}, is {amount}."
     superlative = "brings the most tokens a step" if figure == "mat" else "is fastest"
@@ -132,14 +148,13 @@ def _describe_best(findings: Findings, place: tuple[str, str], figure: str, rank
     names = [name, *map(name_of, tied)]
     more = len(names) - _MOST_NAMED
     shown = [*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names
-    what, at = ("most tokens a step", "at ") if figure == "mat" else ("fastest", "")
-    lead = f"{', '.join(shown[:-1])} and {shown[-1]} tie for {what}"
+    lead = f"{', '.join(shown[:-1])} and {shown[-1]} tie for {'most tokens a step' if figure == 'mat' else 'fastest'}"
     return lead, f": {name} is {at}{amount}, {ratio} times {names[1]}."
 
 
 def _amount(row: Row, figure: str) -> str:
-    text = _bounded(row, figure)
-    return f"MAT {text}" if figure == "mat" else f"{text} times vanilla"
+    text, server = _bounded(row, figure), " in the server's tokens/s" if "of_request" in row else ""
+    return f"MAT {text}" if figure == "mat" else f"{text} times vanilla{server}"
 
 
 def _bounded(row: Row, figure: str) -> str:
@@ -154,11 +169,12 @@ def _describe_conditions(figure: str, facts: Sequence[Facts], ranking: Sequence[
     if figure == "mat":
         return f"Recorded answers, no speedup without a latency profile; {', '.join(parts)}."
     alone = "One request at a time"
-    each = ", figures of each request" if any(entry.load for entry in facts) else ""
-    first = " or ".join(dict.fromkeys((entry.arrivals or alone).capitalize() for entry in facts)) + each
+    first = " or ".join(dict.fromkeys((entry.arrivals or alone).capitalize() for entry in facts))
     first = f"Modelled, {alone.lower()}" if figure == "predicted_speedup" else first
     end = f"; {profiles}" if figure == "predicted_speedup" else ""
-    return f"{first}, {', '.join(parts)}{end}."
+    each = ranking[0].get("of_request", math.nan) if figure == "speedup" else math.nan
+    request = f" Each request is {format_number(each)} times as fast with {name_of(ranking[0])}."
+    return f"{first}, {', '.join(parts)}{end}.{'' if math.isnan(each) else request}"
 
 
 def _describe_measured_loads(findings: Findings, place: tuple[str, str]) -> str:

@@ -1,6 +1,7 @@
 """The ratio of the figures of any two methods, not only of one over vanilla, on the cases that both finished.
 
 Each is measured over the vanilla of its own run, and both are resampled together, so that a hard case counts for both.
+Under load the speedup is that of the server's tokens/s, and stretches are resampled instead of cases.
 Two methods tie if the interval of their ratio contains 1.
 """
 
@@ -17,6 +18,7 @@ from specbench import stats
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.frames.cases import Cases, CasesOfRun
 from specbench.report.frames.reported import ReportedRun
+from specbench.report.frames.served import pair_stretches
 from specbench.report.frames.trials import Values
 from specbench.stats import Estimate
 
@@ -27,7 +29,7 @@ CONTEST_OF = {
 }
 Entrant = tuple[str, str]  # method and variant
 Figure = Sequence[tuple[Cases, str | None]]  # the four columns of ``stats.rates``; None: ones
-_Entry = tuple[CasesOfRun, Figure]  # a method's figure, and whose cases it is of
+_Entry = tuple[Values, Values, Figure]  # the names of a method's cases, those of categories, and its figure
 
 
 @dataclass(slots=True)
@@ -79,11 +81,10 @@ def make_contests(reported: Sequence[ReportedRun], cases: Sequence[CasesOfRun]) 
                 group[entrant] = each
     contests = []
     for (place, figure, _), group in groups.items():
-        named = [(run.names(columns[-1][0]), columns) for run, columns in group.values()]
-        shared = functools.reduce(np.intersect1d, (own for own, _ in named))
-        figures = tuple(_select(columns, pd.Index(own).get_indexer(shared)) for own, columns in named)
-        run, _ = next(iter(group.values()))
-        contests.append(Contest(place, figure, tuple(group), figures, run.labels[figures[0][-1][0]["category"]]))
+        shared = functools.reduce(np.intersect1d, (own for own, *_ in group.values()))
+        figures = tuple(_select(columns, pd.Index(own).get_indexer(shared)) for own, _, columns in group.values())
+        _, labels, _ = next(iter(group.values()))
+        contests.append(Contest(place, figure, tuple(group), figures, labels[figures[0][-1][0]["category"]]))
     return tuple(contests)
 
 
@@ -96,14 +97,21 @@ def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bo
         if method == CONTROL:
             continue
         own = cases.of(OVERALL, method)
-        own = own.where(own["ok"])
+        own, entrant = own.where(own["ok"]), (method, reported.variants.get(method, ""))
         figures: dict[str, Figure] = {}
         if method not in facts.unaccepted:
             figures["mat"] = (own, None), (own, None), (own, "steps"), (own, "emitted")
-        if facts.timed and method not in facts.unaccepted:
+        name = "time_only_speedup" if facts.time_only else "speedup"
+        timed = facts.timed and method not in facts.unaccepted
+        if timed and not facts.load:
             paired, other = own.paired(vanilla)
-            name = "time_only_speedup" if facts.time_only else "speedup"
             figures[name] = (other, "time_s"), (other, "tokens"), (paired, "time_s"), (paired, "tokens")
+        elif timed and (found := pair_stretches(reported, method))[0]:
+            columns = {str(place): column for place, column in enumerate(found[1])}
+            none = np.zeros(len(found[0]), dtype=np.int32)
+            rows = Cases(columns | {"category": none}, np.arange(len(none), dtype=np.int32))
+            stretches = (np.array(found[0]), np.array([OVERALL]), [(rows, place) for place in columns])
+            yield name, method in facts.lossy, entrant, stretches
         if reported.prediction is not None:
             priced = (own, "vanilla_ms"), (own, "emitted"), (own, "method_ms"), (own, "emitted")
             figures["predicted_speedup"] = priced
@@ -111,7 +119,7 @@ def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bo
             known = np.logical_and.reduce([np.isfinite(_column(*each)) for each in figure])
             if known.any():
                 kept = _select(figure, known)
-                yield name, method in facts.lossy, (method, reported.variants.get(method, "")), (cases, kept)
+                yield name, method in facts.lossy, entrant, (cases.names(kept[-1][0]), cases.labels, kept)
 
 
 def _select(figure: Figure, chosen: Values) -> Figure:

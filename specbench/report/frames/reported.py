@@ -20,8 +20,8 @@ from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
 from specbench.records.store import Run
 from specbench.report.frames.facts import TIME_ONLY, Facts, read_device
 from specbench.report.frames.predict import Prediction
-from specbench.report.frames.trials import Columns, Trials
-from specbench.report.label import label
+from specbench.report.frames.trials import Columns, Trials, ratio
+from specbench.report.label import format_rate, label
 
 BLOCK = ("case", "round", "stretch", "ok", "time_s", "tokens")  # the columns of records that a control is read from
 MAX_WIDTH = 0.01  # a re-timing interval wider than this hides differences of a percent
@@ -221,17 +221,20 @@ def find_doubts(reported: ReportedRun, rows: pd.DataFrame) -> list[str]:
     lacking, thought = sum(each.unanswered for each in turns), sum(each.thought for each in turns)
     found = [
         *run.manifest.get("warnings", []),
-        *_coverage(len(reported.trials.cases), facts, overall),
+        *_coverage(len(reported.trials.cases), facts, overall, reported.trials.columns(VANILLA)),
         *_methods(overall, facts),
         *([_LACKING.format(lacking, thought)] if lacking else []),
-        *_timing(run, facts, overall, reported.control),
+        *_timing(run, facts, reported.prediction is not None, reported.control),
         *doubt_shards(reported.shards),
         *_predictions(reported),
     ]
     return list(dict.fromkeys(found))
 
 
-def _coverage(seen: int, facts: Facts, overall: pd.DataFrame) -> Iterator[str]:
+def _coverage(seen: int, facts: Facts, overall: pd.DataFrame, vanilla: Columns) -> Iterator[str]:
+    good = vanilla["counted"]
+    rate = ratio(vanilla["tokens"][good].sum(), vanilla["time_s"][good].sum())
+    again = f" ({format_rate(rate)} tokens/s)" if facts.timed and rate > 0 else ""
     if not seen:
         yield "no records: no case has finished yet"
     elif facts.planned and seen < facts.planned:
@@ -239,7 +242,10 @@ def _coverage(seen: int, facts: Facts, overall: pd.DataFrame) -> Iterator[str]:
     if VANILLA not in set(overall["method"]) and seen and not facts.later:
         yield "vanilla has no records: there is no speedup"
     if facts.later:
-        yield f"{', '.join(facts.methods)}: added to the run later, compared with the vanilla that ran with them"
+        yield (
+            f"{', '.join(facts.methods)}: added to the run later; speedups are over vanilla as it ran again in the same"
+            f" blocks{again}, so tokens/s are not comparable with those of the other rows"
+        )
     if 0 < seen < stats.MIN_CASES:
         yield f"{seen} case{'s' if seen > 1 else ''}: no intervals are given under {stats.MIN_CASES}"
 
@@ -263,11 +269,13 @@ def _methods(overall: pd.DataFrame, facts: Facts) -> Iterator[str]:
             yield f"{name}: {beyond if int(row.violations) else unjudged}"
 
 
-def _timing(run: Run, facts: Facts, overall: pd.DataFrame, control: Control | None) -> Iterator[str]:
+def _timing(run: Run, facts: Facts, modelled: bool, control: Control | None) -> Iterator[str]:
     if not facts.timed:
+        blank = "its times and every speedup stay blank"
+        figures = "its times stay blank and speedups are modelled" if modelled else blank
         yield (
             "replayed target: MAT, acceptance, tokens fed and the drafters' own time are real; no model was run, so"
-            " its times and every speedup stay blank"
+            f" {figures}"
         )
         return
     if facts.time_only:

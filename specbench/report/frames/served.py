@@ -7,6 +7,7 @@ and one of the method serve the same cases, so they are paired.
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from specbench import stats
 from specbench.records.record import CONTROL, VANILLA, CaseRecord, StretchRecord, TurnRecord
 from specbench.report.frames.predict import shared_speedup
 from specbench.report.frames.reported import ReportedRun
-from specbench.report.frames.trials import BLANK, ratio
+from specbench.report.frames.trials import BLANK, Values, ratio
 from specbench.report.table import ROW
 
 CONFIDENCE = 0.99
@@ -52,6 +53,11 @@ def measure_load(reported: Sequence[ReportedRun]) -> pd.DataFrame:
     return frame.astype({"rate": float}).sort_values(order, kind="stable", ignore_index=True)
 
 
+def without_load(variant: str) -> str:
+    """The variant without the settings of the load."""
+    return ",".join(part for part in variant.split(",") if not part.startswith("load."))
+
+
 def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
     load = entry.facts.load
     failed = _failed(entry.records(VANILLA))
@@ -69,7 +75,7 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
             modelled = shared_speedup(entry.prediction.profile, steps, load["requests"])[0]
         yield {
             **dict(zip(ROW, entry.key(method), strict=True)),
-            "variant": ",".join(part for part in variant.split(",") if not part.startswith("load.")),  # has columns
+            "variant": without_load(variant),  # it has columns
             **{name: load.get(name) for name in ("kind", "requests", "rate")},
             "stretches": len(own),
             "served": len(turns),
@@ -111,12 +117,27 @@ def _rate(records: Sequence[CaseRecord]) -> float:
     return ratio(sum(sum(turn.accept) for turn in turns), sum(turn.decode_s for turn in turns))
 
 
+def _pair(vanilla: _Stretches, own: _Stretches) -> tuple[list[tuple[int, int]], Values]:
+    """Returns (S,) the stretches of both, and (4, S) seconds and tokens of vanilla's, then of the others."""
+    shared = [key for key in own if key in vanilla]
+    columns = [[side[key][name] for key in shared] for side in (vanilla, own) for name in ("seconds", "tokens")]
+    return shared, np.array(columns, dtype=np.float64)
+
+
+def pair_stretches(entry: ReportedRun, method: str) -> tuple[list[str], Values]:
+    """Returns (S,) round and cases of each stretch that vanilla and a method share, and (4, S) as ``stats.speedup``."""
+    failed, cases = _failed(entry.records(VANILLA)), defaultdict(list)
+    for record in entry.records(VANILLA):
+        cases[record.round, record.block].append(record.case)
+    shared, columns = _pair(*(_stretches(entry.records(name), failed) for name in (VANILLA, method)))
+    return [" ".join([str(key[0]), *sorted(cases[key])]) for key in shared], columns
+
+
 def _speedup(vanilla: _Stretches, own: _Stretches, method: str) -> dict[str, float]:
     """The speedup of the throughput, over the stretches of both."""
-    shared = [key for key in own if key in vanilla]
+    shared, columns = _pair(vanilla, own)
     if not shared:
         return dict.fromkeys(("speedup", "speedup_low", "speedup_high"), BLANK)
-    columns = [[side[key][name] for key in shared] for side in (vanilla, own) for name in ("seconds", "tokens")]
     found = stats.speedup(*columns)
     low, high = (BLANK, BLANK) if method == VANILLA else found.bounds
     return {"speedup": found.value, "speedup_low": low, "speedup_high": high}

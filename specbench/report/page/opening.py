@@ -47,7 +47,7 @@ def opening(findings: Findings, headlines: Sequence[Headline]) -> Markup:
 def _view(findings: Findings, headline: Headline) -> dict[str, Any]:
     figure, ranking = headline.figure, headline.ranking
     ends = np.array([[row[figure], row[f"{figure}_low"], row[f"{figure}_high"]] for row in ranking], dtype=float)
-    none = "no intervals under load" if headline.loaded else "too few cases for intervals"
+    none = f"too few {'stretches' if headline.loaded else 'cases'} for intervals"
     bounded = not np.isnan(ends[:, 1]).all()
     bars = [
         {
@@ -65,7 +65,7 @@ def _view(findings: Findings, headline: Headline) -> dict[str, Any]:
         "remarks": [remark for remark in headline.remarks if remark not in unsafe],
         "title": _TITLES[figure],
         "note": f"dashed: vanilla; {'lines: 95 % intervals' if bounded else none}",
-        "factors": _factors(ranking[0], figure),
+        "factors": [] if headline.loaded else _factors(ranking[0], figure),  # these are of a request
         "bars": bars,
         "most": _MOST_BARS,
         "top": 1.02 * max(1.0, np.nanmax(ends)),
@@ -97,7 +97,7 @@ def _by_category(findings: Findings, headline: Headline) -> dict[str, Any]:
     rows = rows[(rows["category"] != OVERALL) & rows[figure].notna()].set_index("category")
     best = rows[(rows["method"] == keys[0][0]) & (rows["variant"] == keys[0][1])].to_dict("index")
     categories = category_order(best)
-    if len(categories) < 2:
+    if len(categories) < 2 or headline.loaded:
         return {"categories": [], "losses": ""}
     wide = rows.set_index(["method", "variant"], append=True)[figure].unstack("category")
     values = wide.reindex(index=pd.MultiIndex.from_tuples(keys), columns=categories).to_numpy()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.headline import Headline, name_of
+from specbench.report.frames.headline import Headline, name_of, of_server
 from specbench.report.frames.pairs import Contest, Entrant, find_contest
 from specbench.report.frames.sweep import best_settings
 from specbench.report.label import Cell, format_interval, format_number, label
@@ -86,9 +86,9 @@ def settings_tables(findings: Findings, headlines: Sequence[Headline]) -> list[T
 def _settings(findings: Findings, headline: Headline) -> Iterator[tuple[Cell, ...]]:
     figure = Heading("", headline.figure)
     for (_, best), *others in best_settings(findings, headline.figure, headline.place):
-        yield Cell(f"best: {name_of(best)}"), figure.cell(best), Cell("")
+        yield Cell(f"best: {name_of(best)}"), figure.cell(of_server(findings, best)), Cell("")
         for changed, row in others:
             first, second = ((each["method"], each["variant"]) for each in (best, row))
             contest = find_contest(findings.contests, headline.place, headline.figure, first)
             ratio = ratio_cell(contest.over(first, second)) if contest and second in contest.entrants else Cell("")
-            yield Cell(f"{row['method']}: {changed}"), figure.cell(row), ratio
+            yield Cell(f"{row['method']}: {changed}"), figure.cell(of_server(findings, row)), ratio

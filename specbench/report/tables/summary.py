@@ -20,6 +20,7 @@ from specbench.report.frames.summary import drop_repeated_rows, of_place, with_d
 from specbench.report.table import (
     FEW,
     INTERVALS,
+    MEANINGS,
     ROW,
     Heading,
     Row,
@@ -41,7 +42,7 @@ _BY_CATEGORY = {  # figure -> its explanation
 
 def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
     """Model, suite, dtype, device, cases and temperature: 'tiny on mini (float32, cpu), 60 cases, temperature 0'."""
-    settings: dict[str, None] = {}
+    settings: dict[str, str] = {}
     for fact in facts:
         here = of_place(rows[rows["category"] == OVERALL], fact.model, fact.suite)
         counts = here["cases"] + here["errors"]
@@ -49,8 +50,10 @@ def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
         text = f"{where}, {counts.max() if len(counts) else 0} cases, {describe_decoding([fact])}"
         text += ", first draft in the prefill" if fact.in_prefill else ""
         text += f", {describe_loads(facts)}" if fact.load else ""
-        settings[text + (f", predicted by the profile {fact.profile}" if fact.profile else "")] = None
-    return "; ".join(settings) + "."
+        text += f", predicted by the profile {fact.profile}" if fact.profile else ""
+        later = f", {', '.join(fact.methods)} added later (its tokens/s are of other blocks)" if fact.later else ""
+        settings[text] = settings.get(text, "") + later
+    return "; ".join(text + later for text, later in settings.items()) + "."
 
 
 def build_tables(
@@ -85,7 +88,8 @@ def meaning(rows: pd.DataFrame, remark: str = "") -> str:
     figures = with_drafting(rows[rows["category"] == OVERALL])
     columns = sorted(OVERALL_COLUMNS, key=lambda column: column.figure != "speedup")
     shown = [each.caption for each in columns if each.caption and (rows.empty or figures[each.figure].notna().any())]
-    return f"{remark}{' '.join(shown)} {INTERVALS}"
+    served = f"{MEANINGS['of_request']} " if (rows["load"].fillna("") != "").any() else ""
+    return f"{remark}{served}{' '.join(shown)} {INTERVALS}"
 
 
 def _forced(rows: pd.DataFrame) -> str:

@@ -102,6 +102,8 @@ def _overall(rows: pd.DataFrame, width: int) -> Table:
     """A figure that is blank in every row is not shown, nor a modelled speedup, unless the rows are sorted by it."""
     shown = sort_rows(with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL])))
     columns = [each for each in _COLUMNS if each.figure != _MODELLED or deciding_figure(shown) == _MODELLED]
+    if (shown["load"] != "").any():
+        columns = [replace(each, title=_OF_REQUEST.get(each.figure, each.title)) for each in columns]
     failed = (f"{count}/{count + cases}" if count else "0" for count, cases in shown[["errors", "cases"]].to_numpy())
     table = method_table("overall", ("", ""), shown.assign(failed=list(failed)), columns)
     lines = tuple((Cell(_broken(name.text, width)), *figures) for name, *figures in table.rows)
@@ -119,6 +121,7 @@ _TITLES = {  # figure -> its title on a terminal
     **{"time_only_step_ms": "step ms", "acceptance_rate": "accepted", "fed": "tokens fed"},
     **{"drafting_us": "drafting \N{MICRO SIGN}s", "lossless": "lossless"},
 }
+_OF_REQUEST = {"tokens_per_s": "tokens/s a request", "speedup": "speedup a request"}
 _COLUMNS = (
     *(replace(COLUMN[figure], title=title) for figure, title in _TITLES.items()),
     Heading("errors", "failed", str),
