@@ -88,7 +88,7 @@ def _check(options: argparse.Namespace) -> None:
     if instead and (options.profile or options.concurrency or options.heatmaps or options.passed or options.to):
         named = ", ".join(f"--{name.replace('_', '-')}" for name in instead)
         raise RunError(
-            f"--profile, --passed, --concurrency, --heatmap and --to belong to the report; give them without {named}"
+            f"--profile, --passed, --to, --concurrency and --heatmap belong to the report; give them without {named}"
         )
     if options.tokenizer and not (options.answers or options.compat or options.export == SAMPLES):
         raise RunError(
@@ -96,6 +96,8 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.published and options.answers:
         raise RunError("--published: compares runs; expected no --answers with it")
+    if options.dataset and Sink.HUB not in options.to:
+        raise RunError("--dataset: of the results for the hub; expected --to hub with it")
     if options.heatmaps and not options.plots:
         raise RunError("--heatmap is a plot; leave out --no-plots")
 

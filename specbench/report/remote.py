@@ -102,7 +102,9 @@ def _open(url: str, done: str, expected: str) -> Iterator[tuple[Any, str]]:
         yield files, root.rstrip("/")
     except RunError:
         raise
-    except (OSError, ValueError, ImportError) as error:  # ImportError: the driver of this store is not installed
+    except Exception as error:  # a driver has errors of its own, which share no base; ImportError: it is not installed
+        if type(error).__module__ == "builtins" and not isinstance(error, OSError | ValueError | ImportError):
+            raise
         raise RunError(f"run {url}: cannot be {done} ({error}); {expected}") from error
 
 
@@ -124,8 +126,9 @@ def _refuse_other(files: Any, place: str, run: Path, created: str, url: str) -> 
     if RECORDS not in found:
         return
     size, local = files.size(f"{place}/{RECORDS}"), run / RECORDS
+    shared = min(size, local.stat().st_size, _HEAD)
     with local.open("rb") as file:
-        same = files.cat_file(f"{place}/{RECORDS}", 0, min(size, _HEAD)) == file.read(min(size, _HEAD))
+        same = not shared or files.cat_file(f"{place}/{RECORDS}", start=0, end=shared) == file.read(shared)
     if not same:
         raise RunError(other)
     if size > local.stat().st_size:

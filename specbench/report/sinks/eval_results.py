@@ -18,7 +18,7 @@ from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import EVAL_RESULTS
 from specbench.report.build import Report
 from specbench.report.frames.facts import Facts
-from specbench.report.frames.reported import ReportedRun
+from specbench.report.frames.reported import ReportedRun, find_remarks
 from specbench.report.label import format_bounded, format_share, label
 from specbench.report.sinks.measured import rows_by_run
 from specbench.report.writers import write_texts
@@ -58,20 +58,21 @@ def _entries(entry: ReportedRun, row: Mapping[str, Any], dataset: str) -> Iterat
     for task, title in TASKS.items():
         if math.isnan(row[task]):
             continue
+        conditions = " ".join((_conditions(entry.facts, row), "Measured by specbench.", *find_remarks([entry])))
         figure = f"{title} {format_bounded(row[task], row[f'{task}_low'], row[f'{task}_high'])}"
         yield EvalResultEntry(
             dataset_id=dataset,
             task_id=task,
             value=round(row[task], DIGITS),
             date=about.created or None,
-            notes=printable(f"{label(row['method'], row['variant'])}: {figure}, {_conditions(entry.facts, row)}"),
+            notes=printable(f"{label(row['method'], row['variant'])}: {figure}, {conditions}"),
         )
 
 
 def _conditions(facts: Facts, row: Mapping[str, Any]) -> str:
-    """'21 cases, temperature 0, float32, cpu, specbench'; what makes the figure another is in it."""
+    """Returns '21 cases, temperature 0, float32, cpu, lossless 100 %.'."""
     lossless = "lossy" if row["method"] in facts.lossy else ""
     kept = "" if math.isnan(row["lossless"]) else f"lossless {format_share(row['lossless'])}"
     failed = f"{row['errors']} cases failed" if row["errors"] else ""
     parts = (f"{row['cases']} cases", failed, f"temperature {facts.temperature:g}", facts.ran_on, facts.arrivals)
-    return ", ".join(filter(None, (*parts, lossless or kept, "measured by specbench")))
+    return ", ".join(filter(None, (*parts, lossless or kept))) + "."

@@ -52,7 +52,8 @@ def log_to_mlflow(report: Report, dataset: str | None = None) -> str:
     Of several runs each becomes a run of MLflow below one with the report over all. Raises UnsentError if that fails.
     """
     runs = [_describe(entry, rows) for entry, rows in rows_by_run(report.findings)]
-    note = "\n".join(f"{each.lead}{each.rest} {each.under}" for each in find_headlines(report.findings, report.load))
+    headlines = find_headlines(report.findings, report.load)
+    note = "\n".join(" ".join((f"{each.lead}{each.rest}", each.under, *each.remarks)) for each in headlines)
     if len(runs) == 1:
         runs[0]["files"] = _artifacts(report.output, report.files)
     else:
@@ -124,11 +125,11 @@ def _metrics(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
 
 
 def _leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted path, value) of each setting."""
+    """(dotted path, value) of each setting that is not null."""
     if isinstance(values, Mapping):
         for name, value in values.items():
             yield from _leaves(value, f"{path}.{name}" if path else str(name))
-    else:
+    elif values is not None:
         yield path, values
 
 
