@@ -106,7 +106,7 @@ def _describe(entry: ReportedRun, rows: pd.DataFrame) -> dict[str, Any]:
         "git.dirty": about.git.dirty,
     }
     return {
-        "key": _digest([about.created, params]),
+        "key": _digest([about.created, run.directory.name, params]),
         "name": run.directory.name,
         "start_ms": int(1000 * datetime.fromisoformat(about.created).timestamp()) if about.created else None,
         "params": params,

@@ -5,8 +5,8 @@ The report is complete before. What a place cannot take changes the exit code an
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def check_sinks(to: Iterable[str], configurations: Iterable[Mapping[str, Any]], 
 
     configurations: of the runs, as plain values. dataset: of the hub, instead of theirs.
     """
-    if Sink.MLFLOW in to and importlib.util.find_spec("mlflow") is None:
+    if Sink.MLFLOW in to and find_spec("mlflow") is None:
         raise InputError("report.to=[mlflow]: mlflow is not installed; pip install 'specbench[mlflow]'")
     for config in configurations if Sink.HUB in to and not dataset else ():
         if dataset_of(config) is None:
