@@ -20,7 +20,7 @@ from rich.text import Text
 from specbench.names import printable
 
 # Exit codes of every command. FAILED: a method without a decoded case, violations in float32 or float64, a full disk, a
-# lost rank, a failed job. USAGE: wrong input.
+# lost rank, a failed job, a report that could not be sent. USAGE: wrong input.
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a disk that was writable before
 LONGEST_WORD, LONGEST_MESSAGE = 400, 1800  # [characters] of an error

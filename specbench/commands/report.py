@@ -16,11 +16,12 @@ from pathlib import Path
 
 from specbench.input import InputError, counts
 from specbench.names import Plain, printable
+from specbench.records.record import Sink
 from specbench.records.store import RunError, read_manifest
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.exchange import spec_bench
 from specbench.report.exchange.formats import FORMATS, SAMPLES, export_run, show_imported
-from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
+from specbench.report.locate import DEFAULT_RUN, find_runs
 from specbench.report.plots import SCREEN
 from specbench.report.published import (
     compare,
@@ -30,6 +31,8 @@ from specbench.report.published import (
     summarise_verdicts,
     write_published,
 )
+from specbench.report.remote import fetch_runs, is_remote
+from specbench.report.sinks.send import check_sinks, send_report
 from specbench.report.table import Table
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings
@@ -49,7 +52,7 @@ _WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a fold
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0 done, 1 the disk is full, 2 the options or the runs do not allow it, 130 interrupted."""
+    """Exit code: 0 done, 1 the disk is full or the report is not sent, 2 wrong options or runs, 130 interrupted."""
     options = _parser().parse_intermixed_args(argv)
     logging.basicConfig(level=logging.INFO)
     for handler in logging.getLogger().handlers:
@@ -58,9 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ending_as_interrupts(), contextlib.ExitStack() as stack:
             _fetch(options, stack)
             _check(options)
-            for act in [INSTEAD[name] for name in INSTEAD if getattr(options, name)] or [_report]:
+            instead = [INSTEAD[name] for name in INSTEAD if getattr(options, name)]
+            for act in instead:
                 act(options)
-        return DONE
+            return DONE if instead else _report(options)
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted; the same command writes every file again"
     except InputError as error:
@@ -79,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _fetch(options: argparse.Namespace, stack: contextlib.ExitStack) -> None:
     """Runs of an object store are copied until the stack ends, and are reported from the copy. Raises RunError."""
+    options.named = options.runs
     remote = [named for named in options.runs if is_remote(named)]
     if remote and not (options.output or options.export_answers):
         raise RunError(f"{remote[0]}: a report is written on this machine; say where with --output DIR")
@@ -98,10 +103,10 @@ def _check(options: argparse.Namespace) -> None:
     if options.answers and len(options.answers) < 2:
         raise RunError("--answers: got one file; expected the baseline's and at least one method's")
     instead = [name for name in INSTEAD if getattr(options, name)]
-    if instead and (options.profile or options.concurrency or options.heatmaps or options.passed):
+    if instead and (options.profile or options.concurrency or options.heatmaps or options.passed or options.to):
         named = ", ".join(f"--{name.replace('_', '-')}" for name in instead)
         raise RunError(
-            f"--profile, --passed, --concurrency and --heatmap belong to the report; give them without {named}"
+            f"--profile, --passed, --to, --concurrency and --heatmap belong to the report; give them without {named}"
         )
     if options.tokenizer and not (options.answers or options.compat or options.export == SAMPLES):
         raise RunError(
@@ -109,6 +114,8 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.published and options.answers:
         raise RunError("--published: compares runs; expected no --answers with it")
+    if options.dataset and Sink.HUB not in options.to:
+        raise RunError("--dataset: of the results for the hub; expected --to hub with it")
     if options.heatmaps and not options.plots:
         raise RunError("--heatmap is a plot; leave out --no-plots")
 
@@ -121,11 +128,11 @@ def _print_files(files: Iterable[Path]) -> None:
     open_console().print("\n".join(map(str, files)), markup=False, soft_wrap=True)
 
 
-def _report(options: argparse.Namespace) -> None:
+def _report(options: argparse.Namespace) -> int:
     names = ("plots", "heatmaps", "profile", "concurrency", "style", "passed")
     console, runs = open_console(), _chosen_runs(options)
-    for run in runs:
-        read_manifest(run)  # what is not a run is named before anything is shown
+    manifests = [read_manifest(run) for run in runs]  # what is not a run is named before anything is shown
+    check_sinks(options.to, [manifest.config.written for manifest in manifests], options.dataset)
     with showing(console, "writing the report", "specbench.report.build"):
         report = build_report(runs, options.output, **{name: getattr(options, name) for name in names})
     print_findings(report.findings, console, report.load)
@@ -134,6 +141,7 @@ def _report(options: argparse.Namespace) -> None:
         print_table(table, console)
     console.print(f"\n{len(report.files)} files in {report.output}", markup=False, soft_wrap=True)
     print_page(report.output, console)
+    return send_report(report, options.to, console, options.named or [DEFAULT_RUN], options.dataset)
 
 
 def _compare_spec_bench(options: argparse.Namespace) -> None:
@@ -230,6 +238,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--heatmap", dest="heatmaps", nargs=3, action="append", default=[], metavar=("METRIC", "X", "Y"),
         help="a column of summary.csv over two parameters that the runs vary, such as: mat pld.max_ngram "
         "pld.num_draft; may be given again. Where one or two vary, their plots are drawn anyway")
+    add("--to", action="append", default=[], choices=[*Sink],
+        help="send the report: mlflow, hub (results as .eval_results/*.yaml); may be given again")
+    add("--dataset", metavar="OWNER/NAME", help="with --to hub: the data set of the results (default: the suite's)")
     add("--style", default=SCREEN, metavar="STYLE",
         help="of the plots: screen, paper (no title inside, papers' names, 3.3 inch wide), or a style file of"
         " matplotlib (*.mplstyle: fonts, and as figure.figsize the width)")

@@ -68,6 +68,13 @@ class LoadKind(StrEnum):
     TRACE = "trace"
 
 
+class Sink(StrEnum):
+    """A value of ``report.to``: a place that a report is sent to. hub: files in the form of the Hugging Face hub."""
+
+    MLFLOW = "mlflow"
+    HUB = "hub"
+
+
 class TreeRecord(TypedDict):
     """A complete draft: tokens, parents and path as in ``Draft`` and ``Step``.
 

@@ -34,11 +34,12 @@ RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 PAGE = "report.html"
+EVAL_RESULTS = ".eval_results"  # folder of a report's results in the form of the Hugging Face hub
 PIECES = "pieces.json"  # the text of tokens, which a report stores next to the records
 SHARDS = "shards"  # folder of the parts of a run on several workers
 SET_ASIDE = re.compile(r"\.old\d+$")  # a folder that measure.fresh=true kept
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<process>\d{1,9})\.partial")
-_OURS = re.compile(r".+\.(jsonl?|csv|md|tex|png|pdf|html|txt)")  # files of a run or a report
+_OURS = re.compile(r".+\.(jsonl?|csv|md|tex|png|pdf|html|txt|yaml)")  # files of a run or a report
 
 
 class RunError(InputError):

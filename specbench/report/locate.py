@@ -1,4 +1,4 @@
-"""Finds the runs of a report, in folders or in an object store; for a notebook, those that the environment names."""
+"""Finds the runs of a report in folders; for a notebook, those that the environment names."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import fsspec
-
-from specbench.names import file_name
 from specbench.profile import published_profiles
-from specbench.records.store import MANIFEST, PIECES, RECORDS, SET_ASIDE, RunError, read_manifest
+from specbench.records.store import MANIFEST, SET_ASIDE, RunError, read_manifest
 
 DEFAULT_RUN = Path("results/latest")
 RUN, PROFILE = "SPECBENCH_RUN", "SPECBENCH_PROFILE"
@@ -30,32 +27,6 @@ def find_runs(directories: Sequence[Path]) -> list[Path]:
         runs = [manifest.parent for manifest in inside if not SET_ASIDE.search(manifest.parent.name)]
         found += sorted(runs, key=_start) or [directory]
     return found
-
-
-def is_remote(named: str) -> bool:
-    """Returns whether a run is named by a URL: s3://bucket/run, memory://run, file:///folder/run."""
-    return "://" in named
-
-
-def fetch_runs(url: str, folder: Path) -> Path:
-    """Copy what a report reads of a run, or of a sweep's runs, into this local folder.
-
-    Nothing is written there. Raises RunError if it cannot be read.
-    """
-    try:
-        files, root = fsspec.core.url_to_fs(url)
-        found = [root] if files.isfile(f"{root}/{MANIFEST}") else files.glob(f"{root}/*/{MANIFEST}")
-        for place in (each.removesuffix(f"/{MANIFEST}").rstrip("/") for each in found):
-            run = folder / file_name(place.rpartition("/")[2])
-            run.mkdir()
-            for name in (MANIFEST, RECORDS, PIECES):
-                if files.isfile(f"{place}/{name}"):
-                    files.get_file(f"{place}/{name}", str(run / name))
-    except (OSError, ValueError, ImportError) as error:  # ImportError: the driver of this store is not installed
-        raise RunError(f"run {url}: cannot be read ({error}); expected a run's or a sweep's folder") from error
-    if not found:
-        raise RunError(f"run {url}: holds no {MANIFEST}; expected a run's or a sweep's folder")
-    return folder
 
 
 def _start(run: Path) -> tuple[str, int, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.input import When, when
-from specbench.records.record import EngineKind
+from specbench.records.record import EngineKind, Sink
 from specbench.serving.settings import ONE
 
 FOLLOWING = (EngineKind.REPLAY, EngineKind.TIMED)  # engines along recorded answers
@@ -75,6 +75,7 @@ BY_CONFIDENCE = when("decode.length", lambda run: run.decode.length == "confiden
 BY_PRICE = when("decode.length", lambda run: run.decode.length == "price", "decode.length=price")
 IN_TURN = when("load.kind", lambda run: run.load.kind == ONE, "load=one")
 PLOTTED = when("report.plots", lambda run: run.report.plots, "report.plots=true")
+TO_HUB = when("report.to", lambda run: Sink.HUB in run.report.to, "report.to=[hub]")
 SWEEP = when("hydra.mode", lambda run: run.sweeps, "a sweep (-m)")
 SINGLE = when("hydra.mode", lambda run: not run.sweeps, "a single run; a sweep has hydra.sweep.dir")
 WORKERS = when("run.shards", lambda run: run.sweeps or run.run.shards > 1, "run.shards=N, or a sweep (-m)")

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from specbench.input import InputError, must, one_of, within
 from specbench.names import near
-from specbench.records.record import LARGEST, EngineKind
+from specbench.records.record import LARGEST, EngineKind, Sink
 from specbench.runs.conditions import (
     BY_CONFIDENCE,
     BY_PRICE,
@@ -43,6 +43,7 @@ from specbench.runs.conditions import (
     SINGLE,
     SWEEP,
     TEXTS,
+    TO_HUB,
     USED,
     WORKERS,
 )
@@ -59,6 +60,8 @@ GREEDY_OR_WARM = must(
     lambda value: value == 0 or value >= LOWEST_TEMPERATURE, f"0 (greedy) or at least {LOWEST_TEMPERATURE}"
 )
 SEED = within(-LARGEST, LARGEST)
+SINKS = must(lambda value: {*value} <= {*Sink}, f"a list of {', '.join(Sink)}")
+OF_HUB = must(lambda value: bool(re.fullmatch(r"[\w.-]+/[\w.-]+", value)), "OWNER/NAME of a data set of the hub")
 
 
 def _check_switch(value: Any) -> bool:
@@ -227,13 +230,15 @@ class ReportConfig:
     """The files that are written when the run ends; ``specbench report`` can always write it later.
 
     style: of the plots: screen | paper | a style file of matplotlib. identify: manifest and page may name home
-    directory, user and host.
+    directory, user and host. to: where it is sent: mlflow, hub. dataset: of the hub, null = that of the suite.
     """
 
     plots: Switch = True
     progress: Switch = True
     style: Annotated[str, PLOTTED] = "screen"
     identify: Switch = False
+    to: Annotated[list[str], SINKS] = field(default_factory=list)
+    dataset: Annotated[str | None, OF_HUB, TO_HUB] = None
 
 
 @dataclass

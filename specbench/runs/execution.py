@@ -28,6 +28,7 @@ from specbench.names import printable
 from specbench.records.manifest import Manifest
 from specbench.records.record import CaseRecord, Count
 from specbench.records.store import (
+    EVAL_RESULTS,
     LOCK,
     MANIFEST,
     PAGE,
@@ -52,7 +53,7 @@ from specbench.types import InputError
 
 AT, DEATHS = ".at", ".deaths.json"
 MOST_DEATHS = 3  # of processes in one block, before its case becomes an error
-OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", PAGE, "run.log", SHARDS, AT, DEATHS)
+OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", PAGE, EVAL_RESULTS, "run.log", SHARDS, AT, DEATHS)
 _PROBE = ".writable"
 SWEEP = "multirun.yaml"  # in the folder of a sweep
 _HARMLESS = {*OURS, LOCK, _PROBE, SWEEP, ".hydra", ".submitit"}  # the last three are Hydra's

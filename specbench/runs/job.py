@@ -123,6 +123,10 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
         from specbench.report.plots import check_style  # brings pandas, which a run does without until its end
 
         check_style(config.report.style)
+    if config.report.to:
+        from specbench.report.sinks.send import check_sinks  # likewise
+
+        check_sinks(config.report.to, [resolved])
     _refuse_under_load(config)
     optional = _unnamed(cfg, resolved["method"])
     entries, left_out = _fitting(_read_methods(resolved["method"]), optional, lambda entry: _check_loop(config, entry))

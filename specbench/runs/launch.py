@@ -54,12 +54,12 @@ LINE_EVERY_S = 30  # of progress off a terminal
 SLOW_S = 3  # of a step of loading
 
 
-def run_job(job: Job, directory: Path, report: bool = True, again: bool = True, brief: bool = False) -> int:
+def run_job(job: Job, directory: Path, report: bool = True, alone: bool = True, brief: bool = False) -> int:
     """Run a job in its directory, or resume it, and report; returns the exit code.
 
-    report: False if another process reports. again: report a run that is complete and reported already. brief: print
-    the first sentence of the report and no tables. Raises InputError if the directory cannot be used, or the target or
-    a method cannot be loaded.
+    report: False if another process reports. alone: False for a job of a sweep, which is not reported again if it is
+    complete, and is sent at the end of the sweep. brief: print the first sentence of the report and no tables. Raises
+    InputError if the directory cannot be used, or the target or a method cannot be loaded.
     """
     console = open_console()
     directory = directory.resolve()
@@ -70,7 +70,7 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True, 
         with ending_as_interrupts():
             with _log_file(directory / "run.log"), shown, forwarding(shown.show, LOADING):
                 decoded = execute(job, directory, shown.observe)
-            return _report(job.config.report, directory, console, decoded or again, brief) if report else DONE
+            return _report(job.config.report, directory, console, decoded or alone, alone, brief) if report else DONE
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may have gone
             console.print(
@@ -83,10 +83,11 @@ def run_job(job: Job, directory: Path, report: bool = True, again: bool = True, 
         return print_unwritten(error, directory)
 
 
-def _report(settings: ReportConfig, directory: Path, console: Console, anew: bool, brief: bool) -> int:
-    """Report a run, unless that is done and not wanted ``anew``; returns the exit code."""
+def _report(settings: ReportConfig, directory: Path, console: Console, anew: bool, alone: bool, brief: bool) -> int:
+    """Report a run, unless that is done and not wanted ``anew``, and send it if it is ``alone``; returns the code."""
     from specbench.report import build_report, read_findings  # pandas and matplotlib only once they are needed
     from specbench.report.frames.headline import find_headlines
+    from specbench.report.sinks.send import send_report
     from specbench.report.tables.terminal import print_findings, print_page
 
     page, manifest = directory / PAGE, directory / MANIFEST  # whose price, or blocks, may have changed since
@@ -104,7 +105,7 @@ def _report(settings: ReportConfig, directory: Path, console: Console, anew: boo
             console.print(plain(path), highlight=False, soft_wrap=True)
     code = _verdict(report.findings, directory, console)
     print_page(report.output, console)
-    return code
+    return max(code, send_report(report, settings.to, console, [directory])) if alone and settings.to else code
 
 
 def _print_end(reason: object) -> int:

@@ -101,8 +101,10 @@ def run_sweep(name: str, overrides: list[str]) -> int:
     ended, cfg = run_jobs(task, name, overrides, _check_jobs)
     print_failed(ended)
     runs = [job.directory for job in ended if job.directory and (job.directory / RECORDS).is_file()]
-    if len(runs) > 1:
+    code, to = max((job.code for job in ended), default=DONE), list(cfg.report.to)
+    if len(runs) > 1 or (runs and to):
         from specbench.report import build_report
+        from specbench.report.sinks.send import send_report
         from specbench.report.tables.terminal import print_findings, print_page
 
         console = open_console()
@@ -112,7 +114,8 @@ def run_sweep(name: str, overrides: list[str]) -> int:
         for path in [path for path in report.files if path.suffix == ".png" and path.stem.startswith(SWEEP_PLOTS)]:
             console.print(plain(path), highlight=False, soft_wrap=True)
         print_page(report.output, console)
-    return max((job.code for job in ended), default=DONE)
+        code = max(code, send_report(report, to, console, [Path(cfg.hydra.sweep.dir)]))
+    return code
 
 
 def _check_jobs(jobs: Sequence[Sequence[str]], compose: Callable[[Sequence[str]], DictConfig]) -> None:
@@ -163,7 +166,7 @@ def run_one(
         job = begin_job(cfg, launch)
         if job.config.run.shards != 1:
             raise InputError(f"run.shards={job.config.run.shards}: a job of a sweep is one worker; expected 1")
-        code, reason = run_job(job, directory, report, again=False, brief=total != 1), ""
+        code, reason = run_job(job, directory, report, alone=False, brief=total != 1), ""
     except (InputError, OmegaConfBaseException) as error:
         reason = str(error) if isinstance(error, InputError) else explain(error, list(overrides))
         code = fail(reason)

@@ -59,6 +59,8 @@ def test_an_error_is_the_first_line_and_begins_with_the_word(tmp_path, capsys, m
         (["--published", "--heatmap", "mat", "a", "b"], "--heatmap .* without --published"),
         (["--compat", "spec_bench", "--concurrency", "8"], "--concurrency .* without --compat"),
         (["--export-answers", "out", "--heatmap", "mat", "a", "b"], "without --export-answers"),
+        (["--published", "--to", "hub"], "--to, .* without --published"),
+        (["--dataset", "you/bench"], "--dataset: .* --to hub"),
         (["--tokenizer", "folder"], "--tokenizer: .* --answers, --compat or --export samples"),
         (["--heatmap", "mat", "a", "b", "--no-plots"], "--no-plots"),
     ],

@@ -27,7 +27,7 @@ ALWAYS = {
     *(f"suite.{key}" for key in ("format", "categories", "limit", "sample", "first", "part", "ids", "order")),
     *(f"decode.{key}" for key in ("max_new_tokens", "temperature", "seed")),
     *(f"measure.{key}" for key in ("rounds", "control", "warmup", "lossless", "fresh")),
-    *(f"report.{key}" for key in ("plots", "progress", "identify")),
+    *(f"report.{key}" for key in ("plots", "progress", "identify", "to")),
 }
 
 
