@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from pkgutil import resolve_name
 
 from methods.parts.corpus import Corpus, drop_overlapping, read_documents, tokenize
+from specbench.input import file_path
 from specbench.models.load import locate, read_tokenizer
 from specbench.types import InputError
 
@@ -36,12 +36,14 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     kind = resolve_name(KINDS[given.kind])
     own = argparse.ArgumentParser(prog=f"specbench build {given.kind}")
-    own.add_argument("corpus", nargs="+", type=Path, help="text, .jsonl or .json files, also with .gz; .zip of texts")
+    own.add_argument(
+        "corpus", nargs="+", type=file_path, help="text, .jsonl or .json files, also with .gz; .zip of texts"
+    )
     own.add_argument("--tokenizer", required=True, help="folder, hub id or bundled:tiny")
-    own.add_argument("--out", required=True, type=Path)
+    own.add_argument("--out", required=True, type=file_path)
     own.add_argument("--field", action="append", default=[], help="JSON field with the text (dotted, repeatable)")
     own.add_argument(
-        "--exclude", action="append", default=[], type=Path, metavar="FILE",
+        "--exclude", action="append", default=[], type=file_path, metavar="FILE",
         help="keep out documents that share 13 words in a row with this file (repeatable)",
     )  # fmt: skip
     kind.add_options(own)

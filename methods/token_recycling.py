@@ -64,7 +64,9 @@ def reference_tree(nodes: int, depth: int, width: int) -> TreeShape:
         if path[-1] + 1 < width:
             heapq.heappush(waiting, order((*path[:-1], path[-1] + 1)))
     if len(chosen) < nodes:
-        raise InputError(f"nodes={nodes}: only {len(chosen)} fit on {depth} levels of {width} candidates a node")
+        raise InputError(
+            f"nodes={nodes}: with depth={depth} and {width} candidates a node, a tree has at most {len(chosen)} nodes"
+        )
     ordered = sorted(chosen, key=lambda path: (len(path), path))
     place = {(): ROOT} | {path: node for node, path in enumerate(ordered)}
     return TreeShape.of([place[path[:-1]] for path in ordered])

@@ -37,10 +37,35 @@ _HEAD = 1 << 26  # [bytes] in which an output has its mark
 _LONGEST_LINE = 1 << 30  # [bytes]
 MOST_TIMES, ALWAYS = 100, 64 << 20  # times a packed file's size, which text never reaches; [bytes] allowed for any file
 _SHOWN = 40  # characters of a wrong value
+LONGEST_PART = 255  # [bytes] of a file's name
+_LONGEST_SHOWN = 60  # characters of a path
 
 
 class InputError(ValueError):
     """Bad input from the user: the message names the thing, what was got, what was expected, and the fix."""
+
+
+def refuse_name(text: str, what: str) -> None:
+    """Raise InputError for a text that no file system takes as a path. what: in front of it in the message."""
+    shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+    longest = max(len(part.encode(errors="surrogatepass")) for part in text.split("/"))
+    if longest > LONGEST_PART:
+        raise InputError(f"{what}{shown}: a name of {longest} bytes; expected at most {LONGEST_PART}")
+    if re.search("[\0\ud800-\udfff]", text):
+        raise InputError(f"{what}{shown!a}: holds NUL or is not UTF-8; expected text without")
+    if text.startswith("~") and os.path.expanduser(text) == text:  # noqa: PTH111 (a Path raises)
+        raise InputError(f"{what}{shown}: no such user has a home directory; expected a full path")
+
+
+def file_path(text: str) -> Path:
+    """The path that an option of a command names, for argparse. Raises ArgumentTypeError for a text that is none."""
+    try:
+        refuse_name(text, "")
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not text:
+        raise argparse.ArgumentTypeError("got an empty name; expected a file or a folder")
+    return Path(text)
 
 
 def read_file(path: Path, what: str, fix: str, most: int | None = None) -> bytes:

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 from specbench.input import ALWAYS, MOST_TIMES, read_file, unpack_gzip
 from specbench.types import InputError
 
+LONGEST = 1 << 24  # [characters] of a document: more take minutes and gigabytes to tokenize
 OVERLAP = 13  # [words in a row] that two texts share by copying, hardly by chance (Brown et al. 2020, appendix C)
 
 
@@ -29,6 +30,8 @@ def drop_overlapping(documents: Iterable[str], excluded: Iterable[str], words: i
     """
     known = {gram for text in excluded for gram in _grams(text, words)}
     every = list(documents)
+    if not known:
+        return every, 0
     kept = [document for document in every if known.isdisjoint(_grams(document, words))]
     return kept, len(every) - len(kept)
 
@@ -48,7 +51,7 @@ def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterato
     """
     for path in paths:
         kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-        texts = list(_read_texts(path))
+        texts, named = list(_read_texts(path)), fields
         if kind == ".jsonl":
             lines = [(number, line) for number, line in enumerate(texts[0].split("\n"), 1) if line.strip()]
             items = [_parse(line, path, number) for number, line in lines]
@@ -56,11 +59,17 @@ def read_documents(paths: Sequence[Path], fields: Sequence[str] = ()) -> Iterato
             loaded = _parse(texts[0], path, 1)
             items = loaded if isinstance(loaded, list) else [loaded]
         else:
-            yield from (part for text in texts for part in text.split("\n\n") if part.strip())
-            continue
+            items, named = [part for text in texts for part in text.split("\n\n")], ()
         for item in items:
-            chosen = [_below(item, field.split(".")) for field in fields] if fields else [item]
-            yield "\n".join(text for part in chosen for text in _strings(part))
+            chosen = [_below(item, field.split(".")) for field in named] if named else [item]
+            text = "\n".join(text for part in chosen for text in _strings(part))
+            if len(text) > LONGEST:
+                raise InputError(
+                    f"corpus {path}: a document of {len(text)} characters, which begins {text[:20]!r}; expected at most"
+                    f" {LONGEST}: split it"
+                )
+            if text.strip():
+                yield text
 
 
 def _read_texts(path: Path) -> Iterator[str]:
@@ -108,18 +117,10 @@ def _strings(item: Any) -> Iterator[str]:
             yield from _strings(value)
 
 
-LONGEST = 1 << 24  # [characters] of a document: more take minutes and gigabytes to tokenize
-
-
 def tokenize(documents: Iterator[str], tokenizer: Any, batch: int = 1000) -> Iterator[np.ndarray]:
-    """(T,) int32 ids of each document, with the special tokens that the tokenizer adds. Raises InputError."""
+    """(T,) int32 ids of each document, with the special tokens that the tokenizer adds."""
     rest = iter(documents)
     while texts := list(islice(rest, batch)):
-        if long := next((text for text in texts if len(text) > LONGEST), None):
-            raise InputError(
-                f"a document of {len(long)} characters, which begins {long[:20]!r}; expected at most {LONGEST}:"
-                " split it"
-            )
         yield from (np.array(ids, dtype=np.int32) for ids in tokenizer(texts, verbose=False)["input_ids"])
 
 

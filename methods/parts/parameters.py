@@ -42,6 +42,8 @@ class Parameters:
             value, rule = getattr(self, parameter.name), parameter.metadata
             if value is None and str(parameter.type).endswith("| None"):
                 continue
+            if parameter.type == "bool" and not isinstance(value, bool):
+                raise InputError(f"{parameter.name}={value}: expected true or false")
             if "low" in rule:
                 require_count(parameter.name, value, **rule)
             if "allows" in rule and (value is None or not rule["allows"](value)):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from specbench.commands import make_parser
 from specbench.commands.runs import find_every_run
-from specbench.input import InputError, counts
+from specbench.input import InputError, counts, file_path
 from specbench.names import near, printable
 from specbench.profile.analytic import GPUS, MODELS
 from specbench.records.store import RECORDS, read_manifest
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     )
     add("--gpu", default="h100", choices=list(GPUS), help="with --model: an analytic profile (default h100)")
     add("--model", default="8b", choices=list(MODELS), help="parameters of the model (default 8b)")
-    add("--profile", type=Path, metavar="FILE", help="a latency profile instead of --gpu and --model")
+    add("--profile", type=file_path, metavar="FILE", help="a latency profile instead of --gpu and --model")
     add("--load", type=counts, default=(1, 8, 32), metavar="B,B,...", help="requests at once (default 1,8,32)")
     options = parser.parse_intermixed_args(argv)
     source = _find_source(options.source)

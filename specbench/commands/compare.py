@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from specbench.commands import make_parser
-from specbench.input import InputError
+from specbench.input import InputError, file_path
 from specbench.names import near, printable
 from specbench.records.record import OVERALL, VANILLA
 from specbench.report.build import read_findings
@@ -37,9 +36,13 @@ def main(argv: Sequence[str]) -> int:
     parser = make_parser("compare", __doc__)
     parser.add_argument("first", metavar="A", help="a method of the run")
     parser.add_argument("second", metavar="B", help="another; vanilla for plain decoding")
-    parser.add_argument("run", nargs="?", type=Path, default=DEFAULT_RUN, metavar="RUN", help=f"default {DEFAULT_RUN}")
+    parser.add_argument(
+        "run", nargs="?", type=file_path, default=DEFAULT_RUN, metavar="RUN", help=f"default {DEFAULT_RUN}"
+    )
     parser.add_argument("--category", default=OVERALL, metavar="NAME", help="the ratio and the factors of one category")
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="a latency profile, where the run has no times")
+    parser.add_argument(
+        "--profile", type=file_path, metavar="FILE", help="a latency profile, where the run has no times"
+    )
     given = parser.parse_intermixed_args(argv)
     findings = read_findings(find_runs([given.run]), given.profile)
     if (count := len({run.directory for run in findings.runs})) > 1:  # one that grew by methods is split

@@ -7,12 +7,12 @@ has equal tokens and accepted lengths, and other times.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from specbench.commands import make_parser
+from specbench.input import file_path
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, CaseRecord
 from specbench.records.store import Run, RunError
@@ -34,7 +34,7 @@ NAMES = ("A", "B")
 def main(argv: Sequence[str]) -> int:
     """Print what is equal and what is not. Raises InputError."""
     parser = make_parser("diff", __doc__)
-    parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="a run's directory")
+    parser.add_argument("runs", nargs=2, type=file_path, metavar="RUN", help="a run's directory")
     both = []
     for path in parser.parse_args(argv).runs:
         found = find_runs([path])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from specbench.input import InputError
+from specbench.input import InputError, file_path
 from specbench.names import printable
 from specbench.records.store import point_latest
 from specbench.runs.parts import merge
@@ -17,8 +16,10 @@ from specbench.screen import FAILED, fail
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 merged, 1 the disk is full, 2 the parts do not allow it."""
     parser = argparse.ArgumentParser(prog="specbench merge", description="Merge the parts of a run into the run.")
-    parser.add_argument("shards", nargs="+", type=Path, metavar="SHARD", help="directory of a part (suite.part=k/n)")
-    parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="directory of the run")
+    parser.add_argument(
+        "shards", nargs="+", type=file_path, metavar="SHARD", help="directory of a part (suite.part=k/n)"
+    )
+    parser.add_argument("--out", required=True, type=file_path, metavar="RUN", help="directory of the run")
     parser.add_argument("--any-versions", action="store_true", help="other library versions are a warning, no error")
     options = parser.parse_args(argv)
     try:

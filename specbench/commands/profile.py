@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench.commands import make_parser
-from specbench.input import InputError, whole_numbers
+from specbench.input import InputError, file_path, whole_numbers
 
 FORWARD = re.compile(r"[+~]*(model|engine|experiment|size|hydra)\b")  # settings that change what a forward costs
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     add("--k", type=whole_numbers, default=[1, 2, 4, 8, 16, 32], metavar="N,...", help="rows of a batch")
     add("--w", type=whole_numbers, default=[0, 1, 3, 7, 15], metavar="N,...", help="drafted tokens of a row")
     add("--row-contexts", type=whole_numbers, default=[25, 100, 500], metavar="N,...", help="tokens in their cache")
-    add("--out", type=Path, default=Path("results/profiles"), metavar="DIR",
+    add("--out", type=file_path, default=Path("results/profiles"), metavar="DIR",
         help="where to write (default results/profiles)")
     # fmt: on
     given = parser.parse_intermixed_args(argv)

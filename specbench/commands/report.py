@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from specbench.input import InputError, counts
+from specbench.input import InputError, counts, file_path
 from specbench.names import Plain, printable
 from specbench.records.record import Sink
 from specbench.records.store import RunError, read_manifest
@@ -224,14 +224,14 @@ def _parser() -> argparse.ArgumentParser:
     # fmt: off
     add("runs", nargs="*", metavar="RUN",
         help=f"run directory, or a sweep's (default {DEFAULT_RUN}); also of an object store: s3://BUCKET/RUN")
-    add("--output", type=Path, metavar="DIR", help="where to write (default: the run's own directory)")
-    add("--profile", type=Path, metavar="FILE",
+    add("--output", type=file_path, metavar="DIR", help="where to write (default: the run's own directory)")
+    add("--profile", type=file_path, metavar="FILE",
         help="a latency profile, or an analytic one such as h100-8b: predicted speedup of every method, and efficiency"
         " where it was measured (default: that of the run's own device, model and engine, if profiles/ next to the run"
         " has it)")
     add("--concurrency", type=counts, default=(), metavar="B,B,...",
         help="modelled speedup when so many equal requests share a forward, such as: 1,8,32,128")
-    add("--passed", nargs="+", type=Path, default=(), metavar="FILE",
+    add("--passed", nargs="+", type=file_path, default=(), metavar="FILE",
         help="results of a sandbox for code, JSON lines with task_id, method, passed (and round): the share that passed"
         f" next to the speed. --export {SAMPLES} writes what it tests; nothing is run here")
     add("--no-plots", dest="plots", action="store_false", help="tables and page only")
@@ -248,13 +248,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--compat", choices=["spec_bench"], help="the run in Spec-Bench's formulas next to ours, and the difference")
     add("--published", action="store_true",
         help="published figures of papers and leaderboards next to the runs': how much and in what they differ")
-    add("--export-answers", type=Path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
+    add("--export-answers", type=file_path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
     add("--export", choices=[*FORMATS, SAMPLES], metavar="FORMAT",
         help=f"write the files of another harness, METHOD/FILE below --output: {', '.join([*FORMATS, SAMPLES])}")
-    add("--import", nargs="+", type=Path, metavar="FILE",
+    add("--import", nargs="+", type=file_path, metavar="FILE",
         help="files of these formats, alone or with the methods of RUN, which are counted in the same way")
-    add("--answers", nargs="+", type=Path, metavar="FILE",
+    add("--answers", nargs="+", type=file_path, metavar="FILE",
         help="Spec-Bench's table from answer files alone, the baseline's first")
-    add("--tokenizer", type=Path, metavar="DIR", help="holds the model's tokenizer.json, if the run does not name one")
+    add("--tokenizer", type=file_path, metavar="DIR",
+        help="holds the model's tokenizer.json, if the run does not name one")
     # fmt: on
     return parser

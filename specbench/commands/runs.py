@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.commands import make_parser
-from specbench.input import InputError
+from specbench.input import InputError, file_path
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.records.store import MANIFEST, RECORDS, SET_ASIDE, SHARDS, read_manifest
@@ -46,7 +46,9 @@ class Listed:
 def main(argv: Sequence[str]) -> int:
     """Print the index. Raises InputError if the folder contains no run."""
     parser = make_parser("list", __doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("results"), help="of the runs (default results)")
+    parser.add_argument(
+        "folder", nargs="?", type=file_path, default=Path("results"), help="of the runs (default results)"
+    )
     folder = parser.parse_args(argv).folder
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; expected one that specbench wrote runs into, such as results")

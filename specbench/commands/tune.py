@@ -13,10 +13,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from specbench.commands import make_parser
-from specbench.input import InputError
+from specbench.input import InputError, file_path
 
 
 def grid_of(texts: list[str]) -> dict[str, list[str]]:
@@ -35,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     kind = argparse.RawDescriptionHelpFormatter
     parser = make_parser("tune", __doc__, formatter_class=kind)
     parser.add_argument("overrides", nargs="+", help="of specbench: model=replay model.trace=... 'method=[NAME]' ...")
-    parser.add_argument("--profile", type=Path, required=True, help="a latency profile: file, name or pair")
+    parser.add_argument("--profile", type=file_path, required=True, help="a latency profile: file, name or pair")
     parser.add_argument("--grid", action="append", required=True, metavar="KEY=V,V,...", help="may be given again")
     parser.add_argument("--load", type=int, default=1, metavar="N", help="requests at once (default 1)")
     given = parser.parse_intermixed_args(argv)

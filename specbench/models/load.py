@@ -143,7 +143,7 @@ def read_card(
     if random and overrides is not None:
         raise InputError(f"{prefix}overrides: a random model has no configuration; expected {prefix}random.config")
     if random and path:
-        key, value = next(((key, value) for key, value in random.items() if value), ("family", None))
+        key, value = next(((key, value) for key, value in random.items() if value not in (None, {})), ("family", None))
         raise InputError(
             f"{named}={path}: and {prefix}random.{key}={value}; expected one of them: a model's own"
             f" weights, or random ones ({prefix}path=null)"

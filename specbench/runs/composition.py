@@ -26,10 +26,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.input import InputError, decode_text, read_file
+from specbench.input import LONGEST_PART, InputError, decode_text, read_file
 from specbench.names import file_name, near, suite_name
 from specbench.records.record import EngineKind
-from specbench.runs.config import LONGEST_PART, Config, conf_dir, list_options
+from specbench.runs.config import Config, conf_dir, list_options
 from specbench.runs.digest import digest
 from specbench.runs.parts import part_name
 from specbench.screen import shorten_words
@@ -184,6 +184,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
         HydraException: an override is not one.
     """
     for each in OverridesParser.create().parse_overrides(list(overrides)):
+        if not each.key_or_group:
+            raise InputError(f"{each.input_line}: expected SETTING=VALUE, or ~SETTING to leave one out")
         options = [] if each.is_delete() else list_options(each.key_or_group)
         if options and not _is_option(each.value()):
             raise InputError(
@@ -273,7 +275,7 @@ def read_flags(argv: Sequence[str]) -> argparse.Namespace:
     Raises:
         InputError: A flag has no effect here.
     """
-    given = get_args_parser().parse_args([item for item in argv if item != DRY])
+    given = get_args_parser().parse_intermixed_args([item for item in argv if item != DRY])
     idle = {"--config-path": given.config_path, "--experimental-rerun": given.experimental_rerun}
     if not given.cfg:
         idle |= {"--package": given.package, "--resolve": given.resolve}

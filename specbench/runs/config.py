@@ -6,8 +6,6 @@ The dataclasses are not frozen, because Hydra composes YAML over them.
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
-from specbench.input import InputError, must, one_of, within
+from specbench.input import InputError, must, one_of, refuse_name, within
 from specbench.names import near
 from specbench.records.record import LARGEST, EngineKind, Sink
 from specbench.runs.conditions import (
@@ -51,8 +49,6 @@ from specbench.serving.settings import LoadConfig
 from specbench.suite.settings import SuiteConfig
 
 PACKAGE = Path(__file__).resolve().parents[1]
-LONGEST_PART = 255  # [bytes] of a file's name
-LONGEST_SHOWN = 60
 MOST_ROUNDS = 10_000
 MOST_SHARDS = 10_000
 LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range of float32
@@ -292,14 +288,7 @@ def refuse_unusable(values: Any, path: str) -> None:
             refuse_unusable(value, f"{path}.{key}" if path else str(key))
     if not isinstance(values, str) or path == "model.system":
         return
-    shown = values if len(values) <= LONGEST_SHOWN else f"{values[:LONGEST_SHOWN]}..."
-    longest = max(len(part.encode(errors="surrogatepass")) for part in values.split("/"))
-    if longest > LONGEST_PART:
-        raise InputError(f"{path}={shown}: a name of {longest} bytes; expected at most {LONGEST_PART}")
-    if re.search("[\0\ud800-\udfff]", values):
-        raise InputError(f"{path}={shown!a}: holds NUL or is not UTF-8; expected text without")
-    if values.startswith("~") and os.path.expanduser(values) == values:  # noqa: PTH111 (a Path raises)
-        raise InputError(f"{path}={shown}: no such user has a home directory; expected a full path")
+    refuse_name(values, f"{path}=")
 
 
 def check_settings(values: Mapping[str, Any]) -> Config:

@@ -126,7 +126,7 @@ def methods(fixture: Fixture) -> Iterator[Kind]:
         for key in ("reset", "_target_", *(key for key in node if key not in ("reset", "_target_", "defaults"))):
             letter = letter_of(hints.get(key, str))
             for fault, (value, _) in FAULTS.items():
-                words = f"method.{name}.{key}", f"method.{name}: "
+                words = f"method.{name}.{key}", f"method.{name}: ", f" {key}={value}"
                 dry = () if fault in REAL else (DRY,)
                 settings = (*dry, *SMALL, HERE, f"method=[{name}]", f"++method.{name}.{key}={value}")
                 expected = REFUSED if is_wrong(key, letter, fault) else ANY
@@ -223,7 +223,8 @@ LINES: dict[str, tuple[tuple[str, ...], str]] = {
     "directory of another program": (("hydra.run.dir=full",), "full"),
     "part and shards": (("suite.part=1/2", "run.shards=2"), ""),
     "more shards than cases": (("run.shards=5",), ""),
-    "replay and sampling": (("model=replay", "model.trace=run/records.jsonl", "decode.temperature=1"), "temperature"),
+    "replay and sampling": (("model=replay", "model.trace=run/records.jsonl", "measure=replay", "decode.temperature=1"),
+                            "temperature"),
     "fresh and retry": (("measure.fresh=true", "run.retry=true"), "retry"),
     "load and part": (("load=closed", "suite.part=1/2"), "suite.part"),
     "load and prefill": (("load=closed", "decode.first_draft=prefill"), "first_draft"),
@@ -279,7 +280,7 @@ def launchers(fixture: Fixture) -> Iterator[Kind]:
             letter = letter_of(type(default)) if default is not None and key != "_target_" else "oN"
             for fault, (value, _) in FAULTS.items():
                 words = f"hydra/launcher={name}", f"hydra.launcher.{key}={value}"
-                number = letter == "b" and fault in ("two", "negative", "1e9")  # their schema reads it as true
+                number = letter == "b" and fault in ("two", "negative", "1e9", "10^30")  # their schema reads it as true
                 wrong = is_wrong(key, letter, fault) and not number
                 expected = REFUSED if wrong else ANY
                 yield Kind(
