@@ -3,7 +3,8 @@
 The hidden units, query heads, inner columns and tokens of the trained model are the first ones of the wide model; of
 the wide mean of squares that a norm divides by, the added units contribute zeros, which the norm's weight and epsilon
 make up for. What is added has no effect on the hidden states, because the columns that would read it, or the rows that
-would write it, are zero. All other added weights are small random numbers: the power that a GPU draws, and so its
+would write it, are zero. An added token's logit is far below all others: it reads one added hidden unit, which every
+token marks with a small constant. All other added weights are small random numbers: the power that a GPU draws, and so its
 clock, depends on the numbers that it multiplies.
 """
 
@@ -24,6 +25,8 @@ from specbench.types import InputError
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
 ANY_SIZE = ("default", "linear", "llama3")  # rotary angles of these kinds depend on a pair's frequency alone
 SPREAD = 0.02  # standard deviation of weights that have no effect
+MARK = 2.0**-7  # of an added hidden unit, times the embeddings' spread: no norm's mean of squares notices it
+AGAINST = -(2.0**15)  # times the marked unit in the logits of added tokens; float16 holds it
 ENTRIES = {
     "hidden": "hidden_size",
     "intermediate": "intermediate_size",
@@ -111,6 +114,11 @@ class Widening:
             least, got = getattr(narrow, each.name), getattr(wide, each.name)
             if got < least and each.name != "kv_heads":
                 raise InputError(f"{self.key}.{each.name}={got}: the model has {least}; expected at least that")
+        if wide.vocab > narrow.vocab and wide.hidden == narrow.hidden:
+            raise InputError(
+                f"{self.key}.vocab={wide.vocab}: added tokens need an added hidden unit, so that none is ever drawn;"
+                f" expected {self.key}.hidden above {narrow.hidden}, or a vocabulary of {narrow.vocab}"
+            )
         if wide.head % narrow.head:
             raise InputError(f"{self.key}.head={wide.head}: expected a multiple of the model's {narrow.head}")
         if wide.heads % wide.kv_heads:
@@ -199,7 +207,7 @@ class Widening:
                 wide[name] = weight
                 continue
             shape = [axis.size for axis in self._axes(name, weight)]
-            drawn = torch.ones(shape) if "norm" in name else torch.randn(shape, generator=random) * SPREAD
+            drawn = torch.randn(shape, generator=random) * SPREAD
             wide[name] = self._place(name, weight, drawn.to(weight.dtype), _normed(state))
         return wide
 
@@ -218,15 +226,18 @@ class Widening:
             value /= wider
         elif "norm" in module and module != "q_norm":
             value *= (self.narrow.hidden / self.wide.hidden) ** 0.5
-        if module not in READERS and "norm" not in module:
-            drawn.zero_()
-        elif drawn.ndim > 1:
-            drawn[axes[0].own[:, None], axes[1].to] = 0
-        elif "norm" not in module:
+        if "norm" in module:
+            drawn.fill_(1.0)
+        elif module in READERS:
             drawn[axes[0].own] = 0
+        else:
+            drawn.zero_()
         for dim, axis in enumerate(axes):
             value = value.index_select(dim, axis.source.to(value.device))
         drawn[torch.meshgrid(*(axis.to for axis in axes), indexing="ij")] = value.to(drawn.dtype)
+        if module in ("embed_tokens", "lm_head") and len(drawn) > len(weight):  # no added token is ever drawn
+            drawn[: len(weight), self.narrow.hidden] = float(weight.float().std()) * MARK
+            drawn[len(weight) :, self.narrow.hidden] = AGAINST
         return drawn
 
     def _axes(self, name: str, weight: Tensor) -> list[_Axis]:
