@@ -4,8 +4,8 @@ The hidden units, query heads, inner columns and tokens of the trained model are
 the wide mean of squares that a norm divides by, the added units contribute zeros, which the norm's weight and epsilon
 make up for. What is added has no effect on the hidden states, because the columns that would read it, or the rows that
 would write it, are zero. An added token's logit is far below all others: it reads one added hidden unit, which every
-token marks with a small constant. All other added weights are small random numbers: the power that a GPU draws, and so its
-clock, depends on the numbers that it multiplies.
+token marks with a small constant. All other added weights are small random numbers: the power that a GPU draws, and so
+its clock, depends on the numbers that it multiplies.
 """
 
 from __future__ import annotations

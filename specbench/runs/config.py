@@ -6,6 +6,7 @@ The dataclasses are not frozen, because Hydra composes YAML over them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path

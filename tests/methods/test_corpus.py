@@ -56,5 +56,5 @@ LINE = "the quick brown fox jumps over the lazy dog while nobody looks at it"  #
 def test_a_document_that_takes_gigabytes_to_tokenize_is_refused(tmp_path):
     corpus = tmp_path / "long.txt"
     corpus.write_text("short\n\n" + "x" * (LONGEST + 1))
-    with pytest.raises(InputError, match=r"long.txt: a document of 16777217 characters, which begins 'xxx.*: split it$"):
+    with pytest.raises(InputError, match=r"long.txt: a document of 16777217 .*: split it$"):
         list(read_documents([corpus]))

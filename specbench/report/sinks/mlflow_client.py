@@ -32,7 +32,8 @@ def log_run(client: MlflowClient, experiment: str, given: dict[str, Any], parent
     }
     for kind, entries in values.items():
         for start in range(0, len(entries), MOST):
-            client.log_batch(run, **{kind: entries[start : start + MOST]})
+            batch: dict[str, Any] = {kind: entries[start : start + MOST]}
+            client.log_batch(run, **batch)
     for file, folder in given["files"]:
         client.log_artifact(run, file, folder or None)
     client.set_terminated(run)
