@@ -14,6 +14,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from builders.runs import composed, job_for, run_main
+from specbench.commands import main
 from specbench.commands import run as run_command
 from specbench.records.record import PHASES, VANILLA
 from specbench.records.store import read_run
@@ -33,6 +34,7 @@ PAIRED = ["hf_generate", "speculative_sampling", "lookahead", "ouroboros", "pear
 ABLATIONS = ["hf_generate", "cacheback", "cacheback_no_frozen", "cacheback_only_frozen"]
 RECYCLED = ["hf_generate", "lookahead", "pld", "rest"]
 BOARD = ["speculative_sampling", "sam", "medusa", "hydra_heads", "eagle", "eagle2", "token_recycling_hot"]
+LAPTOP = "laptop"  # no paper's
 # name -> (cells of the grid at full size, methods in addition to vanilla)
 EXPERIMENTS = {
     "cacheback_figure3": (3, [*RECYCLED, "token_recycling", "sam", "cacheback"]),
@@ -96,7 +98,16 @@ def product_of(parsed: list[Override]) -> list[list[str]]:
 
 
 def test_every_experiment_is_listed():
-    assert {path.stem for path in (CONF / "experiment").glob("*.yaml")} == set(EXPERIMENTS)
+    assert {path.stem for path in (CONF / "experiment").glob("*.yaml")} == {*EXPERIMENTS, LAPTOP}
+
+
+def test_without_settings_the_laptop_s_comparison_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run_main(main, "--dry-run")
+    assert done.returncode == DONE, done.stderr
+    assert done.stdout.startswith(f"specbench experiment={LAPTOP}\n")
+    for shown in ("tiny-25m, float32, 98.", "21 of mini", "vanilla, pld, suffix_decoding, token_recycling, "):
+        assert shown in done.stdout
 
 
 @pytest.mark.parametrize(

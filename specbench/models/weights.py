@@ -155,14 +155,18 @@ def _refuse_broken(folder: Path, key: str) -> None:
             raise InputError(f"{key}: {path} is not a complete safetensors file ({error}); {_SAVED}") from error
 
 
+def empty_model(card: ModelCard) -> Any:
+    """The model without memory for its weights."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(card.config, dtype=getattr(torch, card.dtype))
+
+
 def refuse_shapes(card: ModelCard, key: str) -> None:
     """Raise InputError if a tensor in a file has another shape than in the configuration."""
     folder = Path(card.path)
     if not folder.is_dir() or getattr(card.config, "quantization_config", None):
         return
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(card.config, dtype=getattr(torch, card.dtype))
-    wanted = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    wanted = {name: list(tensor.shape) for name, tensor in empty_model(card).state_dict().items()}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="numpy") as file:
             for name in file.keys():  # noqa: SIM118 (no mapping)

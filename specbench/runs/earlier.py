@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from specbench.measure import environment
 from specbench.measure.identity import hide_identity
 from specbench.models.facade import ModelCard
+from specbench.models.weights import empty_model
 from specbench.names import printable
 from specbench.records.consistency import check_records
 from specbench.records.manifest import Machine, Manifest
@@ -201,6 +202,9 @@ def _spell_memory(card: ModelCard) -> str:
         return "recorded answers, no weights"
     files = [*path.glob("*.safetensors"), *path.glob("*.bin")] if path.is_dir() else []
     weights = f"{_spell_size(sum(file.stat().st_size for file in files))} of weights" if files else "weights not here"
+    if card.widening is not None:
+        made = sum(weight.numel() * weight.element_size() for weight in empty_model(card).parameters())
+        weights = f"{_spell_size(made)} of weights, made from {path.name}"
     weights = "random weights" if card.path == "random" else weights
     heads = getattr(text, "num_key_value_heads", None) or getattr(text, "num_attention_heads", 0)
     size = getattr(text, "head_dim", None) or text.hidden_size // max(1, getattr(text, "num_attention_heads", 1))

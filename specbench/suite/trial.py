@@ -56,9 +56,10 @@ def main() -> None:
     import jinja2.ext
     import jinja2.sandbox  # noqa: F401 (before the limits)
 
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (LONGEST_CPU_S, LONGEST_CPU_S + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, resource.RLIM_INFINITY))
+    limits = ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, LONGEST_CPU_S), (resource.RLIMIT_AS, MOST_BYTES))
+    for kind, most in limits:
+        hard = resource.getrlimit(kind)[1]  # the user's own, which may be lower
+        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     try:
         sys.exit(TOO_MUCH if any(len(text) > MOST_TEXT for text in write(**given)) else 0)
     except MemoryError:
