@@ -87,7 +87,7 @@ def test_the_readmes_commands_run_in_their_order(run):
     assert echo.count("100") == 1  # lossless
     assert echo[-1] == "0"  # errors
     student = run(*line_of("'method=[pld,sam]'"), *SMALL, "hydra.run.dir=results/one").stdout
-    [header] = re.findall(r"^ method +MAT .*$", shown, re.MULTILINE)
+    _, header = re.findall(r"^ method +MAT .*$", shown, re.MULTILINE)
     assert header.split() in [line.split() for line in student.splitlines()]
     compared = run(*line_of("compare")).stdout
     for said in ("speed: pld over sam ", "MAT: pld over sam "):
