@@ -4,7 +4,7 @@ r"""Run kinds of bad input through the true commands, and check that each ends w
     python -m scripts.lab fuzz --only 'records/' --count 0
     python -m scripts.lab fuzz --only 'settings/decode.top_p: nan' --keep DIR
 
-A kind is a place (a setting, an entry of a file, an option, an answer of a server) and a fault; ``scripts.lab.bad``
+A kind is a place (a setting, an entry of a file, an option, an answer of a server) and a fault; ``scripts.lab.kinds``
 makes them. Each kind runs in a forked process with its own folder. It is at fault if it ends with a traceback (a), does
 not end (b), succeeds although its input is wrong (c), takes more than 1 GB (d), writes where it must not (e), or has a
 message that does not name the thing, is too long, or has control characters or Python's own words (f).
@@ -35,8 +35,8 @@ from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.lab.bad import calls, files, server, settings
-from scripts.lab.bad.kind import ALONE, DONE, PYTHON, REFUSED, Fixture, Kind, prepare
+from scripts.lab.kinds import calls, files, server, settings
+from scripts.lab.kinds.kind import ALONE, DONE, PYTHON, REFUSED, Fixture, Kind, prepare
 from specbench import commands
 from specbench.input import InputError
 from specbench.names import printable
@@ -177,7 +177,7 @@ def run_kinds(
     """Yields how each kind ended, ``jobs`` at once, in the order of their ends."""
     left = enumerate(kinds)
     busy: dict[int, tuple[Kind, Path, Snapshot, float]] = {}
-    base = _memory("VmRSS")
+    base = _memory("RssAnon")  # of a forked process: mapped files count once it reads them
     try:
         while True:
             while len(busy) < jobs and (following := next(left, None)):
@@ -235,7 +235,7 @@ def _start(kind: Kind, folder: Path, address: str, limit_s: float) -> int:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         faulthandler.dump_traceback_later(max(1.0, limit_s - SPARE_S))
         code = call(kind, address)
-        sys.stdout.flush()
+        print(end="", flush=True)
     except BaseException:
         traceback.print_exc()
     with suppress(BaseException):

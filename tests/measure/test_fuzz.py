@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scripts.lab import fuzz
-from scripts.lab.bad import calls, damage, server, settings
-from scripts.lab.bad.kind import ANY, PYTHON, REFUSED, Fixture, Kind
+from scripts.lab.kinds import calls, damage, server, settings
+from scripts.lab.kinds.kind import ANY, PYTHON, REFUSED, Fixture, Kind
 from specbench import commands
 from specbench.input import InputError
 

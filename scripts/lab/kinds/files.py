@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from scripts.lab.bad.calls import COMMANDS
-from scripts.lab.bad.damage import BYTES, THINGS, TWICE, WRONG, mutants_of
-from scripts.lab.bad.kind import (
+from scripts.lab.kinds.calls import COMMANDS
+from scripts.lab.kinds.damage import BYTES, THINGS, TWICE, WRONG, mutants_of
+from scripts.lab.kinds.kind import (
     ALONE,
     ANY,
     DONE,

@@ -11,8 +11,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from scripts.lab.bad.damage import STEERING
-from scripts.lab.bad.kind import ALONE, ANY, DONE, DRY, HERE, NONE, REFUSED, SMALL, Fixture, Kind, holds
+from scripts.lab.kinds.damage import STEERING
+from scripts.lab.kinds.kind import ALONE, ANY, DONE, DRY, HERE, NONE, REFUSED, SMALL, Fixture, Kind, holds
 from specbench.runs.config import Config, conf_dir, list_options
 
 # Fault -> the value in Hydra's grammar, and the types of settings that do not have it: b(ool) i(nt) f(loat) s(tring)

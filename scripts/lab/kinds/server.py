@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from scripts.lab.bad.damage import TWICE, mutants_of
+from scripts.lab.kinds.damage import TWICE, mutants_of
 
 ADDRESS = "http://fuzz.invalid"  # in commands; the server's own takes its place
 GOOD = "good"

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from scripts.lab.bad import server
-from scripts.lab.bad.damage import STEERING
-from scripts.lab.bad.kind import (
+from scripts.lab.kinds import server
+from scripts.lab.kinds.damage import STEERING
+from scripts.lab.kinds.kind import (
     ALONE,
     ANY,
     DONE,
@@ -183,9 +184,15 @@ def put(number: int, device: str) -> None:
     os.dup2(os.open(device, os.O_RDWR), number)
 
 
+def close(number: int) -> None:
+    """Close a standard stream, as a shell does before Python starts."""
+    os.close(number)
+    setattr(sys, ("stdin", "stdout", "stderr")[number], None)
+
+
 AROUND: dict[str, Callable[[], object]] = {
     "deleted working directory": lambda: shutil.rmtree(Path.cwd()),
-    **{f"closed stream {number}": partial(os.close, number) for number in (0, 1, 2)},
+    **{f"closed stream {number}": partial(close, number) for number in (0, 1, 2)},
     **{f"stream {number} on {device}": partial(put, number, device)
        for number in (1, 2) for device in ("/dev/full", "/dev/null")},
     **{f"{name}={value}": partial(os.environ.update, {name: value})
