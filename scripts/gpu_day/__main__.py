@@ -2,7 +2,7 @@
 
     python scripts/gpu_day truth --out DAY        # what is chosen and right: kernels, ids, memory
     python scripts/gpu_day engine --out DAY       # the fast engine of a 7B shape against its goals
-    python scripts/gpu_day product --out DAY      # latency profile, timed run, draft model, heads, through the command
+    python scripts/gpu_day product --out DAY      # latency profile, methods of each kind at 7B, through the command
     python scripts/gpu_day truth engine product --out DAY --rehearse     # everything on a small shape, anywhere
 
 Runs from a checkout. truth and engine need torch, transformers, numba, psutil and pydantic; product needs all that the

@@ -1,4 +1,4 @@
-"""Run the commands of a user: a latency profile, a timed run with its prediction, a draft model, heads."""
+"""Run the commands of a user: a latency profile, and methods of each kind on the bundled model, widened to a 7B."""
 
 from __future__ import annotations
 
@@ -10,23 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoTokenizer
-
-from scripts.gpu_day.day import SHAPE_SMALL, Day, Section
+from scripts.gpu_day.day import Day, Section
 from scripts.gpu_day.truth import missing_packages
-from scripts.lab.materials import random_model
-from specbench.models.load import ASSETS
 from specbench.records.record import OVERALL
 
 FED = "1,2,4,8,16,32,64,96,128"
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = ("method", "mat", "tokens_per_s", "speedup", "speedup_low", "speedup_high", "time_only_speedup",
            "predicted_speedup", "efficiency", "time_only_step_ms", "draft_ms", "forward_ms", "errors")  # fmt: skip
-DRAFT_1B = {
-    "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
-    "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 2048, "pad_token_id": 0,
-}  # fmt: skip
+METHODS = "pld,suffix_decoding,token_recycling,speculative_sampling,eagle,eagle3,p_eagle,pard,mtp,hf_generate"
 
 
 def call(day: Day, *command: str) -> str:
@@ -57,14 +49,14 @@ def specbench(day: Day, folder: str, *overrides: str) -> list[dict[str, Any]]:
 
 
 def few(day: Day) -> list[str]:
-    """Return the settings that limit cases and tokens. A timed run has those of its trace."""
+    """Return the settings that limit cases and tokens."""
     small = ["suite.first=2", "decode.max_new_tokens=12"] if day.rehearse else ["decode.max_new_tokens=128"]
     return ["suite.limit=1", "measure=quick", *small]
 
 
 def target(day: Day) -> list[str]:
-    """Return the settings of the 7B shape, or of a small one."""
-    return ["model=random" if day.rehearse else "model=random_7b", "engine.max_nodes=128"]
+    """Return the settings of the bundled model with the shape of a 7B, or of a small one."""
+    return ["model=tiny_25m" if day.rehearse else "model=tiny_7b", "engine.max_nodes=128"]
 
 
 def profile_latency(day: Day) -> str:
@@ -74,38 +66,13 @@ def profile_latency(day: Day) -> str:
     return call(day, "-m", "specbench", "profile", *target(day), device, *size, "--out", str(day.out / "profiles"))
 
 
-def time_a_trace(day: Day) -> list[dict[str, Any]]:
-    """Time the 7B shape along the bundled model's answers (``engine=timed``), with predictions by its profile."""
-    specbench(day, "trace", "model=tiny", "method=[]", *few(day))
-    methods = "method=[pld,sam,token_recycling,cacheback_no_frozen]"
-    trace = f"model.trace={day.out / 'trace' / 'records.jsonl'}"
-    return specbench(day, "timed", *target(day), "engine=timed", trace, methods)
-
-
-def draft_with_a_model(day: Day) -> list[dict[str, Any]]:
-    """Run speculative sampling with a draft model of 1.1 billion random weights on the target's device."""
-    folder = day.out / "draft_1b"
-    if not folder.is_dir():
-        sizes = {**SHAPE_SMALL, "vocab_size": 4096} if day.rehearse else DRAFT_1B
-        random_model("llama", sizes, day.dtype, day.device).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(ASSETS / "tiny").save_pretrained(folder)
-        if day.device.type == "cuda":
-            torch.cuda.empty_cache()
-    draft = f"method.speculative_sampling.draft={folder}"
-    return specbench(day, "drafted", *target(day), "method=[speculative_sampling]", draft, *few(day))
-
-
-def draft_with_heads(day: Day) -> list[dict[str, Any]]:
-    """Run heads of EAGLE's and Medusa's shapes with random weights, to measure their time, not their acceptance."""
-    names = ("eagle", "medusa") if day.rehearse else ("eagle", "eagle3", "medusa")
-    heads = [f"model.heads.{name}=random" for name in names]
-    methods = "method=[eagle,medusa]" if day.rehearse else "method=[eagle,eagle2,eagle3,medusa]"
-    return specbench(day, "heads", *target(day), methods, *heads, *few(day))
+def compare_methods(day: Day) -> list[dict[str, Any]]:
+    """Compare methods at the cost of a 7B, with the acceptance of trained drafters, which are widened too."""
+    methods = "pld,speculative_sampling,eagle3" if day.rehearse else METHODS
+    return specbench(day, "compared", *target(day), f"method=[{methods}]", *few(day))
 
 
 SECTIONS: list[tuple[str, Section]] = [
     ("profile", profile_latency),
-    ("timed", time_a_trace),
-    ("draft_model", draft_with_a_model),
-    ("heads", draft_with_heads),
+    ("methods", compare_methods),
 ]

@@ -96,11 +96,10 @@ def test_the_product_is_rehearsed(tmp_path, monkeypatch):
     assert today.run("product", product.SECTIONS[-1:], [])
     found = results(tmp_path / "day")
     assert not [section["error"] for section in found.values() if "error" in section]
-    rows = {row["method"]: row for row in found["product-timed"]["result"]}
+    rows = {row["method"]: row for row in found["product-methods"]["result"]}
+    assert set(rows) == {"vanilla", "pld", "speculative_sampling", "eagle3"}
+    assert min(rows[name]["mat"] for name in ("speculative_sampling", "eagle3")) > 1.5  # of trained drafters
     assert 0.2 < rows["pld"]["predicted_speedup"] < 5  # by the profile of the section before
-    assert [row["method"] for row in found["product-draft_model"]["result"]] == ["vanilla", "speculative_sampling"]
-    heads = [row["method"] for row in found["product-heads"]["result"]]
-    assert heads == ["vanilla", "eagle", "medusa"]
 
 
 def test_a_section_that_fails_does_not_stop_the_others(tmp_path, capsys):
