@@ -90,27 +90,28 @@ def _describe_ratios(findings: Findings, names: Sequence[str], category: str) ->
 
 
 def _spell(findings: Findings, figure: str, category: str) -> str:
-    """A figure's name: under load, the server's tokens/s have no category."""
-    served = figure == "speedup" and findings.facts[0].load
-    of = f" of {'the server, in tokens/s' if category == OVERALL else 'each request'}" if served else ""
+    """A figure's name: the server's tokens/s have no category, and say nothing at given arrivals."""
+    facts = findings.facts[0]
+    server = facts.saturated and category == OVERALL
+    of = f" of {'the server, in tokens/s' if server else 'each request'}" if figure == "speedup" and facts.load else ""
     return f"{FIGURES[figure]}{of}"
 
 
 def _without_intervals(findings: Findings) -> str:
-    return f"under {MIN_CASES} stretches, or of a category" if findings.facts[0].load else f"under {MIN_CASES} cases"
+    load = findings.facts[0].load
+    return f"under {MIN_CASES} stretches, of a category, or at given arrivals" if load else f"under {MIN_CASES} cases"
 
 
 def _ratio(findings: Findings, names: Sequence[str], figure: str, category: str) -> Estimate | None:
     """One method's figure over the other's, paired; None if they share none. Requests under load are not paired."""
     facts = findings.facts[0]
     first, second = ((name, "") for name in names)
+    if figure == "speedup" and facts.load and not (facts.saturated and category == OVERALL):
+        rows = findings.summary[findings.summary["category"] == category].set_index("method")["speedup"]
+        ratio = float(rows.get(names[0], math.nan) / rows.get(names[1], math.nan))
+        return None if math.isnan(ratio) else Estimate(ratio, None, None, 0)
     contest = find_contest(findings.contests, (facts.model, facts.suite), figure, first)
-    if contest is None or second not in contest.entrants:
-        return None
-    if figure != "speedup" or not facts.load or category == OVERALL:
-        return contest.over(first, second, category)
-    rows = findings.summary[findings.summary["category"] == category].set_index("method")["speedup"]
-    return Estimate(float(rows.get(names[0], math.nan) / rows.get(names[1], math.nan)), None, None, 0)
+    return None if contest is None or second not in contest.entrants else contest.over(first, second, category)
 
 
 def _why(findings: Findings, names: Sequence[str], category: str) -> Table | None:

@@ -104,8 +104,8 @@ class Widening:
     def note(self, path: str) -> str:
         """What a report says of the model. path: of the trained one."""
         return (
-            f"The model is {Path(path).name}, widened ({self.narrow} -> {self.wide}): it computes what the trained"
-            " model computes, at the cost of the larger shape."
+            f"The model is {Path(path).name}, widened: it computes what the trained model computes, at the cost of"
+            f" {self.wide}."
         )
 
     def _require_room(self) -> None:

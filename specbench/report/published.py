@@ -175,6 +175,7 @@ def describe_unmatched(findings: Findings, figures: Sequence[PublishedFigure]) -
     ran = {name for facts in findings.facts for name in facts.methods}
     models = ", ".join(dict.fromkeys(f"{facts.model} on {facts.suite}" for facts in findings.facts))
     yield f"No published figure matches {models} with {', '.join(sorted(ran))}."
+    yield "Expected one of the suites below, as suite=spec_bench suite.path=question.jsonl, also with +size=small."
     yield f"{published_dir()}/*.csv have (methods of this run):"
     suites: dict[str, list[PublishedFigure]] = {}
     for figure in figures:

@@ -66,7 +66,7 @@ def test_the_data_set_is_the_suite_s_own_or_named(make_run, capsys):
     run = make_run(methods=TWO, per_category=1)
     before = sorted(run.iterdir())
     assert report(run, "--to", "hub") == USAGE
-    assert "report.dataset=OWNER/NAME, of specbench report --dataset OWNER/NAME" in capsys.readouterr().err
+    assert "report.dataset=OWNER/NAME, or specbench report --dataset OWNER/NAME" in capsys.readouterr().err
     assert sorted(run.iterdir()) == before
     manifest = json.loads((run / MANIFEST).read_text())
     manifest["config"]["suite"] = {"hub": {"repo": "openai/gsm8k"}}

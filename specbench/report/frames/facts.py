@@ -104,6 +104,11 @@ class Facts:
         return ", ".join(filter(None, (self.dtype, self.device, TIME_ONLY if self.time_only else "")))
 
     @property
+    def saturated(self) -> bool:
+        """Whether requests follow each other: at given arrivals the tokens/s of a server are those that arrive."""
+        return self.load.get("kind") == "closed"
+
+    @property
     def arrivals(self) -> str:
         """'8 requests at once'; '' if each ran alone."""
         if not self.load:

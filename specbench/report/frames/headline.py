@@ -47,7 +47,8 @@ class Headline:
     figure: the column of the summary that decides. ranking: the rows of lossless methods by it, the best first.
     lead: the fastest method; rest: by how much. under: at which load, the least of several, temperature, on what.
     good: the best is surely faster than vanilla; None if that is not known. loads: under other loads, measured and
-    modelled. loaded: speedups are the server's, and intervals are over stretches. remarks: from ``find_remarks``.
+    modelled. loaded: of a closed loop speedups are the server's, and intervals are over stretches; of given arrivals
+    they are a request's. remarks: from ``find_remarks``.
     """
 
     place: tuple[str, str]
@@ -87,7 +88,10 @@ def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, lo
     if known.empty:
         return None
     ranking = known.sort_values(figure, ascending=False, kind="stable").to_dict("records")
-    lead, rest = _describe_best(findings, place, figure, ranking)
+    if figure == "speedup" and loaded and "of_request" not in ranking[0]:
+        lead, rest = _describe_requests(ranking[0])
+    else:
+        lead, rest = _describe_best(findings, place, figure, ranking)
     everyone = [entry for entry in findings.reported if entry.place == place]
     modelled = _describe_modelled_loads(load.of_place(*place) if load else None, findings.lossy)
     loads = " ".join(filter(None, (_describe_measured_loads(findings, place), modelled)))
@@ -97,11 +101,11 @@ def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, lo
 
 
 def of_server(findings: Findings, row: Row) -> Row:
-    """A row of the summary with the speedup of the server's tokens/s, and its stretches, if its run was under load."""
+    """A row of the summary; of a closed loop with the speedup of the server's tokens/s, and its stretches."""
     served = of_place(findings.detail[LOADED], row["model"], row["suite"])
     key = (row["method"], row["variant"])
     for entry in findings.reported:
-        if entry.facts.load and key in keys_of([entry]) and entry.place == (row["model"], row["suite"]):
+        if entry.facts.saturated and key in keys_of([entry]) and entry.place == (row["model"], row["suite"]):
             own = (key[0], without_load(key[1]), *(entry.facts.load.get(name) for name in ("kind", "requests")))
             rate = served["rate"].eq(entry.facts.load.get("rate")) | served["rate"].isna()
             rows = served[rate & served[["method", "variant", "kind", "requests"]].eq(list(own)).all(axis=1)]
@@ -125,9 +129,12 @@ def _describe_best(findings: Findings, place: tuple[str, str], figure: str, rank
     contest, at = find_contest(findings.contests, place, figure, entrant), "at " if figure == "mat" else ""
     if _lacks_interval(best, figure):
         served = "of_request" in best and figure == "speedup"
-        units, setting = ("stretches", "load.block is their size") if served else ("cases", "suite.limit")
-        found = f"{name} is {at}{amount} with {best[units]:g} of at least {MIN_CASES} {units} ({setting})"
-        return f"Too few {units} to call a method {'better' if figure == 'mat' else 'faster'}", f": {found}."
+        units, how = ("stretches", "; a smaller load.block makes more of them") if served else ("cases", "")
+        few = f"{best[units]:g} of at least {MIN_CASES} {units}{how}"
+        if figure != "mat" and best[figure] <= 1:
+            return "No method is faster than vanilla here", f": the best, {name}, is {amount}, with {few}."
+        found = f": {name} is {at}{amount} with {few}."
+        return f"Too few {units} to call a method {'better' if figure == 'mat' else 'faster'}", found
     if figure != "mat" and not best[f"{figure}_low"] > 1:
         surely = " surely" if best[figure] > 1 else ""
         return f"No method is{surely} faster than vanilla", f": the best, {name}, is {amount}."
@@ -150,6 +157,15 @@ def _describe_best(findings: Findings, place: tuple[str, str], figure: str, rank
     shown = [*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names
     lead = f"{', '.join(shown[:-1])} and {shown[-1]} tie for {'most tokens a step' if figure == 'mat' else 'fastest'}"
     return lead, f": {name} is {at}{amount}, {ratio} times {names[1]}."
+
+
+def _describe_requests(best: Row) -> tuple[str, str]:
+    """The lead and the rest for given arrivals: requests slow each other, so that a speedup has no interval."""
+    name, amount = name_of(best), f"{format_number(best['speedup'])} times as fast as with vanilla"
+    why = "; no interval, because requests slow each other, and the server's tokens/s are those that arrive."
+    if best["speedup"] <= 1:
+        return "Requests are not faster than with vanilla", f": with the best, {name}, {amount}{why}"
+    return f"Requests are fastest with {name}", f": {amount}{why}"
 
 
 def _amount(row: Row, figure: str) -> str:

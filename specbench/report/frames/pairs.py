@@ -1,7 +1,7 @@
 """The ratio of the figures of any two methods, not only of one over vanilla, on the cases that both finished.
 
 Each is measured over the vanilla of its own run, and both are resampled together, so that a hard case counts for both.
-Under load the speedup is that of the server's tokens/s, and stretches are resampled instead of cases.
+In a closed loop the speedup is that of the server's tokens/s, and stretches are resampled instead of cases.
 Two methods tie if the interval of their ratio contains 1.
 """
 
@@ -106,7 +106,7 @@ def _entries(reported: ReportedRun, cases: CasesOfRun) -> Iterator[tuple[str, bo
         if timed and not facts.load:
             paired, other = own.paired(vanilla)
             figures[name] = (other, "time_s"), (other, "tokens"), (paired, "time_s"), (paired, "tokens")
-        elif timed and (found := pair_stretches(reported, method))[0]:
+        elif timed and facts.saturated and (found := pair_stretches(reported, method))[0]:
             columns = {str(place): column for place, column in enumerate(found[1])}
             none = np.zeros(len(found[0]), dtype=np.int32)
             rows = Cases(columns | {"category": none}, np.arange(len(none), dtype=np.int32))

@@ -47,7 +47,7 @@ def opening(findings: Findings, headlines: Sequence[Headline]) -> Markup:
 def _view(findings: Findings, headline: Headline) -> dict[str, Any]:
     figure, ranking = headline.figure, headline.ranking
     ends = np.array([[row[figure], row[f"{figure}_low"], row[f"{figure}_high"]] for row in ranking], dtype=float)
-    none = f"too few {'stretches' if headline.loaded else 'cases'} for intervals"
+    none = "no intervals under load" if headline.loaded else "too few cases for intervals"
     bounded = not np.isnan(ends[:, 1]).all()
     bars = [
         {

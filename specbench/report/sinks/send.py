@@ -39,7 +39,7 @@ def check_sinks(to: Iterable[str], configurations: Iterable[Mapping[str, Any]], 
             name = config.get("suite", {}).get("name")
             raise InputError(
                 f"report.to=[hub]: suite {name} is not a data set of the hub; name the one that the results are of:"
-                " report.dataset=OWNER/NAME, of specbench report --dataset OWNER/NAME"
+                " report.dataset=OWNER/NAME, or specbench report --dataset OWNER/NAME"
             )
 
 
