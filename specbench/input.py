@@ -200,6 +200,9 @@ _adapter_of = functools.cache(TypeAdapter)  # building one takes milliseconds
 
 def parse_as(schema: type[_T] | TypeAdapter[_T], text: bytes, where: str, fix: str) -> _T:
     """A JSON text as what a schema describes. Raises InputError naming the first entry that does not fit."""
+    if not isinstance(schema, TypeAdapter) and text[:16].lstrip().startswith(b"["):  # of any length: not parsed
+        got = cut(text[: 2 * _SHOWN].decode(errors="replace"))
+        raise InputError(f"{where}: it is {got}, which should be an object; {fix}")
     adapter: TypeAdapter[_T] = schema if isinstance(schema, TypeAdapter) else _adapter_of(schema)  # type: ignore[arg-type]
     try:
         return adapter.validate_json(text, strict=True)

@@ -487,6 +487,6 @@ def model_options(config: Config) -> dict[str, Any]:
 def _card_options(config: Config) -> dict[str, Any]:
     model = config.model
     names = ("path", "name", "tokenizer", "context", "dtype", "device", "overrides")
-    random = {"family": model.random.family, "config": dict(model.random.config or {})} if model.random else None
+    random = {**asdict(model.random), "config": dict(model.random.config or {})} if model.random else None
     own = {name: getattr(model, name) for name in names}
     return {**model_options(config), **own, "random": random, "widen": asdict(model.widen)}

@@ -33,6 +33,7 @@ _USER, _ASSISTANT, _SYSTEM = ("user", "human"), ("assistant", "gpt", "model"), "
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".jsonl.gz")
 _EXCESS = "fields behind the last column"  # of a csv's row
 _PLACE = re.compile(r"\{([^{}\n]+)\}")  # a name of any words; {} is text, as in \boxed{}
+MOST_ROWS = 1 << 20  # of a file of questions: more take gigabytes
 _EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
 
 _TABLES = {  # suffix -> a valid file
@@ -170,6 +171,8 @@ def _rows(raw: bytes, path: Path, example: str) -> list[SourceRow]:
         return [replace(row, part=path.name.partition(".")[0]) for row in parse_json_lines(raw, path, example)]
     found = []
     for index, (place, values) in enumerate(rows):
+        if index == MOST_ROWS:
+            raise InputError(f"{path}: has more than {MOST_ROWS} rows; expected at most that many: split it")
         more, fault = values.get(_EXCESS), ""  # a text with commas that is not in quotes
         if isinstance(more, list) and any(more):
             fault = f"{path}, {place}: has {len(more)} fields more than the header; put a text with commas in quotes."

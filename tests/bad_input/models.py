@@ -225,6 +225,7 @@ MODELS = (
         name="random and a path",
     ),
     bad("'model.random={seed: 3}' model.path=null", "model.random.family=None"),
+    bad("model=tiny model.random.seed=3", "model.random.seed=3; expected one of them"),
     bad("'model.random={family: llama, config: 7}' model.path=null", "model.random.config=7", "vocab_size"),
     *(
         model(f"tokenizer limit {value}", "model_max_length is ", tokenizer_config_json=with_limit(value))

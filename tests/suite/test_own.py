@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 import time
 
 import pytest
@@ -346,3 +347,10 @@ def test_a_table_with_nulls_and_other_types(tmp_path):
     write_parquet(tmp_path / "p.parquet", [{"messages": [{"role": "user", "content": None}]}])
     with pytest.raises(InputError, match=r"message 1 of messages has no text"):
         read(tmp_path / "p.parquet")
+
+
+def test_a_file_of_very_many_rows_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["specbench.suite.own"], "MOST_ROWS", 3)
+    (tmp_path / "q.json").write_text(json.dumps(["a", "b", "c", "d"]))
+    with pytest.raises(InputError, match=r"q\.json: has more than 3 rows"):
+        read(tmp_path / "q.json")
