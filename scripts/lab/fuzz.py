@@ -31,7 +31,7 @@ import traceback
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -235,7 +235,8 @@ def _start(kind: Kind, folder: Path, address: str, limit_s: float) -> int:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         faulthandler.dump_traceback_later(max(1.0, limit_s - SPARE_S))
         code = call(kind, address)
-        print(end="", flush=True)
+        with suppress(OSError) if code else nullcontext():  # a full disk is not named twice
+            print(end="", flush=True)
     except BaseException:
         traceback.print_exc()
     with suppress(BaseException):
@@ -288,7 +289,7 @@ def read_end(folder: Path, before: Snapshot, code: int | None, seconds: float, p
     """What an ended process left in its folder."""
     error, printed = (_tail(folder / name) for name in ("err", "out"))
     records = _tail(folder / CWD / "run/records.jsonl")
-    failed = "\n".join(re.findall(r'"message": ?"((?:[^"\\]|\\.)*)"', records))
+    failed = printable("\n".join(re.findall(r'"message": ?"((?:[^"\\]|\\.)*)"', records)))  # not for a terminal
     after = take_snapshot(folder)
     wrote = sorted({*after} - {*before, "out", "err"})
     changed = sorted(name for name, about in before.items() if after.get(name) != about)

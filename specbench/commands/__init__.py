@@ -10,12 +10,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 from specbench import __version__
 from specbench.input import InputError, require_directory
 from specbench.names import near, printable
-from specbench.screen import DISK_FAULTS, DONE, FAILED, INTERRUPTED, fail, name_unwritten
+from specbench.screen import DISK_FAULTS, DONE, FAILED, INTERRUPTED, fail, name_unwritten, shorten
 
 DEFAULT = "run"
 
@@ -74,9 +74,14 @@ def module_of(name: str) -> Any:
     return import_module(f"specbench.commands.{'runs' if name == 'list' else name}")
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(shorten(message)))
+
+
 def make_parser(name: str, text: str | None, **options: Any) -> argparse.ArgumentParser:
     """The parser of a command. text: its description, the docstring of its module, which is printed without marks."""
-    return argparse.ArgumentParser(prog=f"specbench {name}", description=(text or "").replace("``", ""), **options)
+    return _Parser(prog=f"specbench {name}", description=(text or "").replace("``", ""), **options)
 
 
 def usage() -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
+from specbench.commands import make_parser
 from specbench.input import InputError, file_path
 from specbench.names import printable
 from specbench.records.store import point_latest
@@ -15,7 +15,7 @@ from specbench.screen import FAILED, fail
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 merged, 1 the disk is full, 2 the parts do not allow it."""
-    parser = argparse.ArgumentParser(prog="specbench merge", description="Merge the parts of a run into the run.")
+    parser = make_parser("merge", "Merge the parts of a run into the run.")
     parser.add_argument(
         "shards", nargs="+", type=file_path, metavar="SHARD", help="directory of a part (suite.part=k/n)"
     )

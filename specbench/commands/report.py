@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from specbench.commands import make_parser
 from specbench.input import InputError, counts, file_path
 from specbench.names import Plain, printable
 from specbench.records.record import Sink
@@ -216,10 +217,8 @@ INSTEAD: dict[str, Callable[[argparse.Namespace], None]] = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="specbench report",
-        description="Write summary.csv, tables/, plots/ and report.html of a run, or of several runs together.",
-    )
+    what = "Write summary.csv, tables/, plots/ and report.html of a run, or of several runs together."
+    parser = make_parser("report", what)
     add = parser.add_argument
     # fmt: off
     add("runs", nargs="*", metavar="RUN",

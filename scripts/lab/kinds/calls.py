@@ -103,8 +103,9 @@ def options(fixture: Fixture) -> Iterator[Kind]:
             wrong = fault in NOWHERE and not free and place not in ("--output", "--out", "--export-answers", "--field")
             value = OPTIONS.get(fault, "")[:10]
             word = place if place.startswith("--") else value or command
+            key = f"{value.partition('=')[0] or word}:"  # of a setting
             yield Kind("options", f"{command} {place}", fault, (command, *call), REFUSED if wrong else ANY,
-                       (word, value or word, place.lstrip("-"), "--nope", "usage"),
+                       (word, value or word, key, place.lstrip("-"), "--nope", "usage"),
                        copies, files, outputs=("",))  # fmt: skip
 
 
