@@ -13,6 +13,8 @@ _NOT_IN_PATHS = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\ud800-\udfff]+|^[.\s-]+|[.
 _LONGEST_BYTES = 80  # a file's name has several such parts and at most 255 bytes
 _DIGITS = 8
 # Control characters, those that turn the direction of writing, and halves of characters; lines may end.
+_USER = re.compile(r"(?<=://)(?:[^\s/@]*:\S*@|[^\s/@]+@)")  # of a URL; a password may have a slash
+_QUERY = re.compile(r"\?[\w-]+=[^\s'\")]*")
 _HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -41,6 +43,16 @@ def near(word: str, known: Sequence[str]) -> str:
 def printable(text: str) -> str:
     r"""Text without characters that steer a terminal or hide in a page: ESC becomes ``\x1b``."""
     return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def is_dataset(text: str) -> bool:
+    """Whether a text is OWNER/NAME of a data set of the hub."""
+    return bool(re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", text))
+
+
+def hide_secrets(text: str) -> str:
+    """Text whose URLs lack user, password and query, which may be a key."""
+    return _QUERY.sub("?...", _USER.sub("", text))
 
 
 class Plain(logging.Formatter):

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from specbench.names import printable
+from specbench.names import hide_secrets, printable
 
 # Exit codes of every command. FAILED: a method without a decoded case, violations in float32 or float64, a full disk, a
 # lost rank, a failed job, a report that could not be sent. USAGE: wrong input.
@@ -51,8 +51,8 @@ def name_unwritten(error: OSError) -> str:
 
 
 def shorten(message: str) -> str:
-    """A message without the middle of its long words, and of itself."""
-    return _shorten(shorten_words(message), LONGEST_MESSAGE)
+    """A message without keys in its URLs, and without the middle of its long words and of itself."""
+    return _shorten(shorten_words(hide_secrets(message)), LONGEST_MESSAGE)
 
 
 def shorten_words(text: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specbench.commands import make_parser
-from specbench.names import printable
+from specbench.names import hide_secrets, printable
 from specbench.report.remote import export_runs
 from specbench.screen import DONE
 
@@ -20,5 +20,5 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="directory of a run or a sweep")
     parser.add_argument("url", metavar="URL", help="a folder: s3://BUCKET/RUN, gs://..., file:///FOLDER/RUN")
     options = parser.parse_args(argv)
-    print(printable(f"{export_runs(options.run, options.url)} files in {options.url}"))
+    print(printable(f"{export_runs(options.run, options.url)} files in {hide_secrets(options.url)}"))
     return DONE

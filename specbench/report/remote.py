@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from specbench.measure.identity import hide_identity
 from specbench.names import file_name
@@ -56,7 +57,7 @@ def fetch_runs(url: str, folder: Path) -> Path:
 def export_runs(directory: Path, url: str) -> int:
     """Write a run with its report, or the runs of a sweep, to a folder of a store; returns the number of files.
 
-    A folder of an earlier export of the same run is replaced, one with anything else is refused.
+    A folder of an earlier export of the same run is updated, one with anything else is refused.
 
     Args:
         directory: of the run or the sweep; nothing in it is changed.
@@ -71,11 +72,15 @@ def export_runs(directory: Path, url: str) -> int:
         files,
         root,
     ):
+        if isinstance(files, LocalFileSystem):
+            here, there = directory.resolve(), Path(root).resolve()
+            if here == there or here in there.parents or there in here.parents:
+                raise RunError(f"export {url}: the folder overlaps with {directory}; choose another URL")
         places = {run: f"{root}/{run.name}" if sweep else root for run in manifests}
         for run, place in places.items():
             _refuse_other(files, place, run, manifests[run].created, url)
-        if sweep and files.isfile(f"{root}/{MANIFEST}"):
-            raise RunError(f"export {url}: has a run, not a sweep; choose another URL")
+        if sweep:
+            _refuse_other_sweep(files, root, [run.name for run in places], url)
         marked = dict.fromkeys([root, *places.values()])
         for place in marked:
             created = next((manifests[run].created for run in places if places[run] == place), "")
@@ -133,6 +138,15 @@ def _refuse_other(files: Any, place: str, run: Path, created: str, url: str) -> 
         raise RunError(other)
     if size > local.stat().st_size:
         raise RunError(f"export {url}: {place} has more records of this run than {run}; choose another URL")
+
+
+def _refuse_other_sweep(files: Any, root: str, runs: Sequence[str], url: str) -> None:
+    """Raise RunError unless a folder is empty or has an earlier state of a sweep with one of these runs."""
+    found = {path.removeprefix(root).lstrip("/") for path in map(str, files.find(root, withdirs=False))}
+    own = tuple(f"{name}/" for name in (*runs, "report"))
+    earlier = UNFINISHED in found or any(f"{run}/{mark}" in found for run in runs for mark in (MANIFEST, UNFINISHED))
+    if any(name != UNFINISHED and not name.startswith(own) for name in found) or (found and not earlier):
+        raise RunError(f"export {url}: has files that are not of this sweep; expected an empty folder")
 
 
 def _put(files: Any, directory: Path, place: str) -> int:

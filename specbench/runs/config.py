@@ -6,7 +6,6 @@ The dataclasses are not frozen, because Hydra composes YAML over them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from specbench.input import InputError, must, one_of, refuse_name, within
-from specbench.names import near
+from specbench.names import is_dataset, near
 from specbench.records.record import LARGEST, EngineKind, Sink
 from specbench.runs.conditions import (
     BY_CONFIDENCE,
@@ -58,7 +57,7 @@ GREEDY_OR_WARM = must(
 )
 SEED = within(-LARGEST, LARGEST)
 SINKS = must(lambda value: {*value} <= {*Sink}, f"a list of {', '.join(Sink)}")
-OF_HUB = must(lambda value: bool(re.fullmatch(r"[\w.-]+/[\w.-]+", value)), "OWNER/NAME of a data set of the hub")
+OF_HUB = must(is_dataset, "OWNER/NAME of a data set of the hub")
 
 
 def _check_switch(value: Any) -> bool:

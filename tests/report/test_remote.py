@@ -125,6 +125,34 @@ def test_a_folder_with_something_else_is_refused_unchanged(make_run, store, tmp_
     assert {path: store.cat_file(path) for path in store.find("/bucket")} == before
 
 
+def test_a_sweep_overwrites_no_file_of_others(make_run, tmp_path):
+    for name in ("one", "two"):
+        make_run(f"sweep/{name}", THREE)
+    there = tmp_path / "there" / "report" / "report.html"
+    there.parent.mkdir(parents=True)
+    there.write_text("mine")
+    with pytest.raises(RunError, match="has files that are not of this sweep"):
+        export_runs(tmp_path / "sweep", f"file://{tmp_path}/there")
+    assert there.read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["run", "run/inside", "."])
+def test_a_run_is_not_exported_onto_itself(make_run, tmp_path, place):
+    run = make_run("run", THREE)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    with pytest.raises(RunError, match="overlaps with"):
+        export_runs(run, f"file://{tmp_path}/{place}")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_keys_in_urls_are_not_printed(make_run, store, tmp_path, capsys):
+    run = make_run("run", THREE)
+    assert main(["export", str(run), "memory://user:SECRET@x/run?token=SECRET"]) == DONE
+    assert main(["export", str(run), "ftp://user:SECRET@127.0.0.1:9/run"]) == USAGE
+    found = capsys.readouterr()
+    assert "SECRET" not in found.out + found.err
+
+
 def test_an_export_names_nobody(make_run, store, monkeypatch):
     """The manifest of a run of an older version, which has the home directory and a key."""
     monkeypatch.setenv("MY_API_KEY", "sk-0123456789")

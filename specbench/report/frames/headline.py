@@ -163,6 +163,9 @@ def _describe_requests(best: Row) -> tuple[str, str]:
     """The lead and the rest for given arrivals: requests slow each other, so that a speedup has no interval."""
     name, amount = name_of(best), f"{format_number(best['speedup'])} times as fast as with vanilla"
     why = "; no interval, because requests slow each other, and the server's tokens/s are those that arrive."
+    if best["cases"] < MIN_CASES:
+        few = f"{best['cases']:g} of at least {MIN_CASES} cases"
+        return "Too few cases to call requests faster", f": with {name} they are {amount}, with {few}."
     if best["speedup"] <= 1:
         return "Requests are not faster than with vanilla", f": with the best, {name}, {amount}{why}"
     return f"Requests are fastest with {name}", f": {amount}{why}"

@@ -20,6 +20,7 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.names import hide_secrets
 from specbench.records.record import CONTROL
 from specbench.records.store import PAGE
 from specbench.report.build import Report
@@ -41,7 +42,6 @@ FIGURES = ("speedup", "mat", "tokens_per_s", "lossless", "acceptance_rate", "pre
 _LONGEST = 500  # characters of a parameter, which every version of MLflow takes
 _LEFT_OUT = ("report", "run")  # groups that change no record
 _NOT_IN_NAMES = re.compile(r"[^\w .:/-]")
-_PASSWORD = re.compile(r"(?<=//)[^/@\s]+@")
 _ERROR = re.compile(r"\n(?=[\w.]*(?:Error|Exception): )")  # before the last line of a traceback
 _REPORT = ("summary.csv", PAGE, "tables/*", "plots/*")
 
@@ -80,11 +80,11 @@ def _run_client(given: Mapping[str, Any]) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise UnsentError(_PASSWORD.sub("", f"{place}: no answer within {LONGEST_S} s")) from None
+        raise UnsentError(hide_secrets(f"{place}: no answer within {LONGEST_S} s")) from None
     if done.returncode:
         reason = _ERROR.split(done.stderr)[-1] or f"the client ended with code {done.returncode}"
-        raise UnsentError(_PASSWORD.sub("", f"{place}: {' '.join(reason.split())}"))
-    return _PASSWORD.sub("", f"mlflow: {done.stdout.strip().splitlines()[-1]}")
+        raise UnsentError(hide_secrets(f"{place}: {' '.join(reason.split())}"))
+    return hide_secrets(f"mlflow: {done.stdout.strip().splitlines()[-1]}")
 
 
 def _describe(entry: ReportedRun, rows: pd.DataFrame) -> dict[str, Any]:

@@ -5,6 +5,7 @@ The report is complete before. What a place cannot take changes the exit code an
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from specbench.input import InputError
+from specbench.names import is_dataset
 from specbench.records.record import Sink
 from specbench.report.build import Report
 from specbench.report.sinks.eval_results import dataset_of, write_eval_results
@@ -34,6 +36,8 @@ def check_sinks(to: Iterable[str], configurations: Iterable[Mapping[str, Any]], 
     """
     if Sink.MLFLOW in to and find_spec("mlflow") is None:
         raise InputError("report.to=[mlflow]: mlflow is not installed; pip install 'specbench[mlflow]'")
+    if dataset and not is_dataset(dataset):
+        raise InputError(f"--dataset {dataset}: expected OWNER/NAME of a data set of the hub")
     for config in configurations if Sink.HUB in to and not dataset else ():
         if dataset_of(config) is None:
             name = config.get("suite", {}).get("name")
@@ -55,7 +59,8 @@ def send_report(
         try:
             text, style = SINKS[name](report, dataset), ""
         except UnsentError as error:
-            again = f"specbench report {' '.join(map(str, runs))} --to {name}"
+            own = ("--dataset", dataset) if dataset else ()
+            again = shlex.join(["specbench", "report", *map(str, runs), "--to", name, *own])
             text = f"not sent to {name}: {shorten(str(error))}. The results are complete; to send them: {again}"
             style, code = "red", FAILED
         console.print(to_text(text, style=style), soft_wrap=True)
