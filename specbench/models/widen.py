@@ -26,7 +26,7 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
 ANY_SIZE = ("default", "linear", "llama3")  # rotary angles of these kinds depend on a pair's frequency alone
 SPREAD = 0.02  # standard deviation of weights that have no effect
 MARK = 2.0**-7  # of an added hidden unit, times the embeddings' spread: no norm's mean of squares notices it
-AGAINST = -(2.0**15)  # times the marked unit in the logits of added tokens; float16 holds it
+AGAINST = -(2.0**15)  # times the marked unit in the logits of added tokens; float16 can express it
 ENTRIES = {
     "hidden": "hidden_size",
     "intermediate": "intermediate_size",

@@ -105,8 +105,8 @@ class PromptBuilder:
         }
         command = [sys.executable, "-P", trial.__file__]
         done = subprocess.run(command, input=json.dumps(given, default=str).encode(), capture_output=True, check=False)
-        if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL, trial.TOO_MUCH):
-            much = done.returncode == trial.TOO_MUCH
+        if done.returncode < 0 or done.returncode == trial.TOO_MUCH:  # a signal, such as of a stack that is full
+            much = done.returncode not in (-signal.SIGXCPU, -signal.SIGKILL)
             took = "more memory than any conversation needs" if much else f"over {trial.LONGEST_CPU_S} s"
             raise InputError(
                 f"The chat template of {_name(self._tokenizer)} takes {took} to write a short conversation; expected"
