@@ -38,6 +38,7 @@ _LONGEST_LINE = 1 << 30  # [bytes]
 MOST_TIMES, ALWAYS = 100, 64 << 20  # times a packed file's size, which text never reaches; [bytes] allowed for any file
 _SHOWN = 40  # characters of a wrong value
 LONGEST_PART = 255  # [bytes] of a file's name
+_LARGE_JSON = 1 << 20  # [bytes]
 _LONGEST_SHOWN = 60  # characters of a path
 
 
@@ -200,7 +201,8 @@ _adapter_of = functools.cache(TypeAdapter)  # building one takes milliseconds
 
 def parse_as(schema: type[_T] | TypeAdapter[_T], text: bytes, where: str, fix: str) -> _T:
     """A JSON text as what a schema describes. Raises InputError naming the first entry that does not fit."""
-    if not isinstance(schema, TypeAdapter) and text[:16].lstrip().startswith(b"["):  # of any length: not parsed
+    large = len(text) > _LARGE_JSON and not isinstance(schema, TypeAdapter)
+    if large and text[:16].lstrip().startswith(b"["):  # as Python's objects it takes gigabytes
         got = cut(text[: 2 * _SHOWN].decode(errors="replace"))
         raise InputError(f"{where}: it is {got}, which should be an object; {fix}")
     adapter: TypeAdapter[_T] = schema if isinstance(schema, TypeAdapter) else _adapter_of(schema)  # type: ignore[arg-type]
