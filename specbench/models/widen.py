@@ -26,6 +26,7 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
 ANY_SIZE = ("default", "linear", "llama3")  # rotary angles of these kinds depend on a pair's frequency alone
 SPREAD = 0.02  # standard deviation of weights that have no effect
 MARK = 2.0**-7  # of an added hidden unit, times the embeddings' spread: no norm's mean of squares notices it
+LAST_NORM, LIFT = "model.norm.weight", 2.0**10  # of the marked unit: hidden states are far larger than embeddings
 AGAINST = -(2.0**15)  # times the marked unit in the logits of added tokens; float16 can express it
 ENTRIES = {
     "hidden": "hidden_size",
@@ -228,6 +229,8 @@ class Widening:
             value *= (self.narrow.hidden / self.wide.hidden) ** 0.5
         if "norm" in module:
             drawn.fill_(1.0)
+            if name == LAST_NORM and self.wide.vocab > self.narrow.vocab:
+                drawn[self.narrow.hidden] = LIFT
         elif module in READERS:
             drawn[axes[0].own] = 0
         else:
@@ -236,7 +239,8 @@ class Widening:
             value = value.index_select(dim, axis.source.to(value.device))
         drawn[torch.meshgrid(*(axis.to for axis in axes), indexing="ij")] = value.to(drawn.dtype)
         if module in ("embed_tokens", "lm_head") and len(drawn) > len(weight):  # no added token is ever drawn
-            drawn[: len(weight), self.narrow.hidden] = float(weight.float().std()) * MARK
+            if module == "embed_tokens":
+                drawn[: len(weight), self.narrow.hidden] = float(weight.float().std()) * MARK
             drawn[len(weight) :, self.narrow.hidden] = AGAINST
         return drawn
 
