@@ -258,14 +258,11 @@ class _Attempts:
     def watch(self, blocks: Iterator[list[CaseRecord]], start: int) -> Iterator[list[CaseRecord]]:
         """Yields the records of each block; its number is noted before it begins. start: the number of the first."""
         for number in itertools.count(start):
-            self._note(str(number))
+            os.pwrite(self._file, str(number).ljust(_WIDTH).encode(), 0)
             records = next(blocks, None)
             if records is None:
                 return
             yield records
-
-    def _note(self, text: str) -> None:
-        os.pwrite(self._file, text.ljust(_WIDTH).encode(), 0)
 
 
 def _read_note(path: Path, schema: TypeAdapter[_T]) -> _T | None:

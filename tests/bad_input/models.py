@@ -100,6 +100,18 @@ def shape(*words: str, **changes: object) -> Bad:
 
 
 HUGE = 10**12
+
+
+def of_kernel(words: str, name: str, source: str) -> Bad:
+    """A file that is a link to one of the kernel."""
+    return bad(
+        words,
+        f"{name}: is made by the kernel",
+        name=f"of the kernel: {name}",
+        files=lambda folder: (folder / name).symlink_to(source),
+    )
+
+
 MODELS = (
     weights("empty", ""),
     weights("text", "hello world\n" * 50),
@@ -177,12 +189,7 @@ MODELS = (
     bad("'model.overrides={dtype: nan}'", "model.overrides.dtype=nan: "),
     model("tokenizer number", "model.tokenizer=model", "no tokenizer", tokenizer_json='{"version": [1]}'),
     model("tokenizer class", "wrong type", tokenizer_config_json='{"tokenizer_class": {"a": 1}}'),
-    bad(
-        "method=[cacheback] model.frozen_table=x.safetensors",
-        "x.safetensors: is made by the kernel",
-        name="table: of the kernel",
-        files=lambda folder: (folder / "x.safetensors").symlink_to("/proc/self/mem"),
-    ),
+    of_kernel("method=[cacheback] model.frozen_table=x.safetensors", "x.safetensors", "/proc/self/mem"),
     index("list", "it is []", "[]"),
     index("of a list", "weight_map is [1]", '{"metadata": {}, "weight_map": [1]}'),
     index("without metadata", "metadata is missing", '{"weight_map": {}}'),
@@ -195,12 +202,7 @@ MODELS = (
     model("weights of zeros", "all equal", loads=True, model_safetensors=lambda content: with_data(content, b"\0")),
     template("{% for each in range(10**12) %}{% endfor %}", "refused the conversation", "Range too big"),
     model("config key twice", "has 'vocab_size' twice", config_json='{"vocab_size": 1, "vocab_size": 2}'),
-    bad(
-        "model.template=t.jinja",
-        "t.jinja: is made by the kernel",
-        name="template: of the kernel",
-        files=lambda folder: (folder / "t.jinja").symlink_to("/proc/kmsg"),
-    ),
+    of_kernel("model.template=t.jinja", "t.jinja", "/proc/kmsg"),
     bad(
         "model.path=model",
         "is made by the kernel",

@@ -77,11 +77,12 @@ def draw_groups(scene: Scene, figure: str) -> Figure | str:
         return reason
     series = scene.series
     categories = (*scene.categories, OVERALL) if len(scene.categories) > 1 else scene.categories
-    marked = []  # in brackets if no method has enough cases for an interval
+    names, few = [], False  # in brackets if no method has enough cases for an interval
     for category in categories:
         cases = [entry.rows.loc[category, "cases"] for entry in series if category in entry.rows.index]
-        marked.append(mark_few(category, {"cases": max(cases)} if cases else {}))
-    names = [break_lines(name, _GROUP_CHARS) for name in marked]
+        name = break_lines(category, _GROUP_CHARS)
+        names.append(mark_few(name, {"cases": max(cases)} if cases else {}))
+        few |= names[-1] != name
     rows = _rows(len(series), names)
     longest = max(map(len, rows))
     canvas, sheets = make_sheet((_WIDTH_INCH, _ROW_INCH * len(rows)), len(rows), 1, (0.0, 0.36), sharey=True)
@@ -94,7 +95,7 @@ def draw_groups(scene: Scene, figure: str) -> Figure | str:
         if len(categories) > 1 and row is rows[-1]:
             axes.axvline(len(row) - 1.5, color="#bbbbbb", linewidth=0.8)  # a rule before overall, the last
     legend = dict(zip([entry.name for entry in series], handles, strict=True))
-    note = _explain(scene.where, spread, marked != list(categories), scene.loaded)
+    note = _explain(scene.where, spread, few, scene.loaded)
     return finish(canvas, f"{HEADINGS[figure]} by category", note, legend)
 
 
