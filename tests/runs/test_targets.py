@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import warnings
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -85,13 +84,3 @@ def test_a_package_with_an_entry_point(module, monkeypatch):
     point = EntryPoint("mine", f"{module}:Mine", entry.PLUGINS)
     monkeypatch.setattr(entry, "entry_points", lambda group: (point,) if group == entry.PLUGINS else ())
     assert type(make(f"{module}:Mine")).__name__ == "Mine"
-
-
-def test_the_former_name_of_models_gives_the_same_modules():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        from specbench.target import facade
-        from specbench.target.fast import engine
-    assert facade is sys.modules["specbench.models.facade"]
-    assert engine is sys.modules["specbench.models.fast.engine"]
-    assert engine.__spec__.name == engine.__name__
