@@ -115,42 +115,6 @@ class Failure(Fault):
         raise OSError(self.error, os.strerror(self.error))
 
 
-class Full(Failure):
-    """The disk is full from there on."""
-
-    strikes, error, lasting = SPACE, errno.ENOSPC, True
-
-
-class Space(Full):
-    """The disk is full for one operation: another process has freed space."""
-
-    lasting = False
-
-
-class ShortWrite(Fault):
-    """A half of the bytes is written, without an error."""
-
-    strikes, places = (WRITE,), (HALF,)
-
-
-class FailedWrite(Failure):
-    """A write fails."""
-
-    strikes = (WRITE,)
-
-
-class FailedSync(Failure):
-    """A sync fails."""
-
-    strikes, places = (SYNC,), (BEFORE,)
-
-
-class FailedRename(Failure):
-    """A rename fails."""
-
-    strikes, places = (RENAME,), (BEFORE,)
-
-
 class Clock(Fault):
     """The wall clock jumps. The files that are written from there on have the times of the new clock."""
 
@@ -186,29 +150,26 @@ class ClockForward(Clock):
     by_s = 400 * DAY_S
 
 
-class Interrupt(Signal):
-    """Ctrl-C."""
-
-    signal = signal.SIGINT
-
-
-class Terminate(Signal):
-    """The end of a scheduler's job."""
-
-    signal = signal.SIGTERM
-
-
-class Hangup(Signal):
-    """A terminal that closes."""
-
-    signal = signal.SIGHUP
+def _variant(of: type[Fault], **attributes: Any) -> type[Fault]:
+    """A kind of fault with other class attributes."""
+    return type(of.__name__, (of,), attributes)
 
 
 FAULTS: Mapping[str, type[Fault]] = {
-    "kill": Signal, "interrupt": Interrupt, "terminate": Terminate, "hangup": Hangup, "full disk": Full,
-    "full once": Space, "EIO": Failure, "short write": ShortWrite, "failed write": FailedWrite,
-    "failed sync": FailedSync, "failed rename": FailedRename, "clock back": Clock, "clock forward": ClockForward,
-}  # fmt: skip
+    "kill": Signal,
+    "interrupt": _variant(Signal, signal=signal.SIGINT),
+    "terminate": _variant(Signal, signal=signal.SIGTERM),
+    "hangup": _variant(Signal, signal=signal.SIGHUP),
+    "full disk": _variant(Failure, strikes=SPACE, error=errno.ENOSPC, lasting=True),
+    "full once": _variant(Failure, strikes=SPACE, error=errno.ENOSPC),  # another process has freed space
+    "EIO": Failure,
+    "short write": _variant(Fault, strikes=(WRITE,), places=(HALF,)),  # without an error
+    "failed write": _variant(Failure, strikes=(WRITE,)),
+    "failed sync": _variant(Failure, strikes=(SYNC,), places=(BEFORE,)),
+    "failed rename": _variant(Failure, strikes=(RENAME,), places=(BEFORE,)),
+    "clock back": Clock,
+    "clock forward": ClockForward,
+}
 
 
 class Disk:

@@ -247,7 +247,8 @@ def _start(kind: Kind, folder: Path, address: str, limit_s: float) -> int:
 def call(kind: Kind, address: str) -> int:
     """The exit code of a kind's command in this process."""
     words = [word.replace(server.ADDRESS, address) for word in kind.command]
-    kind.enter()
+    if kind.inside:
+        kind.inside()
     sys.argv = ["specbench", *words]
     try:
         if words[0] == PYTHON:

@@ -322,15 +322,10 @@ def _free_name(path: Path) -> Path:
     return next(name for name in names if not os.path.lexists(name))
 
 
-def _make_aside(directory: Path) -> Path:
-    aside = _free_name(directory)
-    aside.mkdir()
-    return aside
-
-
 def set_aside(directory: Path) -> None:
     """Move what a run has written into a new folder next to it."""
-    aside = _make_aside(directory)
+    aside = _free_name(directory)
+    aside.mkdir()
     for name in OURS:
         if (directory / name).exists():
             (directory / name).rename(aside / name)

@@ -98,6 +98,6 @@ def test_what_a_fault_does(monkeypatch, tmp_path, fault, place, number, left, er
 
 def test_a_folder_that_is_not_watched(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
-        watched = Disk(tmp_path / "in", disk.Full(0), patch.setattr)
+        watched = Disk(tmp_path / "in", disk.FAULTS["full disk"](0), patch.setattr)
         Path(tmp_path, "out").write_text("1")
     assert watched.operations == []

@@ -87,11 +87,6 @@ class Kind:
             path.unlink(missing_ok=True)
             write(path)
 
-    def enter(self) -> None:
-        """Prepare the process in its folder."""
-        if self.inside:
-            self.inside()
-
 
 def prepare(folder: Path, apart: Callable[[Callable[[], object]], object]) -> Fixture:
     """Make the finished runs and files that kinds are made of. apart: makes a call in another process."""
