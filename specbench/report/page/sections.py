@@ -14,9 +14,10 @@ from markupsafe import Markup
 
 from specbench.measure.identity import hide_identity
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
+from specbench.records.settings import flatten
 from specbench.report.columns import OVERALL_COLUMNS
 from specbench.report.frames.cases import category_order
-from specbench.report.frames.facts import Facts, flatten
+from specbench.report.frames.facts import Facts
 from specbench.report.frames.findings import FACTORS, Findings, explain
 from specbench.report.frames.headline import sort_rows
 from specbench.report.frames.pairs import Contest, is_alone
