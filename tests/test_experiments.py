@@ -22,7 +22,7 @@ from specbench.report.build import read_findings
 from specbench.report.frames.findings import Findings, gather
 from specbench.report.locate import find_runs
 from specbench.runs import launch
-from specbench.runs.composition import plain_values, spell_cell
+from specbench.runs.composition import plain_values, read_flags, spell_cell
 from specbench.runs.digest import digest
 from specbench.runs.entry import make_entry
 from specbench.runs.execution import execute
@@ -108,6 +108,10 @@ def test_without_settings_the_laptop_s_comparison_runs(tmp_path, monkeypatch):
     assert done.stdout.startswith(f"specbench experiment={LAPTOP}\n")
     for shown in ("tiny-25m, float32, 98.", "21 of mini", "vanilla, pld, suffix_decoding, token_recycling, "):
         assert shown in done.stdout
+    assert "hf_generate:" not in run_main(main, "--cfg", "job", "method=[]").stdout
+    assert "hf_generate:" in run_main(main, "--cfg", "job").stdout
+    assert read_flags(["-m"]).overrides == [f"experiment={LAPTOP}"]
+    assert read_flags(["--help"]).overrides == []
 
 
 @pytest.mark.parametrize(

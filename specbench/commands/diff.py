@@ -15,9 +15,9 @@ from specbench.commands import make_parser
 from specbench.input import file_path
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, CaseRecord
+from specbench.records.settings import differing, flatten, spell_value
 from specbench.records.store import Run, RunError
 from specbench.report.build import read_findings
-from specbench.report.frames.facts import differing, flatten, spell_value
 from specbench.report.frames.findings import Findings
 from specbench.report.label import BLANK, Cell, format_bounded, format_number, format_rate, label
 from specbench.report.locate import find_runs

@@ -24,7 +24,6 @@ from specbench.runs import composition
 from specbench.screen import DONE, INTERRUPTED, fail
 
 DRY = composition.DRY
-FIRST = "experiment=laptop"  # what runs without settings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,9 +43,8 @@ def main(argv: Sequence[str]) -> int:
     composition.register()
     quiet_libraries()
     flags = composition.read_flags(argv)
-    if not (flags.overrides or flags.config_name or flags.multirun):
-        print(f"specbench {FIRST}")
-        flags.overrides = [FIRST]
+    if composition.FIRST in flags.overrides and composition.FIRST not in argv:
+        print(f"specbench {composition.FIRST}")
     name, overrides = flags.config_name or composition.CONFIG, composition.with_own_groups(flags.overrides)
     try:
         cfg = None if flags.multirun else composition.compose_config(name, overrides)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -20,19 +22,27 @@ from specbench.commands import make_parser
 from specbench.input import InputError, file_path
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.records.settings import differing, flatten, spell_value
 from specbench.records.store import MANIFEST, RECORDS, SET_ASIDE, SHARDS, read_manifest
+from specbench.runs.digest import decisive
 from specbench.screen import Screen
 
 SUMMARY = "summary.csv"
 WIDTH = 120
 _PIPED = 1000  # columns: nothing is cut if no terminal ends the line
 DECIDING = ("speedup", "predicted_speedup", "mat")  # the first that a run has
+_MOST_VARIED = 3  # settings that are shown
+_IN_COLUMNS = re.compile(r"(model|suite)\.(name|path)$|method\.\w+\._target_$")
 _CHUNK = 1 << 16  # [bytes] read at once from the end of the records
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A run in a line. name: its folder. best: method and figure, '' without a report. done: how far it is."""
+    """A run in a line.
+
+    name: its folder. best: method and figure, '' without a report. done: how far it is. settings: flat; varied: those
+    in which the runs of its sweep differ.
+    """
 
     name: str
     started: str
@@ -41,6 +51,8 @@ class Listed:
     methods: int
     best: str
     done: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    varied: str = ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,15 +64,17 @@ def main(argv: Sequence[str]) -> int:
     folder = parser.parse_args(argv).folder
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; expected one that specbench wrote runs into, such as results")
-    found = [list_run(run, folder) for run in find_every_run(folder)]
+    found = name_varied([list_run(run, folder) for run in find_every_run(folder)])
     if not found:
         raise InputError(f"{folder}: holds no run; expected a folder that specbench wrote runs into, such as results")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    for title in ("started", "run", "model", "suite", "methods", "best", "done"):
+    titles = ("started", "run", *(["varied"] if any(each.varied for each in found) else []), "model", "suite")
+    for title in (*titles, "methods", "best", "done"):
         whole = len("2026-11-23 04:55") if title == "started" else None
         table.add_column(title, justify="right" if title == "methods" else "left", no_wrap=True, min_width=whole)
     for each in sorted(found, key=lambda run: run.started, reverse=True):
-        cells = (each.started, each.name, each.model, each.suite, str(each.methods), each.best, each.done)
+        own = [getattr(each, "name" if title == "run" else title) for title in titles]
+        cells = (*own, str(each.methods), each.best, each.done)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     console = Screen(highlight=False)
     console.width = max(console.width, WIDTH) if console.is_terminal else _PIPED
@@ -99,7 +113,24 @@ def list_run(run: Path, folder: Path) -> Listed:
         len(methods),
         best,
         done,
+        flatten(decisive(manifest.config.written)),
     )
+
+
+def name_varied(listed: Sequence[Listed]) -> list[Listed]:
+    """The lines, those of a sweep with the settings in which its runs differ: 'pld.num_draft=3'."""
+    found = list(listed)
+    sweeps: dict[str, list[int]] = {}
+    for place, run in enumerate(listed):
+        if run.settings and "/" in run.name:
+            sweeps.setdefault(run.name.partition("/")[0], []).append(place)
+    for places in sweeps.values():
+        for place, own in zip(places, differing([listed[place].settings for place in places]), strict=True):
+            kept = {key: value for key, value in own.items() if not _IN_COLUMNS.match(key)}
+            parts = [f"{key.removeprefix('method.')}={spell_value(value)}" for key, value in kept.items()]
+            more = ["..."] if len(parts) > _MOST_VARIED else []
+            found[place] = replace(listed[place], varied=" ".join(parts[:_MOST_VARIED] + more))
+    return found
 
 
 def find_best(summary: Path, lossy: set[str]) -> str:

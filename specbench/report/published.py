@@ -18,13 +18,15 @@ from pydantic import BaseModel, BeforeValidator, FiniteFloat, ValidationError
 
 from specbench.input import cut, decode_text, describe, read_file
 from specbench.records.record import OVERALL
+from specbench.records.settings import spell_value
 from specbench.records.store import Run, RunError
-from specbench.report.frames.facts import Facts, read_parameters, read_settings, spell_value
+from specbench.report.frames.facts import Facts, read_parameters, read_settings
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.label import BLANK, Cell, format_number, format_rate
 from specbench.report.table import KEYS, Table
 from specbench.report.writers import write_tables
+from specbench.stats import MIN_CASES
 
 PACKAGE = Path(__file__).resolve().parents[1]
 DEFINITION, TRACE, HARDWARE = "definition", "trace", "hardware"
@@ -124,7 +126,8 @@ _LENGTH, _DTYPE, _PREFILL = "decode.max_new_tokens", "model.dtype", "prefill"
 class Match:
     """One published figure next to ours. verdict: reproduced | partial | differs | ''.
 
-    partial: near, but of a part of the questions, or with failed cases. '': a time, which is shown and never compared.
+    partial: of a part of the questions, or with failed cases, and near, or in our interval. '': a time, or a MAT of too
+    few cases; it is shown and not compared.
     """
 
     figure: PublishedFigure
@@ -203,8 +206,13 @@ def _matched(reported: ReportedRun, row: Mapping[str, Any], figure: PublishedFig
     if figure.metric == "mat":
         complete = _is_whole(run, facts) and not _unfinished(reported) and not row["errors"]
         near = abs(ours - figure.value) <= MAT_TOLERANCE + 1e-9
+        if not (near or complete) and (near := row["mat_low"] <= figure.value <= row["mat_high"]):
+            notes.append("in our 95 % interval")
         agrees = _same_model(facts.model, figure.model) and near
         verdict = (REPRODUCED if complete else PARTIAL) if agrees else DIFFERS
+        if verdict == DIFFERS and not complete and pd.isna(row["mat_low"]):
+            verdict = SHOWN
+            notes.append(f"under {MIN_CASES} cases are too few to compare")
     elif figure.metric == "speedup" and known[0] == "speedup":
         notes.append("speedup over vanilla, not over Hugging Face")
     if figure.needs == HARDWARE:
@@ -301,8 +309,8 @@ _WRITTEN: dict[str, Callable[[float], str]] = {
 _TASK = "Task"
 _HEADER = ("Row there: ours", _TASK, "Figure", "Paper", "Ours", "Difference", "Verdict", "Notes")
 _JUDGED = (
-    f"MAT within {MAT_TOLERANCE} is reproduced, or partial if questions are left out or cases failed; times of another"
-    " machine are shown and not judged."
+    f"MAT within {MAT_TOLERANCE} is reproduced; partial if questions are left out or cases failed, and then also in our"
+    " 95 % interval; times of another machine are shown and not compared."
 )
 
 

@@ -115,21 +115,22 @@ def _one_line(text: str) -> str:
 def to_latex(tables: Sequence[Table]) -> str:
     """``table`` environments; they need the packages booktabs and, to fit a line that is too short for them, graphicx.
 
-    The caption has what was run, and what no reader may miss of the meaning. The variant is below its method and the
-    interval below its figure, in small. The braces keep a bracket that opens a cell from being read as the optional
-    argument of the row before it.
+    The caption has the table's name, what was run, and what no reader may miss of the meaning. The variant is below its
+    method and the interval below its figure, in small. The braces keep a bracket that opens a cell from being read as
+    the optional argument of the row before it.
     """
     return _PACKAGES + "\n".join(map(_latex, tables))
 
 
 def _latex(table: Table) -> str:
     must = _MUST_SAY.match(table.meaning)
-    caption = f"{table.where} {must[0]}." if must else table.where or table.meaning
+    title = table.name.partition(" ")[0].replace("_", " ").replace("mat ", "MAT ")
+    where = f"{table.where} {must[0]}." if must else table.where or table.meaning
     align = "l" * table.labels + "r" * (len(table.header) - table.labels)
     lines = [
         r"\begin{table}[t]",
         rf"\centering{_SMALL if len(table.header) <= _SMALL_COLUMNS else _SMALLER}",
-        rf"\caption{{{escape_latex(caption)}}}",
+        rf"\caption{{{escape_latex(f'{title[:1].upper()}{title[1:]}: {where}')}}}",
         rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', table.name.lower())}}}",
         rf"\sbox0{{\begin{{tabular}}{{{align}}}",
         r"\toprule",

@@ -95,6 +95,9 @@ def execute(job: Job, directory: Path, observe: Observer) -> bool:
             )
             done = writer.rewind(start)
         log.info("%d blocks of %s, %d done", start + len(rest), directory.name, start)
+        named = {entry.name for entry in job.entries}
+        if more := [name for name in (earlier.methods if earlier else ()) if name not in named]:
+            print(printable(f"specbench: {directory} also has {', '.join(more)}; the report shows all of its methods"))
         if done and rest:
             print(printable(f"specbench: continues {directory}: {start} of {start + len(rest)} blocks were there"))
         if done:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import importlib.util
 import logging
 import math
@@ -39,7 +40,7 @@ from specbench.input import describe
 from specbench.measure.identity import hide_in_file
 from specbench.names import printable
 from specbench.records.record import LARGEST
-from specbench.records.store import RECORDS
+from specbench.records.store import MANIFEST, RECORDS, SET_ASIDE
 from specbench.runs.composition import check_overrides, explain
 from specbench.runs.config import conf_dir
 from specbench.runs.execution import refuse_foreign_sweep
@@ -109,13 +110,22 @@ def run_sweep(name: str, overrides: list[str]) -> int:
 
         console = open_console()
         with showing(console, f"writing the report of {len(runs)} runs", "specbench.report.build"):
-            report = build_report(runs, plots=cfg.report.plots, style=cfg.report.style)
+            report = build_report(runs, _name_report(runs), plots=cfg.report.plots, style=cfg.report.style)
         print_findings(report.findings, console)
         for path in [path for path in report.files if path.suffix == ".png" and path.stem.startswith(SWEEP_PLOTS)]:
             console.print(plain(path), highlight=False, soft_wrap=True)
         print_page(report.output, console)
         code = max(code, send_report(report, to, console, [Path(cfg.hydra.sweep.dir)]))
     return code
+
+
+def _name_report(runs: Sequence[Path]) -> Path | None:
+    """The folder of the report: None, the default, unless the folder of the sweep has runs of another sweep too."""
+    others = {found.parent.resolve() for found in runs[0].parent.glob(f"*/{MANIFEST}")}
+    if len(runs) < 2 or all(SET_ASIDE.search(path.name) for path in others.difference(run.resolve() for run in runs)):
+        return None
+    names = "\n".join(sorted(run.name for run in runs))
+    return runs[0].parent / f"report-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
 
 
 def _check_jobs(jobs: Sequence[Sequence[str]], compose: Callable[[Sequence[str]], DictConfig]) -> None:

@@ -69,8 +69,12 @@ def test_what_needs_no_torch_runs_without_it(make_run, script):
 def test_the_index_says_what_is_best_and_what_is_complete(make_run, capsys):
     whole = make_run("results/whole", per_category=2)
     results = whole.parent
-    for name in ("stopped", "whole.old1", "sweep/0"):
+    for name in ("stopped", "whole.old1", "sweep/0", "sweep/1", "sweep/2"):
         make_run(f"results/{name}", per_category=1)
+    varied = json.loads((results / "sweep/1" / MANIFEST).read_text())
+    varied["config"]["method"] = {"pld": {"num_draft": 3}}
+    (results / "sweep/1" / MANIFEST).write_text(json.dumps(varied))
+    (results / "sweep/2" / MANIFEST).write_text("{")
     rows = "category,method,speedup,speedup_low,speedup_high,mat\noverall,vanilla,1,,,1\noverall,pld,1.5,1.4,1.6,2\n"
     (whole / "summary.csv").write_text(rows + "overall,sam,1.25,1.2,1.3,3\nqa,sam,9,8,10,9\n")
     manifest = json.loads((whole / MANIFEST).read_text())
@@ -82,7 +86,9 @@ def test_the_index_says_what_is_best_and_what_is_complete(make_run, capsys):
     (results / "latest").symlink_to(whole)
     assert commands.main(["list", str(results)]) == 0
     lines = {line.split()[2]: line for line in capsys.readouterr().out.splitlines() if line[1:3] == "20"}
-    assert set(lines) == {"whole", "stopped", "sweep/0"}
+    assert set(lines) == {"whole", "stopped", "sweep/0", "sweep/1"}
+    assert lines["sweep/1"].split()[3] == "pld.num_draft=3"
+    assert lines["sweep/0"].split()[3] == "pld.num_draft=unset"
     assert lines["whole"].split()[-5:] == ["pld", "1.50", "[1.40,", "1.60]", "complete"]
     assert "6 of 60 blocks" in lines["stopped"]
     assert "6 of 70 blocks" in lines["sweep/0"]

@@ -109,7 +109,12 @@ def test_part_of_a_suite_and_failed_cases_reproduce_nothing(measured):
     assert match.verdict == "partial"
     assert match.notes == ("6 of 12 cases are recorded",)
     assert summarise_verdicts([match]).startswith("0 of 1 compared MATs are reproduced, 1 more in part; ")
-    [match] = compare(half, [figure(mat_of(half) + 1)])
+    [match] = compare(half, [figure(mat_of(half) + 1)])  # without an interval
+    assert (match.verdict, match.notes[-1]) == ("", "under 8 cases are too few to compare")
+    high = float(part.summary.set_index(["method", "category"]).loc[("pld", "overall"), "mat_high"])
+    inside, outside = compare(part, [figure(high - 1e-6), figure(high + 0.1)])
+    assert (inside.verdict, inside.notes[-1], outside.verdict) == ("partial", "in our 95 % interval", "differs")
+    [match] = compare(measured(), [figure(high - 1e-6)])  # a complete run is compared within the tolerance alone
     assert match.verdict == "differs"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def figures(directory: Path):
     (["method=[pld,sam]"],),
     (["method=[sam]", "suite.first=3"], ["method=[sam]"], ["method=[pld,sam]"]),
 ], ids=["method", "cases", "rounds", "all"])  # fmt: skip
-def test_a_run_that_grew_has_the_counts_of_the_run_made_whole(grow, whole, tmp_path, steps):
+def test_a_run_that_grew_has_the_counts_of_the_run_made_whole(grow, whole, tmp_path, steps, capsys):
     run = tmp_path / "run"
     for step in steps:
         grow(run, *step)
@@ -77,7 +78,10 @@ def test_a_run_that_grew_has_the_counts_of_the_run_made_whole(grow, whole, tmp_p
     assert figures(run).equals(figures(whole))
     assert read_manifest(run).config_hash == read_manifest(whole).config_hash
     assert grow(run, "method=[pld,sam]", "measure.rounds=2") == 0
+    assert "also has" not in capsys.readouterr().out
     assert grow(run, *steps[0]) == 0
+    others = {"pld", "sam"} - {*re.findall(r"pld|sam", steps[0][0])}
+    assert [f"also has {name}; " in capsys.readouterr().out for name in others] == [True] * len(others)
     assert (run / RECORDS).read_bytes() == after
 
 

@@ -78,6 +78,11 @@ def test_a_job_says_which_it_is_and_one_that_is_done_is_skipped(replay, tmp_path
     job, whole = second.split("writing the report of 2 runs")
     assert "tokens/s" not in job  # a sentence; the tables are the sweep's
     assert "tokens fed" in whole
+    page = (tmp_path / "out/report/report.html").read_bytes()
+    for _ in range(2):  # another sweep in the same folder has its own report, which it finds again
+        assert run_command.main(["-m", *replay, "method.pld.max_ngram=1,2", place]) == 0
+    assert (tmp_path / "out/report/report.html").read_bytes() == page
+    assert len([*(tmp_path / "out").glob("report-*/report.html")]) == 1
 
 
 def give_up(*given, **named):

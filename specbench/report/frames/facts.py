@@ -17,6 +17,7 @@ from specbench.input import InputError
 from specbench.profile import Profile, device_name, find_profile, open_profile
 from specbench.profile.profile import MEASURED
 from specbench.records.record import CONTROL, VANILLA, EngineKind
+from specbench.records.settings import differing, flatten, spell_value
 from specbench.records.store import MANIFEST, Run, RunError
 
 LATER = "added_later"  # of the manifest of a run whose vanilla is not shown
@@ -182,15 +183,6 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
     )
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one level of dotted keys; lists stay values."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    return flat
-
-
 def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str, str]]:
     """For each run: method -> variant, '' if there is one run of it.
 
@@ -236,7 +228,6 @@ def without_run(variant: str) -> str:
     return re.sub(r"(^|,)run=.*", "", variant)
 
 
-UNSET = "unset"
 _RUN_SECTIONS = ("model", "engine", "decode", "measure")
 _SELECTION = ("order", "seed", "limit", "first", "sample", "categories", "ids", "shots")  # of the suite's section
 _NOT_NAMED = ("model.name", "model.path", "measure.fresh")  # two are the model column, the last moves nothing
@@ -265,18 +256,6 @@ def read_parameters(run: Run, method: str) -> dict[str, Any]:
     entry = run.section("methods", method)
     flat = flatten(run.section("methods", method, "parameters"))
     return flat | ({"reset": entry["reset"]} if "reset" in entry else {})
-
-
-def differing(choices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return each mapping with only the keys on which not all agree."""
-    keys = dict.fromkeys(key for choice in choices for key in choice)
-    kept = [key for key in keys if len({repr(choice.get(key, UNSET)) for choice in choices}) > 1]
-    return [{key: choice.get(key, UNSET) for key in kept} for choice in choices]
-
-
-def spell_value(value: object) -> str:
-    """A value as the command line takes it."""
-    return "null" if value is None else str(value)
 
 
 FOLDER = "profiles"

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.records.settings import UNSET, differing, spell_value
 from specbench.records.store import RunError
 from specbench.report.columns import COLUMN, COLUMNS
-from specbench.report.frames.facts import UNSET, differing, read_parameters, read_settings, spell_value
+from specbench.report.frames.facts import read_parameters, read_settings
 from specbench.report.frames.findings import Findings
 from specbench.report.label import format_count, format_number, format_rate, format_share
 from specbench.report.table import KEYS, ROW

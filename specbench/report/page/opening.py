@@ -174,8 +174,8 @@ def _lossless(rows: pd.DataFrame, findings: Findings) -> Verdict:
     if judged.empty:
         replayed = all(facts.time_only or not facts.timed for facts in findings.facts)
         sampled = all(facts.temperature > 0 for facts in findings.facts)
-        why = "does not apply when sampling" if sampled else "not judged in this run"
-        return ("", "Lossless", "nothing to judge: the recorded tokens are emitted" if replayed else why)
+        why = "does not apply when sampling" if sampled else "not checked in this run"
+        return ("", "Lossless", "nothing to check: the recorded tokens are emitted" if replayed else why)
     failed = judged[judged["lossless"] < 1]
     if failed.empty:
         equal = float(judged["equal"].min())

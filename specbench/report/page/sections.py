@@ -14,9 +14,10 @@ from markupsafe import Markup
 
 from specbench.measure.identity import hide_identity
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
+from specbench.records.settings import flatten
 from specbench.report.columns import OVERALL_COLUMNS
 from specbench.report.frames.cases import category_order
-from specbench.report.frames.facts import Facts, flatten
+from specbench.report.frames.facts import Facts
 from specbench.report.frames.findings import FACTORS, Findings, explain
 from specbench.report.frames.headline import sort_rows
 from specbench.report.frames.pairs import Contest, is_alone
@@ -37,7 +38,7 @@ _FACTOR_TITLES = {
 _STAIR_PX = 7
 _MARKS = {VANILLA: "reference", CONTROL: "control"}
 _VERDICT_HEADER = (
-    *("Method", "Judged answers", "Vanilla's very ids", "Ids judged", "Ties", "Violations", "Largest gap"),
+    *("Method", "Checked answers", "Vanilla's very ids", "Ids checked", "Ties", "Violations", "Largest gap"),
     "Close steps",
 )
 _VERDICTS = ("record", "equal", "positions", "ties", "violations", "worst_gap", "close_steps")  # columns of the trials
@@ -211,7 +212,7 @@ def failures(findings: Findings) -> Markup:
 
 
 def _cut(total: int) -> str:
-    return f" The first {MAX_ROWS} are listed; records.jsonl holds all." if total > MAX_ROWS else ""
+    return f" The first {MAX_ROWS} are listed; records.jsonl has all." if total > MAX_ROWS else ""
 
 
 def environment(findings: Findings) -> Markup:
