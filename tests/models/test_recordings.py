@@ -91,7 +91,7 @@ SLOT, WEIGHTS = 2 * 2 * 32 * 4096, 13.5e9  # [bytes] of the keys and values of a
 @pytest.mark.parametrize(
     ("lengths", "forwards", "mean", "short"),
     [
-        (GRAPHED.lengths, 83, 0.8, 0.7),
+        (GRAPHED.lengths, 83, 0.9, 0.6),
         ((512, 1024, 2048, 4096), 56, 1.4, 1.0),
         ((1024, 2048, 4096), 42, 1.9, 2.6),
         ((2048, 4096), 28, 3.9, 6.5),
@@ -105,6 +105,11 @@ def test_coarser_lengths_of_keys_are_fewer_recordings_and_more_bytes(lengths, fo
     for share, contexts in ((mean, range(1, 2048)), (short, range(100, 600))):
         found = [(buckets.length(held + 1, room) - held - 1) * SLOT / (WEIGHTS + held * SLOT) for held in contexts]
         assert round(100 * sum(found) / len(found), 1) == share
+
+
+@pytest.mark.parametrize(("context", "read"), [(480, 608), (512, 608), (2000, 2144), (2048, 2144)])
+def test_a_context_of_a_round_length_and_a_draft_of_64_nodes_read_little_more(context, read):
+    assert {GRAPHED.length(context + GRAPHED.width(rows), 8192) for rows in (1, 8, 65)} == {read}
 
 
 class Devices:

@@ -21,7 +21,9 @@ from torch import Tensor
 
 SHALLOW = 16  # [nodes] a tree's depth up to which acceptance moves no more rows than these
 WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
-LENGTHS = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 98304, 131072)
+FED = 96  # the rows of a draft of 64 nodes; contexts of a round length read no step more than their own
+ROUND = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 98304, 131072)
+LENGTHS = (256, *(size + FED for size in ROUND))
 
 
 @dataclass(frozen=True, slots=True)
