@@ -99,6 +99,7 @@ class FakeCuda(TorchDispatchMode):
 
     blocking, free: transfers by kind, which wait for the device, and from pinned memory, which do not wait.
     launched: operations on the device without views, and calls that a graph would record, one each.
+    recorded: those calls, by their owner and key. Preparing one only enters it.
     """
 
     def __init__(self) -> None:
@@ -106,6 +107,7 @@ class FakeCuda(TorchDispatchMode):
         self.blocking: Counter[str] = Counter()
         self.free: Counter[str] = Counter()
         self.launched = 0
+        self.recorded: set[tuple[Graphs, Any]] = set()
         self._captured = False
         self._pinned: dict[int, Tensor] = {}  # kept, so that no other tensor gets its place
         self._patches = contextlib.ExitStack()
@@ -117,9 +119,17 @@ class FakeCuda(TorchDispatchMode):
         stubs: dict[str, Any] = {"_lazy_init": lambda: None, "device_count": lambda: 1, "synchronize": lambda *_: None,
                  "get_device_properties": lambda *_: properties, "current_stream": lambda *_: stream,
                  "Event": lambda **_: event}  # fmt: skip
+
+        def run(graphs: Graphs, key: Any, call: Callable[[], Any]) -> Any:
+            self.launched += 1
+            self.recorded.add((graphs, key))
+            with self.captured():
+                return call()
+
         self._patches.enter_context(mock.patch.multiple(torch.cuda, **stubs))
         self._patches.enter_context(mock.patch.object(torch, "Generator", _Random))
-        self._patches.enter_context(mock.patch.multiple(Graphs, run=self._call, prepare=lambda *_: None))
+        prepare = lambda *given: self.recorded.add(given[:2])  # noqa: E731
+        self._patches.enter_context(mock.patch.multiple(Graphs, run=run, prepare=prepare))
         self._patches.enter_context(torch.inference_mode())
         for read, write in _SWITCHES:
             self._patches.callback(write, read())
@@ -130,12 +140,6 @@ class FakeCuda(TorchDispatchMode):
     def __exit__(self, *problem: Any) -> None:
         super().__exit__(*problem)
         self._patches.close()
-
-    def _call(self, key: Any, call: Callable[[], Any]) -> Any:
-        """Replaces ``Graphs.run``."""
-        self.launched += 1
-        with self.captured():
-            return call()
 
     @contextlib.contextmanager
     def captured(self) -> Iterator[None]:

@@ -33,6 +33,7 @@ from specbench.models.choose import make_engine
 from specbench.models.facade import ModelCard, Target
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.graphs import Buckets
 from specbench.models.load import load_model
 from specbench.records.record import EngineKind
 
@@ -169,7 +170,10 @@ class TransferClock(Clock):
     """A clock that counts transfers. steps_of: the (read-backs, uploads) of each step that wait for the device.
 
     drafting: launches while the method drafts; a recorded call counts as one.
+    late: keys of the engine's calls that were recorded while it decoded, not before.
     """
+
+    late: frozenset[Any] = frozenset()
 
     def __init__(self, mode: FakeCuda) -> None:
         self.mode, self.drafting, self._launched = mode, 0, 0
@@ -211,13 +215,17 @@ def count_transfers(
     card = replace(card, device=str(DEVICE))
     with FakeCuda() as mode:
         model.to(DEVICE)
-        engine = FastEngine(model, card.context, card.eos, max_nodes)
+        buckets = Buckets((1, 8, 64, max_nodes + 1), (card.context,))  # few: what is prepared is computed
+        engine = FastEngine(model, card.context, card.eos, max_nodes, buckets)
         method.check(card)
         method.bind(Target(card, model, max_nodes, sampling))
+        engine.prepare(method.needs, sampling is None)
         method.reset()
-        clock = TransferClock(mode)
+        clock, prepared = TransferClock(mode), set(mode.recorded)
         out = decode(engine, method, Request(prompt, tokens, sampling, 0), clock)
         method.close()
+        own = engine.graphs, engine.acceptances
+        clock.late = frozenset(key for graphs, key in mode.recorded - prepared if graphs in own)
     return out, clock
 
 

@@ -51,7 +51,9 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, memory, load, GPUs, and the attention kernels that torch may choose from."""
+    """Processor, memory, load, GPUs, the attention kernels that torch may choose from, and how it sums bfloat16."""
+    count, matmul = torch.cuda.device_count(), torch.backends.cuda.matmul
+    sums = {"bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction} if count else {}
     return {
         "system": platform.platform(),
         "cpu": _cpu_model(),
@@ -60,7 +62,8 @@ def machine() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "load_1min": round(os.getloadavg()[0], 2),
         "attention": [name for name, allowed in ATTENTION.items() if allowed()],
-        "gpus": [_gpu(index) for index in range(torch.cuda.device_count())],
+        "gpus": [_gpu(index) for index in range(count)],
+        **sums,
     }
 
 

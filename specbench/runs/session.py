@@ -52,6 +52,7 @@ def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
     """
     model, source = job.config.model, job.source
     enable_cudnn_sdp(model.cudnn_attention)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True  # torch's default; in the manifest
     stage = source.open(job.sampling, job.way, job.why)
     try:
         if source.loads and job.way != TENSOR:

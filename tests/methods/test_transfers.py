@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from specbench.decode.sampling import Sampling
 from specbench.measure.clock import Clock
 from specbench.method import Peer
 from specbench.models.facade import Target
+from specbench.models.fast import engine as engines
 from specbench.models.fast.engine import FastEngine
 from specbench.models.load import load_model
 from specbench.models.timed import TimedFast
@@ -85,8 +87,15 @@ def test_transfers_a_step(name, counted):
         assert len(steps) == len(out.accept) > 1
         if sampling is None or not entry_of(name).method.draws:
             assert out.ids == counted(VANILLA, sampling)[0].ids
+        assert not clock.late, "recorded in a timed step"
         found += [max(column) for column in zip(*steps, strict=True)]
     assert tuple(found) == MOST.get(name, VANILLAS)
+
+
+def test_a_layout_that_is_not_prepared_is_recorded_in_a_timed_step(counted, monkeypatch):
+    """The wrong variant, of a method whose trees stay on the device."""
+    monkeypatch.setattr(engines, "DeviceLayout", SimpleNamespace(prepare=lambda *_: None))
+    assert {kind for kind, _ in counted.__wrapped__("eagle2", None)[1].late} == {"lay out"}
 
 
 def test_the_table_names_methods_that_there_are():

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import team
+from torch._dynamo.testing import CompileCounter
 from torch.nn.functional import scaled_dot_product_attention
 
 from builders.engines import decode_script, eager_engine, scripts
@@ -121,6 +122,22 @@ def test_flex_attention_is_sdpa(window):
     drawn = Trees([CHAIN_AND_FORK] * 2, [33, 5], window=window)
     got = attend_flex(drawn.query, drawn.keys.nan_to_num(), drawn.values.nan_to_num(), drawn.mask())
     assert drawn.error(got) < 1e-6
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("anew", [False, True], ids=["once", "at every call, the wrong variant"])
+def test_flex_attention_is_compiled_once_for_all_lengths(anew, monkeypatch):
+    counter, shape = CompileCounter(), [CHAIN_AND_FORK]
+    compiled = torch.compile(attention._attend_flex, dynamic=False, backend=counter)
+    for past in (33, 30, 12):
+        drawn = Trees(shape, [33])
+        drawn.pasts = [past]
+        mask, given = drawn.mask(), (drawn.query, drawn.keys.nan_to_num(), drawn.values.nan_to_num())
+        if anew:
+            torch._dynamo.reset()
+        got = compiled(*given, mask.cached, mask.depths, mask.bits, None, None)
+        torch.testing.assert_close(got, attend_flex(*given, mask), atol=1e-5, rtol=1e-5)
+    assert counter.frame_count == (3 if anew else 1)
 
 
 def right_and_wrong(past: int = 64) -> tuple[Trees, TreeMask]:

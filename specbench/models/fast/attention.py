@@ -10,6 +10,7 @@ it (``enable_cudnn_sdp``), for this package's engines and for the library's own 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -157,21 +158,33 @@ def _explain_unusable(way: str, device: str, dtype: str, size: int) -> str | Non
 
 def attend_flex(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask) -> Tensor:
     """Attend as ``TreeMask`` describes by torch's FlexAttention; it reads every slot and serves as a comparison."""
-    batches, count = len(mask.cached), len(query) // len(mask.cached)
-    columns = mask.columns or count
-    depths, bits = mask.depths.view(batches, count), mask.bits.view(batches, count, -1)
+    call = compile_flex() if query.is_cuda else _attend_flex
+    return call(query, keys, values, mask.cached, mask.depths, mask.bits, mask.columns, mask.window)
+
+
+@functools.cache
+def compile_flex() -> Callable[..., Tensor]:
+    """Compile FlexAttention; lengths are content of tensors, so each shape is compiled once."""
+    return torch.compile(_attend_flex, dynamic=False)
+
+
+def _attend_flex(
+    query: Tensor, keys: Tensor, values: Tensor, cached: Tensor, depths: Tensor, bits: Tensor, columns: int | None,
+    window: int | None,
+) -> Tensor:  # fmt: skip
+    batches, count = len(cached), len(query) // len(cached)
+    width, depths, bits = columns or count, depths.view(batches, count), bits.view(batches, count, -1)
 
     def see(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, slot: Tensor) -> Tensor:
-        past = mask.cached[batch]
-        fed = (slot - past).clamp(0, columns - 1)
-        seen = (slot >= past) & (slot < past + columns) & ((bits[batch, row, fed // WORD] >> (fed % WORD)) & 1 == 1)
+        past = cached[batch]
+        fed = (slot - past).clamp(0, width - 1)
+        seen = (slot >= past) & (slot < past + width) & ((bits[batch, row, fed // WORD] >> (fed % WORD)) & 1 == 1)
         near = slot < past
-        if mask.window is not None:
-            near = near & (past + depths[batch, row] - slot < mask.window)
-        return torch.where(seen | near, score, float("-inf"))
+        if window is not None:
+            near = near & (past + depths[batch, row] - slot < window)
+        return torch.where(seen | near, score, NEVER)
 
     rows = query.unflatten(0, (batches, count)).transpose(1, 2)
-    call = torch.compile(flex_attention) if query.is_cuda else flex_attention
-    mixed = call(rows, keys, values, score_mod=see, enable_gqa=True)
+    mixed = flex_attention(rows, keys, values, score_mod=see, enable_gqa=True)
     assert isinstance(mixed, Tensor)
     return mixed.transpose(1, 2).flatten(0, 1)

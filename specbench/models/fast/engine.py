@@ -25,7 +25,7 @@ from specbench.models.fast.compact import ForwardInput, list_prompt_inputs, read
 from specbench.models.fast.frame import FastRequest, TreeFrame, accept, read_outcome
 from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, Frames, Graphs, many_recordings
 from specbench.models.fast.host.forward import SHORT, PackedLayout, build_forward
-from specbench.models.fast.layout import Layouts, mark_reach
+from specbench.models.fast.layout import DeviceLayout, Layouts, mark_reach
 from specbench.models.transfer import upload
 from specbench.models.tree import list_chunks
 from specbench.models.verify import compute_gaps, continues, cut, find_top, require_finite
@@ -233,6 +233,8 @@ class FastEngine(Engine):
                 frame.clear()
                 for length in self.buckets.list_lengths(width, self.cache.capacity):
                     logits, _ = self.graphs.run((width, length, taps), partial(self.compute, frame, length, taps))
+                if self.lays_out:
+                    DeviceLayout.prepare(frame, self.acceptances.run)
                 for moved in self.buckets.list_moved(width) if greedy else ():
                     self.acceptances.run((width, moved), partial(accept, logits, frame, self.cache, moved))
 

@@ -21,7 +21,9 @@ from torch import Tensor
 
 SHALLOW = 16  # [nodes] a tree's depth up to which acceptance moves no more rows than these
 WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
-LENGTHS = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 98304, 131072)
+FED = 96  # the rows of a draft of 64 nodes; contexts of a round length read no step more than their own
+ROUND = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 98304, 131072)
+LENGTHS = (256, *(size + FED for size in ROUND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +110,18 @@ def _fit(size: int, steps: tuple[int, ...]) -> int:
 
 
 class Graphs:
-    """The recorded calls of one engine."""
+    """The recorded calls of one engine.
+
+    All are warmed up and captured on one stream of the device. Torch's default is one stream for the process, on the
+    device that was current first: on another device it captures nothing. And a library keeps workspace for each stream
+    (cuBLAS 32 MiB on an H100).
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._recorded: dict[Hashable, tuple[Any, Any]] = {}
         self._pool: Any = None
+        self._stream: Any = None
 
     def __len__(self) -> int:
         return len(self._recorded)
@@ -147,11 +155,12 @@ class Graphs:
     def _warm_up(self, call: Callable[[], Any]) -> Any:
         """Run on a side stream, where libraries choose kernels and take workspace before the recording."""
         with torch.cuda.device(self._device):
-            stream, current = torch.cuda.Stream(self._device), torch.cuda.current_stream(self._device)
-            stream.wait_stream(current)
-            with torch.cuda.stream(stream):
+            self._stream = self._stream or torch.cuda.Stream(self._device)
+            current = torch.cuda.current_stream(self._device)
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
                 first = call()
-            current.wait_stream(stream)
+            current.wait_stream(self._stream)
         return first
 
     def _record(self, call: Callable[[], Any]) -> tuple[Any, Any]:
@@ -159,7 +168,7 @@ class Graphs:
         with torch.cuda.device(self._device):
             graph = torch.cuda.CUDAGraph()
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
                 output = call()
         return graph, output
 

@@ -144,6 +144,11 @@ class DeviceLayout(_RowsOfNodes):
         frame.parents[1 : len(self)] = self.above.to(frame.parents.device) + 1
         frame.reach.fill_(-1)
         frame.reach[: len(self)] = 0
+        self.prepare(frame, run)
+
+    @staticmethod
+    def prepare(frame: TreeFrame, run: Run) -> None:
+        """Run ``lay_out_rows``; its first call for a width records it."""
         run(("lay out", frame.width), partial(lay_out_rows, frame))
 
     def depths_in(self, frame: TreeFrame) -> Tensor:

@@ -323,7 +323,11 @@ _SILENT = (
     "Every answer is empty or of one token: no figure here is of decoding. Check the model, its template and"
     " model.overrides."
 )
-_RANDOM = "The weights are random: their answers are not a trained model's, so MAT and speedups say nothing of one."
+_RANDOM = (
+    "The weights are random: their answers are not a trained model's, so MAT and speedups say nothing of one. Their"
+    " logits are close to each other: several tokens are within the tolerance of the lossless check, which counts them"
+    " as ties."
+)
 _HIDDEN = ("questions", "weights")  # known by hashes, which mean nothing to a reader
 # What rows next to each other have in common.
 _SHARED: dict[str, Callable[[ReportedRun], Any]] = {
