@@ -190,7 +190,8 @@ def choose_splits(programs: int, slots: int, keys: int, processors: int) -> int:
 
 
 @functools.cache
-def _processors(device: torch.device) -> int:
+def count_processors(device: torch.device) -> int:
+    """Return the multiprocessors of a GPU; ``INTERPRETED`` of a CPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else INTERPRETED
 
 
@@ -198,7 +199,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask) -> Tenso
     """See ``TreeMask``. Keys and values have the memory layout of a ``StaticKV``. Raises ValueError otherwise."""
     rows, programs = len(query) // len(keys) * (query.shape[1] // keys.shape[1]), len(keys) * keys.shape[1]
     tile = choose_tile(rows, query.dtype == torch.float32)
-    splits = choose_splits(programs * cdiv(rows, tile.rows), keys.shape[2], tile.keys, _processors(query.device))
+    splits = choose_splits(programs * cdiv(rows, tile.rows), keys.shape[2], tile.keys, count_processors(query.device))
     with torch.cuda.device_of(query):  # Triton launches on the current device; nothing on a CPU
         return launch(query, keys, values, mask, tile, splits)
 
