@@ -153,7 +153,7 @@ def merge_splits(
     peak = tl.load(peaks + item, mask=real, other=0.0)
     weight = tl.exp2(peak - tl.max(peak, 1)[:, None])
     used = (real & (peak > LOWEST))[:, :, None] & (part < SIZE)[None, None, :]
-    mixed = tl.load(partial + item[:, :, None] * SIZE + part[None, None, :], mask=used, other=0.0)
+    mixed = tl.load(partial + item[:, :, None] * SIZE + part[None, None, :], mask=used, other=0.0).to(tl.float32)
     mixed = tl.sum(mixed * weight[:, :, None], 1) / tl.sum(weight, 1)[:, None]
     place = index[:, None] * SIZE + part[None, :]
     tl.store(out + place, mixed.to(out.dtype.element_ty), mask=real & (part < SIZE)[None, :])
@@ -214,7 +214,8 @@ def launch(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask, tile: Ti
         )
     width, groups, padded = total // batches, heads // key_heads, max(16, next_power_of_2(size))
     out = query.new_empty(total, heads, size)
-    partial = query.new_empty(splits, total, heads, size, dtype=torch.float32) if splits > 1 else out
+    stored = query.dtype if tile is TILES[-1] else torch.float32  # of many rows the bytes matter
+    partial = query.new_empty(splits, total, heads, size, dtype=stored) if splits > 1 else out
     peaks = query.new_empty(splits, total, heads, dtype=torch.float32)
     attend_split[(batches * key_heads, cdiv(width * groups, tile.rows), splits)](
         query, keys, values, mask.bits, mask.cached, mask.depths, partial, peaks,
