@@ -5,7 +5,8 @@
     python -m scripts.lab kernels --products        # and what a step of a 7B model takes by them
 
 Needs Triton. The exit code is 1 if a 16-bit kernel has a stack (spilled registers), if fewer of its programs fit on a
-multiprocessor than its launch counts on, or if a product copies a block in more or fewer pieces than 16 bytes a lane.
+multiprocessor than its launch counts on, if a product copies a block in more or fewer pieces than 16 bytes a lane, or
+if a kernel that begins early reads or writes before it waits.
 """
 
 from __future__ import annotations
@@ -63,11 +64,12 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
     def rows() -> Iterator[list[object]]:
         for dtype, size in itertools.product(given.dtypes, given.sizes):
             for launch in list_launches(size, dtype):
-                shared, registers, stack, resident, copies = compile_launch(launch)
-                wrong = launch.copies is not None and copies != launch.copies
-                if dtype != "fp32" and (stack or resident < launch.needed or wrong):
+                found = compile_launch(launch)
+                few = found.resident < launch.needed or (launch.copies is not None and found.copies != launch.copies)
+                if found.hasty or (dtype != "fp32" and (found.stack or few)):
                     unfit.append(f"{launch.label} at {size} in {dtype}")
-                yield [launch.label, size, dtype, f"{shared / 1024:.0f}", registers, stack, resident, copies]
+                yield [launch.label, size, dtype, f"{found.shared / 1024:.0f}", found.registers, found.stack,
+                       found.resident, found.copies]  # fmt: skip
 
     columns = ("kernel", "head size", "dtype", "shared KiB", "registers", "stack bytes", "programs at a time")
     print_table((*columns, "copies of 16 bytes"), rows(), left=(0, 2))
@@ -104,14 +106,22 @@ def list_launches(size: int, dtype: str) -> Iterator[Launch]:
     given |= {"bits": "*i32", "cached": "*i64", "depths": "*i64", "partial": "*fp32", "peaks": "*fp32", "scale": "fp32"}
     given |= dict.fromkeys(("width", "columns", "words", "window", "key_heads"), "i32")
     given |= dict.fromkeys(("query_stride", "batch_stride", "head_stride"), "i32:16")
-    given |= {"GROUPS": GROUPS, **sizes, "SPLITS": SPLITS}
+    given |= {"GROUPS": GROUPS, **sizes, "SPLITS": SPLITS, "EARLY": True}
     for tile in (SINGLE,) if dtype == "fp32" else TILES:
         for window in (False, True):
             label = f"attend_split, {tile.rows} x {tile.keys}{', window' if window else ''}"
             tiled = {**given, "ROWS": tile.rows, "KEYS": tile.keys, "WINDOWED": window}
             tiled["partial"] = pointer if tile is TILES[-1] else "*fp32"
             yield Launch(attend_split, label, tiled, tile.warps, tile.stages, RESIDENT)
-    given = {"partial": pointer, "peaks": "*fp32", "out": pointer, "count": "i32:16", **sizes, "SPLITS": SPLITS}
+    given = {
+        "partial": pointer,
+        "peaks": "*fp32",
+        "out": pointer,
+        "count": "i32:16",
+        **sizes,
+        "SPLITS": SPLITS,
+        "EARLY": True,
+    }
     yield Launch(merge_splits, "merge_splits", given | {"ITEMS": max(1, MERGED // (SPLITS * padded))})
     names, block = ("rows", "added", "weight", "summed", "normed"), 1 << (width - 1).bit_length()
     given = {**dict.fromkeys(names, pointer), "size": "i32:16", "epsilon": "fp32", "BLOCK": block}
@@ -128,7 +138,7 @@ def list_products(dtype: str) -> Iterator[Launch]:
     """Yield the launches of the products in half precision."""
     pointer, numbers = f"*{dtype}", ("size", "columns", "row_stride", "weight_stride", "unit", "apart", "slot_stride")
     always: dict[str, Any] = {**dict.fromkeys(("rows", "weight", "out"), pointer), "bias": None, "BIAS": False}
-    always |= {**dict.fromkeys(numbers, "i32:16"), "epsilon": "fp32", "EVEN": True, "BEFORE": 128}
+    always |= {**dict.fromkeys(numbers, "i32:16"), "epsilon": "fp32", "EVEN": True, "BEFORE": 128, "EARLY": True}
     always |= dict.fromkeys(("count", "before", "query_heads", "key_heads"), "i32")
     tables = {**dict.fromkeys(("cos", "sin", "slots"), pointer), **dict.fromkeys(("positions", "at"), "*i64")}
     shapes: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -191,12 +201,23 @@ def estimate_time(nbytes: int, programs: int, block: Block) -> float:
     return seconds
 
 
-def compile_launch(launch: Launch) -> tuple[int, int, int, int, int]:
-    """Compile a launch for an H100, and read the resource usage that the assembler reports.
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The resources of a launch as the assembler reports them."""
 
-    Returns the shared memory [bytes], the registers per lane, the stack [bytes] (registers that were spilled), the
-    number of programs that fit on a multiprocessor at a time, and that of the copies of 16 bytes to shared memory.
-    """
+    shared: int  # [bytes]
+    registers: int  # of a lane
+    stack: int  # [bytes] of spilled registers
+    resident: int  # programs on a multiprocessor at a time
+    copies: int  # of 16 bytes a lane to shared memory
+    hasty: bool  # begins early, and has no wait or accesses memory before it
+
+
+ACCESS = r"\b(ld|st|atom|red)\.global|\bcp\.async\.c"
+
+
+def compile_launch(launch: Launch) -> Compiled:
+    """Compile a launch for an H100."""
     names, given = launch.kernel.arg_names, launch.given
     types = {name: value.removesuffix(":16") for name, value in given.items() if isinstance(value, str)}
     constants = {(names.index(name),): value for name, value in given.items() if name not in types}
@@ -219,4 +240,7 @@ def compile_launch(launch: Launch) -> tuple[int, int, int, int, int]:
     shared, registers, stack = compiled.metadata.shared, int(usage[1]), int(usage[2])
     by_registers = REGISTERS // (-(-registers // 8) * 8 * launch.warps * LANES)
     resident = min(SHARED_BYTES // (shared + PROGRAM_BYTES), by_registers, WARPS // launch.warps)
-    return shared, registers, stack, resident, len(re.findall(r"LDGSTS\S*\.128", code))
+    before, waits, _ = compiled.asm["ptx"].partition("griddepcontrol.wait")
+    hasty = given.get("EARLY", False) and (not waits or re.search(ACCESS, before) is not None)
+    copies = len(re.findall(r"LDGSTS\S*\.128", code))
+    return Compiled(shared, registers, stack, resident, copies, hasty)

@@ -26,14 +26,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from triton import cdiv, next_power_of_2
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from typing_extensions import override
 
-from specbench.models.fast.kernels.tree_attention import count_processors
+from specbench.models.fast.kernels.tree_attention import count_processors, follow
 from specbench.models.fast.operations import Linear, Normed, SmallOps, Unscaled
 
 WIDE = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # the interpreter multiplies the bits of bfloat16
 ROWS = tl.constexpr(16)  # of a tile of the tensor cores
 PLAIN, ADD, GATE, ROTATE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+AHEAD, LINE = tl.constexpr(2), tl.constexpr(64)  # blocks that are fetched early; numbers of a line of the cache
 DTYPES = (torch.float16, torch.bfloat16)  # float32 takes no tensor cores
 FEWEST = 4  # blocks of inputs in a split, which fill the pipeline
 MOST_SPLITS = 16
@@ -48,12 +50,28 @@ def turn(own, other, cos, sin, real, dtype: tl.constexpr):
     return (turned + other * tl.load(sin, mask=real, other=0.0).to(tl.float32)).to(dtype)
 
 
+@triton.jit
+def take_turn(weights, start, size, DEPTH: tl.constexpr, EARLY: tl.constexpr):
+    """Wait for the kernels before this one; until then fetch the first blocks of weights, which no kernel writes.
+
+    weights: (WIDTH, 1) pointers to rows. start: of this split. EARLY: see ``follow``.
+    """
+    if EARLY:
+        gdc_launch_dependents()
+        place = tl.minimum(start + tl.arange(0, AHEAD * DEPTH // LINE) * LINE, size - 1)
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [weights + place[None, :]],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+        gdc_wait()
+
+
 @triton.jit(do_not_specialize=["count", "before", "query_heads", "key_heads"])
 def product(
     rows, weight, bias, out, squares, scales, kept, left, cos, sin, positions, at, slots, partial, arrivals,
     epsilon, count, size, columns, row_stride, weight_stride, unit, apart, before, query_heads, key_heads, slot_stride,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, SPLITS: tl.constexpr, EVEN: tl.constexpr, AFTER: tl.constexpr,
-    NORM: tl.constexpr, BIAS: tl.constexpr, BEFORE: tl.constexpr, STAGES: tl.constexpr,
+    NORM: tl.constexpr, BIAS: tl.constexpr, BEFORE: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One split of one tile: WIDTH rows of weights, or WIDTH / 2 pairs of rows that are ``apart`` from each other.
 
@@ -64,7 +82,7 @@ def product(
     squares of a tile. GATE -> (count, columns), SiLU of the first of a pair, times the second.
     ROTATE: ``rotate_write`` of ``small_ops``; out (count, query_heads, unit).
     partial: (tiles, SPLITS, 16, WIDTH) float32. arrivals: (tiles,) int32 zeros; zeros again afterwards.
-    EVEN: DEPTH divides size. BEFORE: ``before`` rounded up to a power of two.
+    EVEN: DEPTH divides size. BEFORE: ``before`` rounded up to a power of two. EARLY: see ``follow``.
     """
     PAIRS: tl.constexpr = 2 if AFTER >= GATE else 1
     TAKEN: tl.constexpr = WIDTH // PAIRS
@@ -75,14 +93,15 @@ def product(
     used = row < count
     line = tl.minimum(first + inner // PAIRS, columns - 1)  # beyond the last one: that one again, never stored
     line = (head * unit + line + inner % PAIRS * apart).to(tl.int64) * weight_stride
+    blocks = (size + DEPTH - 1) // DEPTH
+    share = (blocks + SPLITS - 1) // SPLITS
+    take_turn(weight + line[:, None], split * share * DEPTH, size, DEPTH, EARLY)
     rate = tl.full([ROWS], 1.0, tl.float32)
     if NORM:
         earlier = tl.arange(0, BEFORE)[:, None]
         each = tl.load(squares + earlier * ROWS + row[None, :], mask=(earlier < before) & used[None, :], other=0.0)
         rate = tl.rsqrt(tl.sum(each, 0) / size + epsilon)
     total = tl.full([ROWS, WIDTH], 0.0, tl.float32)
-    blocks = (size + DEPTH - 1) // DEPTH
-    share = (blocks + SPLITS - 1) // SPLITS
     for block in tl.range(split * share, tl.minimum(split * share + share, blocks), num_stages=STAGES):
         place = block * DEPTH + part
         cell, taken = rows + row[:, None] * row_stride + place[None, :], weight + line[:, None] + place[None, :]
@@ -227,5 +246,6 @@ class ShortLinear(Linear):
                 EVEN=size % block.depth == 0, AFTER=after.value, NORM=values["squares"] is not None,
                 BIAS=self.bias is not None, BEFORE=next_power_of_2(values["before"]), STAGES=block.stages,
                 num_warps=block.warps, num_stages=block.stages, **values,
+                **follow(rows.device),
             )  # fmt: skip
         return out
