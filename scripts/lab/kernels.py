@@ -2,13 +2,16 @@
 
     python -m scripts.lab kernels                   # head sizes 64, 80 and 128 in bfloat16 and float32
     python -m scripts.lab kernels --sizes 128 --dtypes bf16
+    python -m scripts.lab kernels --products        # and what a step of a 7B model takes by them
 
-Needs Triton. The exit code is 1 if a 16-bit kernel has a stack (spilled registers), or if fewer of its programs fit on
-a multiprocessor than its launch counts on.
+Needs Triton. The exit code is 1 if a 16-bit kernel has a stack (spilled registers), if fewer of its programs fit on a
+multiprocessor than its launch counts on, if a product copies a block in more or fewer pieces than 16 bytes a lane, or
+if a kernel that begins early reads or writes before it waits.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -17,17 +20,29 @@ import tempfile
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is defined
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton's behaviour before it had this setting
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from scripts.lab.materials import print_table
+from specbench.models.fast.kernels.products import (
+    ADD,
+    BROAD,
+    GATE,
+    NARROW,
+    PLAIN,
+    ROTATE,
+    ROWS,
+    Block,
+    choose_block,
+    product,
+)
 from specbench.models.fast.kernels.small_ops import BLOCK, HEADS, add_norm, choose_warps, gate_product, rotate_write
 from specbench.models.fast.kernels.tree_attention import MERGED, RESIDENT, SINGLE, TILES, attend_split, merge_splits
 
@@ -42,19 +57,24 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
     """Print one row per kernel, head size and dtype; returns 1 if a kernel does not fit."""
     parser.add_argument("--sizes", nargs="+", type=int, default=[64, 80, 128], help="of a head")
     parser.add_argument("--dtypes", nargs="+", default=["bf16", "fp32"])
+    parser.add_argument("--products", action="store_true", help="print the time of a 7B model's products by a bound")
     given = parser.parse_intermixed_args(arguments)
     unfit = []
 
     def rows() -> Iterator[list[object]]:
-        for dtype, size in product(given.dtypes, given.sizes):
+        for dtype, size in itertools.product(given.dtypes, given.sizes):
             for launch in list_launches(size, dtype):
-                shared, registers, stack, resident = compile_launch(launch)
-                if dtype != "fp32" and (stack or resident < launch.needed):
+                found = compile_launch(launch)
+                few = found.resident < launch.needed or (launch.copies is not None and found.copies != launch.copies)
+                if found.hasty or (dtype != "fp32" and (found.stack or few)):
                     unfit.append(f"{launch.label} at {size} in {dtype}")
-                yield [launch.label, size, dtype, f"{shared / 1024:.0f}", registers, stack, resident]
+                yield [launch.label, size, dtype, f"{found.shared / 1024:.0f}", found.registers, found.stack,
+                       found.resident, found.copies]  # fmt: skip
 
     columns = ("kernel", "head size", "dtype", "shared KiB", "registers", "stack bytes", "programs at a time")
-    print_table(columns, rows(), left=(0, 2))
+    print_table((*columns, "copies of 16 bytes"), rows(), left=(0, 2))
+    if given.products:
+        print_products()
     for each in unfit:
         print(f"does not fit: {each}", file=sys.stderr)
     return int(bool(unfit))
@@ -63,6 +83,8 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A launch of a kernel. needed: the number of programs that must fit on a multiprocessor at a time.
+
+    copies: instructions that copy 16 bytes a lane from global to shared memory, if they are counted on.
 
     given: argument -> its type as a string (``*bf16``, ``i32``, ``i32:16`` = a multiple of 16), or its constant value.
     """
@@ -73,6 +95,7 @@ class Launch:
     warps: int = 4
     stages: int = 1
     needed: int = 1
+    copies: int | None = None
 
 
 def list_launches(size: int, dtype: str) -> Iterator[Launch]:
@@ -83,13 +106,22 @@ def list_launches(size: int, dtype: str) -> Iterator[Launch]:
     given |= {"bits": "*i32", "cached": "*i64", "depths": "*i64", "partial": "*fp32", "peaks": "*fp32", "scale": "fp32"}
     given |= dict.fromkeys(("width", "columns", "words", "window", "key_heads"), "i32")
     given |= dict.fromkeys(("query_stride", "batch_stride", "head_stride"), "i32:16")
-    given |= {"GROUPS": GROUPS, **sizes, "SPLITS": SPLITS}
+    given |= {"GROUPS": GROUPS, **sizes, "SPLITS": SPLITS, "EARLY": True}
     for tile in (SINGLE,) if dtype == "fp32" else TILES:
         for window in (False, True):
             label = f"attend_split, {tile.rows} x {tile.keys}{', window' if window else ''}"
             tiled = {**given, "ROWS": tile.rows, "KEYS": tile.keys, "WINDOWED": window}
+            tiled["partial"] = pointer if tile is TILES[-1] else "*fp32"
             yield Launch(attend_split, label, tiled, tile.warps, tile.stages, RESIDENT)
-    given = {"partial": "*fp32", "peaks": "*fp32", "out": pointer, "count": "i32:16", **sizes, "SPLITS": SPLITS}
+    given = {
+        "partial": pointer,
+        "peaks": "*fp32",
+        "out": pointer,
+        "count": "i32:16",
+        **sizes,
+        "SPLITS": SPLITS,
+        "EARLY": True,
+    }
     yield Launch(merge_splits, "merge_splits", given | {"ITEMS": max(1, MERGED // (SPLITS * padded))})
     names, block = ("rows", "added", "weight", "summed", "normed"), 1 << (width - 1).bit_length()
     given = {**dict.fromkeys(names, pointer), "size": "i32:16", "epsilon": "fp32", "BLOCK": block}
@@ -98,14 +130,94 @@ def list_launches(size: int, dtype: str) -> Iterator[Launch]:
     given = dict.fromkeys(("heads", "cos", "sin", "queries", "slots"), pointer)
     given |= {"positions": "*i64", "at": "*i64", "query_heads": "i32", "key_heads": "i32", "slot_stride": "i32:16"}
     yield Launch(rotate_write, "rotate_write", {**given, **sizes, "HEADS": HEADS})
+    if dtype != "fp32":
+        yield from list_products(dtype)
 
 
-def compile_launch(launch: Launch) -> tuple[int, int, int, int]:
-    """Compile a launch for an H100, and read the resource usage that the assembler reports.
+def list_products(dtype: str) -> Iterator[Launch]:
+    """Yield the launches of the products in half precision."""
+    pointer, numbers = f"*{dtype}", ("size", "columns", "row_stride", "weight_stride", "unit", "apart", "slot_stride")
+    always: dict[str, Any] = {**dict.fromkeys(("rows", "weight", "out"), pointer), "bias": None, "BIAS": False}
+    always |= {**dict.fromkeys(numbers, "i32:16"), "epsilon": "fp32", "EVEN": True, "BEFORE": 128, "EARLY": True}
+    always |= dict.fromkeys(("count", "before", "query_heads", "key_heads"), "i32")
+    tables = {**dict.fromkeys(("cos", "sin", "slots"), pointer), **dict.fromkeys(("positions", "at"), "*i64")}
+    shapes: dict[str, tuple[Any, dict[str, Any]]] = {
+        "": (PLAIN, {}), ", sum": (ADD, {"kept": pointer, "left": "*fp32"}),
+        ", norm and SiLU": (GATE, {}), ", norm and rotation": (ROTATE, tables),
+    }  # fmt: skip
+    optional = ("squares", "scales", "kept", "left", *tables, "partial", "arrivals")
+    for block, splits, (label, (after, others)) in itertools.product((BROAD, NARROW), (1, 4), shapes.items()):
+        normed = after.value >= GATE.value
+        given = {**dict.fromkeys(optional), **always, **others, "AFTER": after.value, "SPLITS": splits, "NORM": normed}
+        given |= {"WIDTH": block.width, "DEPTH": block.depth, "STAGES": block.stages}
+        if normed:
+            given |= {"squares": "*fp32", "scales": "*fp32"}
+        if splits > 1:
+            given |= {"partial": "*fp32", "arrivals": "*i32"}
+        size = f"product, {block.width} x {block.depth}{' split' if splits > 1 else ''}"
+        copies = (block.width + ROWS.value) * block.depth * 2 // (16 * LANES * block.warps) * block.stages
+        yield Launch(product, f"{size}{label}", given, block.warps, block.stages, FIT[block], copies)
 
-    Returns the shared memory [bytes], the registers per lane, the stack [bytes] (registers that were spilled) and the
-    number of programs that fit on a multiprocessor at a time.
+
+FIT = {BROAD: 3, NARROW: 2}  # programs on a multiprocessor
+PROCESSORS, BYTES_PER_S = 132, 3.0e12  # of an H100; what it sustains
+LATENCY_S, LAUNCH_S = 1e-6, 1.3e-6  # of memory under load; of one operation of a graph after another
+SHAPES = {"qkv": (12288, 4096), "out": (4096, 4096), "gate_up": (22016, 4096), "down": (4096, 11008)}  # Llama 2 7B
+LAYERS, HEAD = 32, (32000, 4096)
+
+
+def print_products() -> None:
+    """Print what the products of a 7B model take by a model of memory, and the bound by the bytes of their weights."""
+    total = bound = 0.0
+
+    def rows() -> Iterator[list[object]]:
+        nonlocal total, bound
+        for name, shape in {**SHAPES, "head": HEAD}.items():
+            weight = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+            block, splits = choose_block(weight, PROCESSORS)
+            programs, least_s = shape[0] // block.width * splits, weight.nbytes / BYTES_PER_S
+            time_s = estimate_time(weight.nbytes, programs, block)
+            times = 1 if name == "head" else LAYERS
+            total, bound = total + times * time_s, bound + times * least_s
+            fed = 2 * ROWS.value * shape[1] * (programs // splits)  # every tile reads all rows
+            yield [name, f"{block.width} x {block.depth}", splits, programs, f"{weight.nbytes / 1e6:.1f}",
+                   f"{fed / 1e6:.1f}", f"{1e6 * least_s:.1f}", f"{1e6 * time_s:.1f}"]  # fmt: skip
+
+    columns = ("product", "block", "splits", "programs", "MB", "MB of 16 rows", "bound us", "estimate us")
+    print_table(columns, rows(), left=(0, 1))
+    print(f"a step's products: estimate {1e3 * total:.2f} ms, bound {1e3 * bound:.2f} ms, {total / bound:.3f}")
+
+
+def estimate_time(nbytes: int, programs: int, block: Block) -> float:
+    """Estimate the seconds of a product: a wave of programs has the memory's rate, or as much as is on its way.
+
+    Of a program's buffers one is multiplied, so that ``stages`` - 2 blocks are on their way.
     """
+    at_a_time, seconds = FIT[block] * PROCESSORS, LAUNCH_S + LATENCY_S
+    for first in range(0, programs, at_a_time):
+        wave = min(at_a_time, programs - first)
+        flying = wave * (block.stages - 2) * block.width * block.depth * 2
+        seconds += nbytes * wave / programs / min(BYTES_PER_S, flying / LATENCY_S)
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The resources of a launch as the assembler reports them."""
+
+    shared: int  # [bytes]
+    registers: int  # of a lane
+    stack: int  # [bytes] of spilled registers
+    resident: int  # programs on a multiprocessor at a time
+    copies: int  # of 16 bytes a lane to shared memory
+    hasty: bool  # begins early, and has no wait or accesses memory before it
+
+
+ACCESS = r"\b(ld|st|atom|red)\.global|\bcp\.async\.c"
+
+
+def compile_launch(launch: Launch) -> Compiled:
+    """Compile a launch for an H100."""
     names, given = launch.kernel.arg_names, launch.given
     types = {name: value.removesuffix(":16") for name, value in given.items() if isinstance(value, str)}
     constants = {(names.index(name),): value for name, value in given.items() if name not in types}
@@ -118,11 +230,17 @@ def compile_launch(launch: Launch) -> tuple[int, int, int, int]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        tools, usage_of = triton.knobs.nvidia, [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        listing, code = (
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            for command in (usage_of, [tools.nvdisasm.path, file.name])
+        )
     usage = re.search(r"REG:(\d+) STACK:(\d+)", listing)
     assert usage is not None, listing
     shared, registers, stack = compiled.metadata.shared, int(usage[1]), int(usage[2])
     by_registers = REGISTERS // (-(-registers // 8) * 8 * launch.warps * LANES)
     resident = min(SHARED_BYTES // (shared + PROGRAM_BYTES), by_registers, WARPS // launch.warps)
-    return shared, registers, stack, resident
+    before, waits, _ = compiled.asm["ptx"].partition("griddepcontrol.wait")
+    hasty = given.get("EARLY", False) and (not waits or re.search(ACCESS, before) is not None)
+    copies = len(re.findall(r"LDGSTS\S*\.128", code))
+    return Compiled(shared, registers, stack, resident, copies, hasty)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.nn import functional
 from specbench.models.family import find_head_size, find_windows, list_attention_kinds
 from specbench.models.fast.attention import PlacesMask, TreeMask, attend_behind
 from specbench.models.fast.cache import StaticKV
-from specbench.models.fast.operations import Linear, Norm, Rotate, SmallOps
+from specbench.models.fast.operations import Linear, Norm, Normed, Product, Rotate, SmallOps, Unscaled
 from specbench.models.transfer import upload
 from specbench.models.tree import build_causal_mask, list_chunks, list_masked_chunks
 
@@ -35,10 +36,10 @@ class Layer:
     before: Norm
     qkv: Linear
     heads: tuple[Norm, Norm] | None  # of q and of k, Qwen3's
-    out: Callable[[Tensor], Tensor]
+    out: Product
     after: Norm
     gate_up: Linear
-    down: Callable[[Tensor], Tensor]
+    down: Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,10 @@ class CompactModel:
         self.groups = self.query_heads // self.key_heads
         self.windows = find_windows(model.config)
         kinds = list_attention_kinds(model.config)
-        self.layers = [_layer(each, kind, pack) for each, kind in zip(body.layers, kinds, strict=True)]
+        linear = partial(small.linear, pack=pack)
+        self.layers = [_layer(each, kind, linear) for each, kind in zip(body.layers, kinds, strict=True)]
         self.norm = _norm(body.norm)
-        self.head = Linear([head], pack)
+        self.head = linear([head])
         cos, sin = self._rotary(body.rotary_emb, positions, limit)
         self.small = small(cos, sin, self.query_heads, self.key_heads)
         # In half precision torch's CPU kernel takes several times longer for one row than for the same row twice.
@@ -139,36 +141,32 @@ class CompactModel:
         hidden = functional.embedding(rows.ids, self.embedding)
         rotate = self.small.make_rotation(rows.positions)
         read = cache.read(rows.length, rows.first)
-        normed = self.layers[0].before(hidden)
+        normed: Normed = self.layers[0].before(hidden)
         tapped = {0: hidden}
         for number, layer in enumerate(self.layers):
             keys, values = read[2 * number], read[2 * number + 1]
             mixed = self._attend(layer, normed, rotate, rows, cache.layers[number], keys, values)
-            hidden, normed = self.small.add_norm(hidden, mixed, layer.after)
+            hidden, normed = self.small.add_product(hidden, layer.out, mixed, layer.after)
             behind = self.layers[number + 1].before if number + 1 < len(self.layers) else self.norm
-            hidden, normed = self.small.add_norm(hidden, layer.down(self.small.gate(layer.gate_up(normed))), behind)
+            gated = self.small.gate_product(layer.gate_up, normed)
+            hidden, normed = self.small.add_product(hidden, layer.down, gated, behind)
             if number + 1 in taps:
                 tapped[number + 1] = hidden
-        tapped[len(self.layers)] = normed
+        tapped[len(self.layers)] = normed = normed.scale() if isinstance(normed, Unscaled) else normed
         return normed, {tap: tapped[tap] for tap in taps}
 
     def _attend(
         self,
         layer: Layer,
-        normed: Tensor,
+        normed: Normed,
         rotate: Rotate,
         rows: ForwardInput,
         slots: Tensor,
         keys: Tensor,
         values: Tensor,
     ) -> Tensor:
-        """(n, D): what attention adds. slots: this layer's keys and values, (2K, slots, size), written here."""
-        heads = layer.qkv(normed).view(len(normed), -1, self.size)
-        if layer.heads is not None:
-            query, key = heads[:, : self.query_heads], heads[:, self.query_heads : -self.key_heads]
-            query.copy_(layer.heads[0](query))
-            key.copy_(layer.heads[1](key))
-        query = rotate(heads, slots, rows.slots)
+        """(n, H * size): the heads' results. slots: this layer's keys and values, (2K, slots, size), written here."""
+        query = self.small.project(layer.qkv, layer.heads, normed, rotate, rows.positions, slots, rows.slots)
         mask = rows.masks[layer.kind]
         if mask is None or isinstance(mask, Tensor):
             mixed = (self._prompt if rows.prompt else self._draft)(query, keys, values, mask)
@@ -176,7 +174,7 @@ class CompactModel:
             mixed = mask.attend(query, keys, values, mask)
         else:
             mixed = mask.attend(query, keys, values)
-        return layer.out(mixed.reshape(len(normed), -1))
+        return mixed.reshape(len(normed), -1)
 
     def _prompt(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Causal attention over a prompt so far, (n, H, size)."""
@@ -202,7 +200,7 @@ class CompactModel:
         return mixed.permute(2, 0, 1, 3)
 
 
-def _layer(module: Any, kind: str, pack: bool) -> Layer:
+def _layer(module: Any, kind: str, linear: Callable[..., Linear]) -> Layer:
     attention, mlp = module.self_attn, module.mlp
     if hasattr(attention, "qkv_proj"):  # Phi-3 stores them joined
         qkv, gate_up = [attention.qkv_proj], [mlp.gate_up_proj]
@@ -213,12 +211,12 @@ def _layer(module: Any, kind: str, pack: bool) -> Layer:
     return Layer(
         kind=kind,
         before=_norm(module.input_layernorm),
-        qkv=Linear(qkv, pack),
+        qkv=linear(qkv),
         heads=(_norm(attention.q_norm), _norm(attention.k_norm)) if normed else None,
-        out=Linear([attention.o_proj], pack),
+        out=linear([attention.o_proj]),
         after=_norm(module.post_attention_layernorm),
-        gate_up=Linear(gate_up, pack),
-        down=Linear([mlp.down_proj], pack),
+        gate_up=linear(gate_up),
+        down=linear([mlp.down_proj]),
     )
 
 

@@ -7,7 +7,8 @@ input, where oneDNN with weights that were reordered once takes up to four rows 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ class Linear:
             for layer, part in zip(layers, self.weight.split([len(layer.weight) for layer in layers]), strict=True):
                 layer.weight.data = part
 
-    def __call__(self, rows: Tensor, into: Tensor | None = None) -> Tensor:
+    def __call__(self, rows: Any, into: Tensor | None = None) -> Tensor:
         """(rows, in) -> (rows, out). into: memory of the result, of its shape."""
         if into is not None:
             torch.mm(rows, self.weight.T, out=into)
@@ -85,6 +86,7 @@ def _bias(layers: Sequence[Any]) -> Tensor | None:
 
 # heads (n, H + 2K, size) of one layer, its slots (2K, slots, size), where the rows go (n,) -> queries (n, H, size)
 Rotate = Callable[[Tensor, Tensor, Tensor], Tensor]
+Product = Callable[[Tensor], Tensor]  # (n, in) -> (n, out), summed over ranks, if any
 
 
 class Norm:
@@ -92,7 +94,7 @@ class Norm:
 
     def __init__(self, weight: Tensor, epsilon: float) -> None:
         """weight: (D,)."""
-        self.weight, self.epsilon = weight, epsilon
+        self.weight, self.epsilon, self.single = weight, epsilon, weight.float()
         size = len(weight)
         self._scaled = weight * size**0.5
         self._least = torch.tensor((size * epsilon) ** 0.5, dtype=weight.dtype, device=weight.device)
@@ -109,8 +111,32 @@ class Norm:
         return functional.rms_norm(rows, self.weight.shape, self.weight, self.epsilon)
 
 
+@dataclass(frozen=True, slots=True)
+class Unscaled:
+    """Rows before a norm, which the next product computes.
+
+    rows: (n, D). squares: (parts, 16) float32, sums over parts of each row; those beyond n are undefined.
+    """
+
+    rows: Tensor
+    squares: Tensor
+    norm: Norm
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def scale(self) -> Tensor:
+        """Compute the norm."""
+        return self.norm(self.rows)
+
+
+Normed = Tensor | Unscaled
+
+
 class SmallOps:
-    """Torch's own operations. Holds the rotary tables."""
+    """Torch's own operations. Holds the rotary tables. linear: the class of the model's products."""
+
+    linear: ClassVar[type[Linear]] = Linear
 
     def __init__(self, cos: Tensor, sin: Tensor, query_heads: int, key_heads: int) -> None:
         """cos, sin: (positions, size); the sine with the sign of the half that it is multiplied with."""
@@ -124,10 +150,33 @@ class SmallOps:
         rows = rows + added
         return rows, norm(rows)
 
+    def add_product(self, rows: Tensor, product: Product, given: Tensor, norm: Norm) -> tuple[Tensor, Normed]:
+        """(n, D): ``rows`` plus the product of ``given``, and that after ``norm``."""
+        return self.add_norm(rows, product(given), norm)
+
+    def gate_product(self, gate_up: Linear, normed: Normed) -> Tensor:
+        """(n, D) -> (n, I): ``gate`` of the product."""
+        return self.gate(gate_up(normed))
+
     def gate(self, gate_up: Tensor) -> Tensor:
         """(n, 2I) -> (n, I): SiLU of the first half, times the second (Shazeer 2020)."""
         gate, up = gate_up.chunk(2, -1)
         return functional.silu(gate) * up
+
+    def project(
+        self, qkv: Linear, norms: tuple[Norm, Norm] | None, normed: Normed, rotate: Rotate,
+        positions: Tensor, slots: Tensor, at: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """(n, D) -> (n, H, size) queries; writes keys and values to their slots.
+
+        norms: of the heads of q and k. rotate: of ``positions``. The rest: see ``Rotate``.
+        """
+        heads = qkv(normed).view(len(normed), -1, slots.shape[2])
+        if norms is not None:
+            query, key = heads[:, : self.query_heads], heads[:, self.query_heads : -self.key_heads]
+            query.copy_(norms[0](query))
+            key.copy_(norms[1](key))
+        return rotate(heads, slots, at)
 
     def make_rotation(self, positions: Tensor) -> Rotate:
         """Make the function that rotates q and k at positions (n,) int64 (Su et al. 2021), and writes k and v."""

@@ -9,7 +9,8 @@ from torch import Tensor
 from triton import cdiv, next_power_of_2
 from typing_extensions import override
 
-from specbench.models.fast.operations import Norm, Rotate, SmallOps
+from specbench.models.fast.kernels.products import ShortLinear
+from specbench.models.fast.operations import Linear, Norm, Normed, Product, Rotate, SmallOps, Unscaled
 
 BLOCK, HEADS = 1024, 8  # numbers of a row that one program gates, and heads that one rotates
 
@@ -75,6 +76,8 @@ def choose_warps(block: int) -> int:
 class FusedOps(SmallOps):
     """``SmallOps`` in Triton, which launches on the current device: so each call selects the tensors' device."""
 
+    linear = ShortLinear
+
     @override
     def add_norm(self, rows: Tensor, added: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
         summed, normed, size = rows.new_empty(rows.shape), rows.new_empty(rows.shape), rows.shape[1]
@@ -93,6 +96,28 @@ class FusedOps(SmallOps):
         with torch.cuda.device_of(out):
             gate_product[(count, cdiv(size, BLOCK))](gate_up.contiguous(), out, size, BLOCK)
         return out
+
+    @override
+    def add_product(self, rows: Tensor, product: Product, given: Tensor, norm: Norm) -> tuple[Tensor, Normed]:
+        if not (isinstance(product, ShortLinear) and product.takes(given)):
+            return super().add_product(rows, product, given, norm)
+        summed, squares = product.add(given, rows)
+        return summed, Unscaled(summed, squares, norm)
+
+    @override
+    def gate_product(self, gate_up: Linear, normed: Normed) -> Tensor:
+        if isinstance(gate_up, ShortLinear) and gate_up.takes(normed):
+            return gate_up.gate(normed)
+        return super().gate_product(gate_up, normed)
+
+    @override
+    def project(
+        self, qkv: Linear, norms: tuple[Norm, Norm] | None, normed: Normed, rotate: Rotate,
+        positions: Tensor, slots: Tensor, at: Tensor,
+    ) -> Tensor:  # fmt: skip
+        if norms is None and isinstance(qkv, ShortLinear) and qkv.takes(normed):
+            return qkv.rotate(normed, self, positions, slots, at)
+        return super().project(qkv, norms, normed, rotate, positions, slots, at)
 
     @override
     def make_rotation(self, positions: Tensor) -> Rotate:

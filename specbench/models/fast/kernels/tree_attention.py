@@ -19,12 +19,14 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton import cdiv, next_power_of_2
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from specbench.models.fast.attention import LARGEST, TreeMask
 
@@ -88,9 +90,9 @@ def attend_split(
     queries, keys, values, bits, cached, depths, partial, peaks,
     scale, width, columns, words, window, key_heads, query_stride, batch_stride, head_stride,
     GROUPS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, WINDOWED: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, WINDOWED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """One split of one tile.
+    """One split of one tile. EARLY: see ``follow``.
 
     queries: (B * width, >= heads, SIZE), a row's first heads. keys, values: (B, K, slots, SIZE).
     bits: (B * width, words) int32, which of the ``columns`` slots behind the context each row sees.
@@ -99,6 +101,9 @@ def attend_split(
     B * width, heads), logarithms to base two of the weights' sums; not written by the only split.
     scale: of a score, times log2(e). PADDED: SIZE rounded up to a power of two. ROWS, KEYS: of a tile and a block.
     """
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     place, split = tl.program_id(0), tl.program_id(2)
     batch, head = place // key_heads, place % key_heads
     past = tl.load(cached + batch).to(tl.int32)
@@ -144,16 +149,19 @@ def attend_split(
 @triton.jit
 def merge_splits(
     partial, peaks, out, count,
-    SIZE: tl.constexpr, PADDED: tl.constexpr, SPLITS: tl.constexpr, ITEMS: tl.constexpr,
+    SIZE: tl.constexpr, PADDED: tl.constexpr, SPLITS: tl.constexpr, ITEMS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Add up the splits of ITEMS pairs of row and head. count: all pairs. out: (count, SIZE)."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     index, part = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS), tl.arange(0, PADDED)
     item = (tl.arange(0, SPLITS) * count)[None, :] + index[:, None]
     real = (index < count)[:, None]
     peak = tl.load(peaks + item, mask=real, other=0.0)
     weight = tl.exp2(peak - tl.max(peak, 1)[:, None])
     used = (real & (peak > LOWEST))[:, :, None] & (part < SIZE)[None, None, :]
-    mixed = tl.load(partial + item[:, :, None] * SIZE + part[None, None, :], mask=used, other=0.0)
+    mixed = tl.load(partial + item[:, :, None] * SIZE + part[None, None, :], mask=used, other=0.0).to(tl.float32)
     mixed = tl.sum(mixed * weight[:, :, None], 1) / tl.sum(weight, 1)[:, None]
     place = index[:, None] * SIZE + part[None, :]
     tl.store(out + place, mixed.to(out.dtype.element_ty), mask=real & (part < SIZE)[None, :])
@@ -190,15 +198,28 @@ def choose_splits(programs: int, slots: int, keys: int, processors: int) -> int:
 
 
 @functools.cache
-def _processors(device: torch.device) -> int:
+def count_processors(device: torch.device) -> int:
+    """Return the multiprocessors of a GPU; ``INTERPRETED`` of a CPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else INTERPRETED
+
+
+@functools.cache
+def follow(device: torch.device) -> dict[str, Any]:
+    """Return the options of a launch that says when the next one may begin.
+
+    On Hopper and later a kernel begins while the one before it ends, and waits for that one's results itself
+    (programmatic dependent launch). As every program waits, what came earlier has ended too.
+    """
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0):
+        return {"EARLY": True, "launch_pdl": True}
+    return {"EARLY": False}
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask) -> Tensor:
     """See ``TreeMask``. Keys and values have the memory layout of a ``StaticKV``. Raises ValueError otherwise."""
     rows, programs = len(query) // len(keys) * (query.shape[1] // keys.shape[1]), len(keys) * keys.shape[1]
     tile = choose_tile(rows, query.dtype == torch.float32)
-    splits = choose_splits(programs * cdiv(rows, tile.rows), keys.shape[2], tile.keys, _processors(query.device))
+    splits = choose_splits(programs * cdiv(rows, tile.rows), keys.shape[2], tile.keys, count_processors(query.device))
     with torch.cuda.device_of(query):  # Triton launches on the current device; nothing on a CPU
         return launch(query, keys, values, mask, tile, splits)
 
@@ -213,7 +234,8 @@ def launch(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask, tile: Ti
         )
     width, groups, padded = total // batches, heads // key_heads, max(16, next_power_of_2(size))
     out = query.new_empty(total, heads, size)
-    partial = query.new_empty(splits, total, heads, size, dtype=torch.float32) if splits > 1 else out
+    stored = query.dtype if tile is TILES[-1] else torch.float32  # of many rows the bytes matter
+    partial = query.new_empty(splits, total, heads, size, dtype=stored) if splits > 1 else out
     peaks = query.new_empty(splits, total, heads, dtype=torch.float32)
     attend_split[(batches * key_heads, cdiv(width * groups, tile.rows), splits)](
         query, keys, values, mask.bits, mask.cached, mask.depths, partial, peaks,
@@ -221,10 +243,12 @@ def launch(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask, tile: Ti
         key_heads, query.stride(0), keys.stride(0), keys.stride(1),
         GROUPS=groups, SIZE=size, PADDED=padded, ROWS=tile.rows, KEYS=tile.keys, SPLITS=splits,
         WINDOWED=mask.window is not None, num_warps=tile.warps, num_stages=tile.stages,
+        **follow(query.device),
     )  # fmt: skip
     if splits > 1:
         items = max(1, MERGED // (splits * padded))
         merge_splits[(cdiv(total * heads, items),)](
-            partial, peaks, out, total * heads, SIZE=size, PADDED=padded, SPLITS=splits, ITEMS=items
-        )
+            partial, peaks, out, total * heads, SIZE=size, PADDED=padded, SPLITS=splits, ITEMS=items,
+            **follow(query.device),
+        )  # fmt: skip
     return out
