@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -113,13 +114,15 @@ class FakeCuda(TorchDispatchMode):
     def __enter__(self) -> FakeCuda:
         event = SimpleNamespace(record=lambda *_: None, elapsed_time=lambda _: 0.0)  # no time passes
         stream = SimpleNamespace(record_event=lambda event: event)
-        properties = SimpleNamespace(total_memory=1 << 40)  # room for any model of a test
+        properties = SimpleNamespace(total_memory=1 << 40, multi_processor_count=2)  # capacity for any model of a test
         stubs: dict[str, Any] = {"_lazy_init": lambda: None, "device_count": lambda: 1, "synchronize": lambda *_: None,
                  "get_device_properties": lambda *_: properties, "current_stream": lambda *_: stream,
                  "Event": lambda **_: event}  # fmt: skip
         self._patches.enter_context(mock.patch.multiple(torch.cuda, **stubs))
         self._patches.enter_context(mock.patch.object(torch, "Generator", _Random))
         self._patches.enter_context(mock.patch.multiple(Graphs, run=self._call, prepare=lambda *_: None))
+        if find_spec("triton") is not None:
+            self._interpret()
         self._patches.enter_context(torch.inference_mode())
         for read, write in _SWITCHES:
             self._patches.callback(write, read())
@@ -130,6 +133,18 @@ class FakeCuda(TorchDispatchMode):
     def __exit__(self, *problem: Any) -> None:
         super().__exit__(*problem)
         self._patches.close()
+
+    def _interpret(self) -> None:
+        """Give kernels in Triton's interpreter the CPU's tensors."""
+        from triton.runtime.interpreter import GridExecutor
+
+        execute = GridExecutor.__call__
+
+        def launch(executor: Any, *given: Any, **named: Any) -> None:
+            self.launched += not self._captured
+            execute(executor, *map(_on_cpu, given), **named)
+
+        self._patches.enter_context(mock.patch.object(GridExecutor, "__call__", launch))
 
     def _call(self, key: Any, call: Callable[[], Any]) -> Any:
         """Replaces ``Graphs.run``."""
