@@ -28,6 +28,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from scripts.lab.materials import print_table
+from specbench.models.fast.kernels.packed_rows import HEADS as MOVED
+from specbench.models.fast.kernels.packed_rows import ROWS, SHARE, accept_rows, lay_out_rows, move_rows
 from specbench.models.fast.kernels.small_ops import BLOCK, HEADS, add_norm, choose_warps, gate_product, rotate_write
 from specbench.models.fast.kernels.tree_attention import MERGED, RESIDENT, SINGLE, TILES, attend_split, merge_splits
 
@@ -80,14 +82,15 @@ def list_launches(size: int, dtype: str) -> Iterator[Launch]:
     padded, pointer, width = 1 << (size - 1).bit_length(), f"*{dtype}", 32 * size
     sizes = {"SIZE": size, "PADDED": padded}
     given: dict[str, Any] = dict.fromkeys(("queries", "keys", "values"), pointer)
-    given |= {"bits": "*i32", "cached": "*i64", "depths": "*i64", "partial": "*fp32", "peaks": "*fp32", "scale": "fp32"}
+    given |= {"bits": "*i32", "partial": "*fp32", "peaks": "*fp32", "scale": "fp32"}
+    given |= dict.fromkeys(("cached", "depths", "tiles"), "*i64")
     given |= dict.fromkeys(("width", "columns", "words", "window", "key_heads"), "i32")
     given |= dict.fromkeys(("query_stride", "batch_stride", "head_stride"), "i32:16")
     given |= {"GROUPS": GROUPS, **sizes, "SPLITS": SPLITS}
     for tile in (SINGLE,) if dtype == "fp32" else TILES:
-        for window in (False, True):
-            label = f"attend_split, {tile.rows} x {tile.keys}{', window' if window else ''}"
-            tiled = {**given, "ROWS": tile.rows, "KEYS": tile.keys, "WINDOWED": window}
+        for window, packed in product((False, True), (False, True)):
+            label = f"attend_split, {tile.rows} x {tile.keys}{', window' * window}{', packed' * packed}"
+            tiled = {**given, "ROWS": tile.rows, "KEYS": tile.keys, "WINDOWED": window, "TILED": packed}
             yield Launch(attend_split, label, tiled, tile.warps, tile.stages, RESIDENT)
     given = {"partial": "*fp32", "peaks": "*fp32", "out": pointer, "count": "i32:16", **sizes, "SPLITS": SPLITS}
     yield Launch(merge_splits, "merge_splits", given | {"ITEMS": max(1, MERGED // (SPLITS * padded))})
@@ -98,6 +101,16 @@ def list_launches(size: int, dtype: str) -> Iterator[Launch]:
     given = dict.fromkeys(("heads", "cos", "sin", "queries", "slots"), pointer)
     given |= {"positions": "*i64", "at": "*i64", "query_heads": "i32", "key_heads": "i32", "slot_stride": "i32:16"}
     yield Launch(rotate_write, "rotate_write", {**given, **sizes, "HEADS": HEADS})
+    sent = "ids", "parents", "firsts", "past", "free", "depths", "positions", "spans", "found", "picks", "at"
+    rows = dict.fromkeys(sent, "*i64") | {"peaks": pointer, "slots": pointer, "slot_stride": "i32:16"}
+    rows |= {"bits": "*i32", "count": "i32", "window": "i32", "requests": "i32", "heads": "i32"}
+    for kernel, name, constants in (
+        (lay_out_rows, "lay_out_rows", {"ROWS": ROWS, "WORDS": 16}),
+        (accept_rows, "accept_rows", {"ROWS": 512}),
+        (move_rows, "move_rows", {**sizes, "HEADS": MOVED}),
+    ):
+        used = {key: value for key, value in rows.items() if key in kernel.arg_names}
+        yield Launch(kernel, name, used | constants, 512 // SHARE if kernel is accept_rows else 4)
 
 
 def compile_launch(launch: Launch) -> tuple[int, int, int, int]:

@@ -114,6 +114,7 @@ class PaddedRows:
 
 # number of a request in the rows -> its accepted nodes and the tokens to emit; raises CaseError
 Accepted = Callable[[int], tuple[list[int], list[int]]]
+Verified = tuple[Accepted, TopK | None]
 
 
 class SlotBatch(Batch):
@@ -143,7 +144,7 @@ class SlotBatch(Batch):
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy keys and values (m,) from slots to slots of the same place, all in one operation; both may overlap."""
 
-    def accept_greedily(self, rows: PackedRows, logits: Tensor, top: TopK | None) -> tuple[Accepted, TopK | None] | None:
+    def accept_greedily(self, rows: PackedRows, logits: Tensor, top: TopK | None) -> Verified | None:
         """Verify every draft by the rows' argmax and move the accepted paths, on the device; None if not possible.
 
         Returns ``top`` too, with its ids on the host if a method reads them there.

@@ -5,20 +5,26 @@ from __future__ import annotations
 import contextlib
 import itertools
 from functools import partial
+from importlib.util import find_spec
 
+import numpy as np
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from builders.runs import entry_of, method_names, one_of_each_class, settings_of
 from specbench.decode.budgets import Budgets
 from specbench.method import Method, Peer
 from specbench.models.fast.engine import FastEngine
 from specbench.runs.load_session import PRIVATE
+from together import Records
 
 QUICK = ("decode.max_new_tokens=10", "measure=quick", "measure.warmup=0", "measure.lossless=false")
 SUITE = ("suite.limit=1", "suite.first=1", *QUICK)
 
 LOAD = ("load=closed", "load.requests=3", "load.block=2", "load.ramp=1", "load.chunk=16", "load.tokens=400")
+CASES = ("suite.limit=1", "suite.first=2", *QUICK, "engine=fast")
+RECORDED = ("n_grammys", "eagle3")
 LOADED = ("token_recycling", "speculative_sampling", "pard")
 
 # One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, the library's loop.
@@ -51,9 +57,51 @@ def test_both_engines_take_the_same_steps(name, together):
 )
 def test_requests_that_share_forwards_take_the_steps_that_they_take_alone(name, together):
     """State of its own for each, also of draft models and heads."""
-    cases = ("suite.limit=1", "suite.first=2", *QUICK, "engine=fast")
-    _, alone = together.run(name, *cases, fits=shares)
-    _, loaded = together.run(name, *cases, *LOAD, fits=shares)
+    _, alone = together.run(name, *CASES, fits=shares)
+    _, loaded = together.run(name, *CASES, *LOAD, fits=shares)
+    require_equal_steps(alone, loaded)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed: pip install '.[triton]'")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in RECORDED else pytest.mark.exhaustive) for name in method_names()]
+)
+def test_requests_that_share_recorded_forwards_take_the_steps_that_they_take_alone(name, together):
+    """As on a GPU, by our kernels in Triton's interpreter, except for attention, which takes too long there."""
+    _, alone = together.run(name, *CASES, fits=shares)
+    _, loaded = together.run(name, *CASES, *LOAD, "engine.attention=triton", fits=shares, within=attending)
+    require_equal_steps(alone, loaded)
+
+
+@contextlib.contextmanager
+def attending():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specbench.models.fast.kernels.tree_attention.attend", attend_by_tiles)
+        yield
+
+
+def attend_by_tiles(query, keys, values, mask) -> torch.Tensor:
+    """What our kernel computes, tile by tile."""
+    groups, out = query.shape[1] // keys.shape[1], torch.zeros_like(query)
+    rows, columns = mask.bits.shape[0], mask.columns or len(query)
+    tiles = [[0, int(mask.cached[0]), columns, 0, rows * groups]] if mask.tiles is None else mask.tiles.tolist()
+    for start, past, columns, item, items in tiles:
+        index = torch.arange(item, item + items)
+        row, heads = index // groups, index % groups + groups * torch.arange(keys.shape[1])[:, None]
+        place, slots = torch.arange(past + columns), slice(start, start + past + columns)
+        bits = torch.from_numpy(np.unpackbits(mask.bits[row].numpy().view(np.uint8), axis=1, bitorder="little"))
+        seen = torch.cat([torch.ones(items, past, dtype=torch.bool), bits[:, :columns].bool()], 1)
+        if mask.window is not None:
+            near = past + mask.depths[row][:, None] - place < mask.window
+            seen[:, :past] &= near[:, :past]
+        own = keys[0, :, slots], values[0, :, slots]
+        if len(place):
+            out[row, heads] = scaled_dot_product_attention(query[row, heads], *own, seen)
+    return out
+
+
+def require_equal_steps(alone: Records, loaded: Records) -> None:
+    """The same ids and, unless requests share what they learn, accepted lengths and nodes."""
     assert alone.keys() == loaded.keys()
     for key, expected in alone.items():
         assert loaded[key].error is None, loaded[key].error

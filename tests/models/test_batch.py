@@ -15,11 +15,11 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from playback import Playback
 from ranks import Forgetful, team
 
 from builders.engines import Scripted, assert_same_rows, decode_script, scripts
 from builders.models import VOCAB, build, plain_greedy
+from playback import Playback
 from scripts.lab.__main__ import main
 from scripts.lab.batches import answers_behind
 from specbench.decode.loop import derive_seed

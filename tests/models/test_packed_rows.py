@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from builders.engines import CPU
-from builders.models import VOCAB, build
+from builders.models import build
 from playback import Playback
 from scripts.lab.fake_cuda import READ, UPLOAD, FakeCuda
 from specbench.decode.walk import Walk
@@ -51,7 +51,9 @@ def companies(draw, tokens: int = 3) -> list[Handle]:
     for place in draw(st.permutations(range(5)))[: draw(st.integers(1, 5))]:
         count = draw(st.sampled_from([0, 1, 3, 8, 17, NODES]))
         parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
-        passenger = draw(st.none() | st.lists(st.sampled_from([False, False, False, True]), min_size=count, max_size=count))
+        passenger = draw(
+            st.none() | st.lists(st.sampled_from([False, False, False, True]), min_size=count, max_size=count)
+        )
         handle = Handle(Needs(), SILENT, place=place, length=draw(st.sampled_from([0, 1, 31, 32, 33, 48])))
         handle.root = draw(st.integers(0, tokens - 1))
         ids = [draw(st.integers(0, tokens - 1)) for _ in range(count)]
@@ -85,7 +87,7 @@ def test_rows_see_their_ancestors_and_are_at_their_depths(handles, padding, wind
 
 def accept(frame, logits, slots):
     rows = frame.ids, frame.parents, frame.free, frame.slots
-    return kernels.accept(logits, *rows, frame.spans.view(-1, 2), slots, frame.deepest).tolist()
+    return kernels.accept(logits, *rows, frame.spans, slots, frame.deepest).tolist()
 
 
 def move_by_hand(frame, rows, paths, before, backwards=False):
@@ -119,7 +121,7 @@ def test_acceptance_is_the_walks(handles, padding, seed):
         path = find_accepted_path(handle.draft.tokens, handle.parents, handle.draft.passenger, picks[first:])
         paths.append(path)
         assert last == picks[first + (path[-1] + 1 if path else 0)]
-        start = 2 * frame.requests + first
+        start = 2 * len(frame.spans) + first
         assert found[start : start + count] == path
         tokens = found[start + frame.width : start + frame.width + count]
         assert tokens == [handle.draft.tokens[node] for node in path]
@@ -250,7 +252,7 @@ def engine_for(model, requests: int = 5, context: int = ROOM, **options) -> tupl
 
 
 def test_any_company_takes_the_same_operations():
-    engine, places = engine_for(build("llama"))
+    _, places = engine_for(build("llama"))
     found = []
     for handles in (company(0, 0, 0, 0, 9), company(20, first=3), company(6, 5, 4)):
         rows = sum(1 + len(each.draft) for each in handles)
@@ -261,7 +263,7 @@ def test_any_company_takes_the_same_operations():
             logits, _ = places.feed(frame, ())
             places.accept(frame, logits)
         found.append((frame.width, operations.seen))
-    by_width = {width: seen for width, seen in found}
+    by_width = dict(found)
     assert all(seen == by_width[width] for width, seen in found)
     assert len({name for name, *_ in found[0][1]} & {"lay_out_rows", "attend_split", "accept_rows", "move_rows"}) == 4
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from specbench.models.batch import Accepted, Handle, PackedRows, PaddedRows, SlotBatch
+from specbench.models.batch import Handle, PackedRows, PaddedRows, SlotBatch, Verified
 from specbench.models.engine import Laps
 from specbench.models.fast.attention import PlacesMask, TreeMask, count_words
 from specbench.models.fast.compact import ForwardInput, read_prompt
@@ -63,7 +64,7 @@ class FastBatch(SlotBatch):
         return engine.compact.head(states[-wanted:]), hidden
 
     @override
-    def accept_greedily(self, rows: PackedRows, logits: Tensor, top: TopK | None) -> tuple[Accepted, TopK | None] | None:
+    def accept_greedily(self, rows: PackedRows, logits: Tensor, top: TopK | None) -> Verified | None:
         compiled, layout = self.engine.compiled, self._layout
         if compiled is None or layout is None:
             return None
@@ -117,14 +118,20 @@ class FastBatch(SlotBatch):
         self.cache = self.engine.compact.new_cache()
 
 
+def _on_host(values: Sequence[int] | Tensor) -> Sequence[int]:
+    """The values, or the same number of others where they stay on the device."""
+    return [ROOT] * len(values) if isinstance(values, Tensor) else values
+
+
 class PackedFrame:
-    """The buffers of a forward over ``width`` packed rows of at most ``requests`` requests.
+    """The buffers of a forward over ``width`` packed rows, whoever takes part.
 
     Rows after those of the requests are padding: they see nothing, and write to the slot after all places.
     ids, parents, firsts, past, slots, free: (width,) int64 of each row its token, the row that it hangs from, its
     request's root, the root's position, its cache slot, and 0 where it is never accepted.
-    spans: (requests, 2) int64 first row and rows of each request. tiles: see ``TreeMask``.
+    spans: (requests, 2) int64 first row and rows of each request. tiles, items: see ``TreeMask``.
     depths, positions, bits: computed from these. bits: by sliding window.
+    deepest: the most rows of one request.
     logits: (width, V) memory of a recorded forward's result; None: new at every call.
     """
 
@@ -134,23 +141,23 @@ class PackedFrame:
 
         engine, device = places.engine, places.engine.device
         self.width, self.logits, self._places = width, logits, places
-        self.requests, self.deepest = min(places.requests, width), min(width, engine.max_nodes + 1)
-        self._groups, single = engine.compact.groups, engine.dtype == torch.float32
-        share = -(-width // self.requests) * self._groups
-        self.items = choose_tile(share, single).rows
-        # The last tile of a request, and of the padding, is full in part.
-        tiles = (width * self._groups + (self.requests + 1) * (self.items - 1)) // self.items
-        sizes = [*[width] * 6, 2 * self.requests, 5 * tiles]
-        ends = np.cumsum([size + size % 2 for size in sizes])  # each begins at a multiple of 16 bytes
-        self._sent = Buffer(int(ends[-1]), torch.int64, device, pinned=True)
-        parts = [slice(int(end) - size - size % 2, int(end) - size % 2)
-                 for end, size in zip(ends, sizes, strict=True)]  # fmt: skip
-        self._rows = [self._sent.values[part] for part in parts[:6]]
-        self._spans, self._tiles = (self._sent.values[part] for part in parts[6:])
-        self.ids, self.parents, self.firsts, self.past, self.slots, self.free = (
-            self._sent.device[part] for part in parts[:6]
-        )
-        self.spans, self.tiles = self._sent.device[parts[6]], self._sent.device[parts[7]].view(tiles, 5)
+        self.deepest, requests = min(width, engine.max_nodes + 1), min(width, places.requests)
+        share = -(-width // requests) * engine.compact.groups
+        self.items = choose_tile(share, engine.dtype == torch.float32).rows
+        # The last tile of a request, and of the padding, may be full in part.
+        tiles = (width * engine.compact.groups + (requests + 1) * (self.items - 1)) // self.items
+        even = width + width % 2  # so that each buffer begins at a multiple of 16 bytes
+        ends = 6 * even, 6 * even + 2 * requests
+        self._sent = Buffer(ends[1] + 5 * tiles, torch.int64, device, pinned=True)
+        sent: list[Any] = [self._sent.values, self._sent.device]
+        (self._rows, rows), (self._spans, self.spans), (self._tiles, self.tiles) = zip(
+            *((each[: ends[0]].reshape(6, even)[:, :width], each[ends[0] : ends[1]].reshape(-1, 2),
+               each[ends[1] :].reshape(-1, 5)) for each in sent),
+            strict=True,
+        )  # fmt: skip
+        self.ids, self.parents, self.firsts, self.past, self.slots, self.free = rows.unbind()
+        own, zeros = np.arange(width), np.zeros(width, dtype=np.int64)
+        self._padding = np.stack([zeros, own, own, zeros, zeros + places.requests * places.room, zeros + 1])
         self.depths, self.positions = (torch.zeros(width, dtype=torch.int64, device=device) for _ in range(2))
         words = 1 << (count_words(self.deepest) - 1).bit_length()
         self.bits = {window: torch.zeros(width, words, dtype=torch.int32, device=device)
@@ -158,68 +165,52 @@ class PackedFrame:
 
     def fill(self, handles: Sequence[Handle]) -> None:
         """Enter the drafts of requests. Raises ValueError when a parent does not come before its child."""
-        above: list[int] = []
-        tokens: list[int] = []
-        on_device = []
+        tokens, above = list[int](), list[int]()
         for handle in handles:
-            draft = handle.draft
-            drafted, parents = draft.tokens, handle.parents
-            if isinstance(drafted, Tensor) or isinstance(parents, Tensor):
-                on_device.append((len(above) + 1, drafted, parents))
-            tokens.append(handle.root)
-            tokens.extend([0] * len(draft) if isinstance(drafted, Tensor) else drafted)
-            above.append(ROOT)
-            above.extend([ROOT] * len(draft) if isinstance(parents, Tensor) else parents)
-        count, width, room = len(above), self.width, self._places.room
-        counts = np.array([1 + len(handle.draft) for handle in handles], dtype=np.int64)
-        roots = np.cumsum(counts) - counts
-        starts = np.array([handle.place * room for handle in handles], dtype=np.int64)
-        lengths = np.array([handle.length for handle in handles], dtype=np.int64)
-        ids, parents, firsts, past, slots, free = self._rows
+            tokens += [handle.root, *_on_host(handle.draft.tokens)]
+            above += [ROOT, *_on_host(handle.parents)]
+        about = [(handle.place * self._places.room, handle.length, 1 + len(handle.draft)) for handle in handles]
+        starts, lengths, counts = np.array(about, dtype=np.int64).reshape(-1, 3).T
+        roots, count, hung = np.cumsum(counts) - counts, len(above), np.array(above, dtype=np.int64)
         number = np.repeat(np.arange(len(handles)), counts)
-        own, hung = np.arange(count) - roots[number], np.array(above, dtype=np.int64)
+        own, first = np.arange(count) - roots[number], roots[number]
         if ((hung < ROOT) | (hung >= np.maximum(own - 1, 0))).any():
             for handle in handles:
-                compute_depths([] if isinstance(handle.parents, Tensor) else handle.parents)
-        ids[:count], ids[count:] = tokens, 0
-        firsts[:] = parents[:] = np.arange(width)
-        firsts[:count] = roots[number]
-        parents[:count] = hung + 1 + roots[number]
-        past[:count], past[count:] = lengths[number], 0
-        slots[:count], slots[count:] = (starts + lengths)[number] + own, room * self._places.requests
-        free[:] = 1
-        for handle, root in zip(handles, roots, strict=True):
+                compute_depths(_on_host(handle.parents))
+        self._rows[:] = self._padding
+        self._rows[:5, :count] = tokens, hung + 1 + first, first, lengths[number], (starts + lengths)[number] + own
+        drafted = [slice(root + 1, root + rows) for root, rows in zip(roots.tolist(), counts.tolist(), strict=True)]
+        for handle, part in zip(handles, drafted, strict=True):
             if handle.draft.passenger is not None:
-                free[root + 1 : root + 1 + len(handle.draft)] = np.logical_not(handle.draft.passenger)
+                self._rows[5, part] = np.logical_not(handle.draft.passenger)
         self._spans[:] = 0
-        self._spans[: 2 * len(handles)] = np.stack([roots, counts], 1).ravel()
-        rest = room * self._places.requests, 0, 0, count, width - count
-        groups = np.vstack([np.stack([starts, lengths, counts, roots, counts], 1), rest])
-        groups[:, 3:] *= self._groups
-        self._enter_tiles(groups)
+        self._spans[: len(handles)] = np.stack([roots, counts], 1)
+        padding = self._padding[4, 0], 0, 0, count, self.width - count
+        self._enter_tiles(np.vstack([np.stack([starts, lengths, counts, roots, counts], 1), padding]))
         self._sent.send()
-        for first, drafted, parents_of in on_device:
-            part = slice(first, first + len(drafted))
-            if isinstance(drafted, Tensor):
-                self.ids[part] = drafted.to(self.ids.device)
-            if isinstance(parents_of, Tensor):
-                self.parents[part] = parents_of.to(self.ids.device) + first
+        for handle, part in zip(handles, drafted, strict=True):
+            if isinstance(handle.draft.tokens, Tensor):
+                self.ids[part] = handle.draft.tokens.to(self.ids.device)
+            if isinstance(handle.parents, Tensor):
+                self.parents[part] = handle.parents.to(self.ids.device) + part.start
 
     def _enter_tiles(self, groups: np.ndarray) -> None:
-        """groups: (g, 5) as tiles, of any number of items."""
+        """groups: (g, 5) as tiles, of any number of rows in place of items."""
+        groups[:, 3:] *= self._places.engine.compact.groups
         pieces = -(-groups[:, 4] // self.items)
         tiles = np.repeat(groups, pieces, axis=0)
         before = self.items * (np.arange(len(tiles)) - np.repeat(np.cumsum(pieces) - pieces, pieces))
         tiles[:, 3] += before
         tiles[:, 4] = np.minimum(tiles[:, 4] - before, self.items)
-        self._tiles[:] = 0
-        self._tiles[: tiles.size] = tiles.ravel()
+        self._tiles[len(tiles) :] = 0
+        self._tiles[: len(tiles)] = tiles
 
     def make_input(self, slots: int) -> ForwardInput:
         """Lay the rows out; returns the input of a forward over a cache of ``slots``."""
         from specbench.models.fast.kernels.packed_rows import lay_out
 
         engine, masks = self._places.engine, dict[str, TreeMask]()
+        assert engine.attend is not None
         for window, bits in self.bits.items():
             lay_out(self.parents, self.firsts, self.past, self.depths, self.positions, bits, window or FAR)
         for kind, window in engine.windows.items():
@@ -285,7 +276,7 @@ class RecordedPlaces:
         from specbench.models.fast.kernels.packed_rows import accept
 
         rows = frame.ids, frame.parents, frame.free, frame.slots
-        call = partial(accept, logits, *rows, frame.spans.view(-1, 2), self.cache.whole, frame.deepest)
+        call = partial(accept, logits, *rows, frame.spans, self.cache.whole, frame.deepest)
         found: Tensor = self.acceptances.run(frame.width, call)
         return found
 
@@ -309,10 +300,11 @@ class RecordedBatch(FastBatch):
     def pack(self, handles: Sequence[Handle]) -> PackedRows:
         if not handles:
             return super().pack(handles)
-        bounds = [0, *np.cumsum([1 + len(handle.draft) for handle in handles]).tolist()]
+        bounds = [0, *accumulate(1 + len(handle.draft) for handle in handles)]
         self._frame = self._places.find_frame(bounds[-1])
         self._frame.fill(handles)
-        return PackedRows(handles, [handle.parents for handle in handles], bounds, self._frame.ids[: bounds[-1]])
+        parents = [_on_host(handle.parents) for handle in handles]  # not read where they stay on the device
+        return PackedRows(handles, parents, bounds, self._frame.ids[: bounds[-1]])
 
     @override
     def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
@@ -322,14 +314,14 @@ class RecordedBatch(FastBatch):
         return logits[: len(rows)], {tap: states[: len(rows)] for tap, states in hidden.items()}
 
     @override
-    def accept_greedily(self, rows: PackedRows, logits: Tensor, top: TopK | None) -> tuple[Accepted, TopK | None] | None:
+    def accept_greedily(self, rows: PackedRows, logits: Tensor, top: TopK | None) -> Verified | None:
         frame = self._frame
         parts = [self._places.accept(frame, logits if frame.logits is None else frame.logits)]
         on_device = [isinstance(handle.parents, Tensor) for handle in rows.handles]
         if any(on_device):
             parts.append(frame.parents)
         (found, *above), top = read_with_top(parts, top, any(handle.asked.read_topk for handle in rows.handles))
-        numbers, nodes = [*map(int, found)], 2 * frame.requests
+        numbers, nodes = [*map(int, found)], frame.spans.numel()
         for number, handle in enumerate(rows.handles):
             if on_device[number]:
                 part = rows.slice_of(number)
@@ -351,5 +343,4 @@ class RecordedBatch(FastBatch):
             self.close(handle)
         if self._places.graphs.capturing:
             self.engine.places = self._places
-        del self._places
         super().end()

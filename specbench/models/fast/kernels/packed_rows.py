@@ -15,36 +15,39 @@ from triton import cdiv, next_power_of_2
 
 ROWS = 64  # that one program lays out
 HEADS = 8  # that one program moves
+SHARE = 64  # rows of a warp that verifies
 WORD = tl.constexpr(32)  # bits
 
 
 @triton.jit
 def climb(parents, row, first, going):
     """Return each row's parent, or ``row`` itself where it is not ``going``."""
-    above = tl.load(parents + row, mask=going, other=0)
+    above = tl.load(parents + row, mask=going, other=0).to(tl.int32)
     return tl.where(going, tl.where((above < row) & (above > first), above, first), row)
 
 
 @triton.jit
-def lay_out_rows(parents, firsts, past, depths, positions, bits, count, window, ROWS: tl.constexpr, WORDS: tl.constexpr):
+def lay_out_rows(
+    parents, firsts, past, depths, positions, bits, count, window, ROWS: tl.constexpr, WORDS: tl.constexpr
+):
     """Fill depths and positions (count,), and bits (count, WORDS) int32: a row's ancestors and itself in the window.
 
     parents, firsts: (count,) the row of each row's parent and of its request's root. past: (count,) position of the
     root. window: [positions]. Bits are counted from the request's root.
     """
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real, word = row < count, tl.arange(0, WORDS)[None, :]
-    first = tl.load(firsts + row, mask=real, other=0)
-    here, depth, going = row, tl.full([ROWS], 0, tl.int64), real & (row > first)
+    first = tl.load(firsts + row, mask=real, other=0).to(tl.int32)
+    here, depth, going = row, tl.full([ROWS], 0, tl.int32), real & (row > first)
     seen = tl.full([ROWS, WORDS], 0, tl.int32)
     near = real
     while tl.max(near.to(tl.int32), 0) > 0:
-        place = (here - first).to(tl.int32)
+        place = here - first
         one = tl.full([ROWS], 1, tl.int32) << (place % WORD)
         seen |= tl.where((near & (depth < window))[:, None] & (word == (place // WORD)[:, None]), one[:, None], 0)
         near = going
         here = climb(parents, here, first, going)
-        depth += going.to(tl.int64)
+        depth += going.to(tl.int32)
         going = going & (here > first)
     tl.store(depths + row, depth, mask=real)
     tl.store(positions + row, tl.load(past + row, mask=real, other=0) + depth, mask=real)
@@ -61,19 +64,19 @@ def accept_rows(peaks, picks, ids, parents, free, spans, found, requests, count,
     finite, and the token after them; then the accepted nodes, and their tokens, each from the request's first row on.
     """
     number = tl.program_id(0)
-    first, rows = tl.load(spans + 2 * number), tl.load(spans + 2 * number + 1)
+    first, rows = tl.load(spans + 2 * number).to(tl.int32), tl.load(spans + 2 * number + 1).to(tl.int32)
     if rows == 0:
         return
-    place = tl.arange(0, ROWS).to(tl.int64)
+    place = tl.arange(0, ROWS)
     here, real = first + place, place < rows
     peak = tl.load(peaks + here, mask=real, other=0.0).to(tl.float32)
     finite = tl.min((tl.abs(peak) < float("inf")).to(tl.int32), 0)
-    right, going, depth = real, real & (place > 0), tl.full([ROWS], 0, tl.int64)
+    right, going, depth = real, real & (place > 0), tl.full([ROWS], 0, tl.int32)
     while tl.max(going.to(tl.int32), 0) > 0:
         above = climb(parents, here, first, going)
         pick, token = tl.load(picks + above, mask=going, other=0), tl.load(ids + here, mask=going, other=0)
         wrong = going & ((pick != token) | (tl.load(free + here, mask=going, other=0) == 0))
-        right, depth = right & (wrong == 0), depth + going.to(tl.int64)
+        right, depth = right & (wrong == 0), depth + going.to(tl.int32)
         here, going = above, going & (wrong == 0) & (above > first)
     best = tl.max(tl.where(right, depth * ROWS + (ROWS - 1 - place), 0), 0)  # of equally deep rows the first
     steps, last = best // ROWS, first + ROWS - 1 - best % ROWS
@@ -84,7 +87,7 @@ def accept_rows(peaks, picks, ids, parents, free, spans, found, requests, count,
         steps -= 1
         tl.store(cell + steps, last - first - 1)
         tl.store(cell + count + steps, tl.load(ids + last))
-        above = tl.load(parents + last)
+        above = tl.load(parents + last).to(tl.int32)
         last = tl.where((above < last) & (above > first), above, first)
 
 
@@ -132,10 +135,12 @@ def accept(
     """
     peaks, picks = logits.max(-1)
     found, (layers, heads, capacity, size) = ids.new_empty(2 * (len(spans) + len(ids))), slots.shape
+    rows = next_power_of_2(most)
     with torch.cuda.device_of(logits):
         accept_rows[(len(spans),)](
-            peaks, picks, ids, parents, free, spans, found, len(spans), len(ids), ROWS=next_power_of_2(most)
-        )
+            peaks, picks, ids, parents, free, spans, found, len(spans), len(ids),
+            ROWS=rows, num_warps=max(1, rows // SHARE),
+        )  # fmt: skip
         move_rows[(len(spans), cdiv(layers * heads, HEADS))](
             slots, at, spans, found, len(spans), layers * heads, capacity * size,
             SIZE=size, PADDED=next_power_of_2(size), HEADS=HEADS, num_stages=1,
