@@ -21,6 +21,7 @@ from typing_extensions import override
 from specbench.models.batch import Handle, PackedRows, PaddedRows, SlotBatch, Verified
 from specbench.models.engine import Laps
 from specbench.models.fast.attention import PlacesMask, TreeMask, count_words
+from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.compact import ForwardInput, read_prompt
 from specbench.models.fast.frame import Buffer
 from specbench.models.fast.graphs import Frames, Graphs, many_recordings
@@ -46,9 +47,14 @@ class FastBatch(SlotBatch):
 
     def __init__(self, engine: FastEngine, requests: int, tokens: int, laps: Laps) -> None:
         super().__init__(engine, requests, tokens, laps)
-        self.cache = engine.compact.new_cache()
-        self.cache.reserve(requests * self.room)
+        self.cache = self.take_cache()
         self._layout: PackedLayout | None = None  # of the last forward, where it was compiled
+
+    def take_cache(self) -> StaticKV:
+        """Return a cache with the slots of all places."""
+        cache = self.engine.compact.new_cache()
+        cache.reserve(self.requests * self.room)
+        return cache
 
     @override
     def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
@@ -252,7 +258,7 @@ class RecordedPlaces:
             return
         with many_recordings():
             for taps, greedy in wanted:
-                for width in (size for size in self._buckets.widths if size <= self._widest):
+                for width in sorted({self._buckets.width(rows) for rows in range(1, self._widest + 1)}):
                     frame = self.find_frame(width)
                     frame.fill([])
                     logits, _ = self.feed(frame, taps)
@@ -286,15 +292,15 @@ class RecordedBatch(FastBatch):
 
     lays_out = True
 
-    def __init__(self, engine: FastEngine, requests: int, tokens: int, laps: Laps) -> None:
-        SlotBatch.__init__(self, engine, requests, tokens, laps)
-        found, engine.places = engine.places, None
-        if found is None or found.room != self.room or found.requests < requests:
+    @override
+    def take_cache(self) -> StaticKV:
+        found, self.engine.places = self.engine.places, None
+        if found is None or found.room != self.room or found.requests < self.requests:
             found = None  # frees its memory before more is taken
-            found = RecordedPlaces(engine, requests, self.room)
+            found = RecordedPlaces(self.engine, self.requests, self.room)
+        found.prepare()
         self._places = found
-        self._places.prepare()
-        self.cache = self._places.cache
+        return found.cache
 
     @override
     def pack(self, handles: Sequence[Handle]) -> PackedRows:
