@@ -50,11 +50,13 @@ class Recorded(FastEngine):
     """Our kernel in Triton's interpreter, in a GPU's widths, and its recordings by a stand-in."""
 
     def __init__(self, *given) -> None:
-        buckets = Buckets((1, 2, 4, 8, 16, 32, 64), (64, 128))
+        buckets = Buckets((1, 2, 4, 8, 16, 32), (64, 128))
         super().__init__(*given, buckets, FastOptions(attention="triton"))
 
     def batch(self, *given):
-        batch = super().batch(*given)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("specbench.models.fast.batch.WIDE", ())  # more than 32 rows are not recorded
+            batch = super().batch(*given)
         places = batch._places
         places.graphs, places.acceptances = Playback(places), Playback(places)
         return batch
@@ -135,13 +137,13 @@ def model():
 @example(places=8, seed=3, warm=False)
 @given(places=st.sampled_from([2, 3, 8]), seed=st.integers(0, 2**16), warm=st.booleans())
 def test_ids_and_steps_are_those_of_a_request_alone(model, kind, places, seed, warm):
-    rng = random.Random(seed)
+    rng, places = random.Random(seed), min(places, 4) if kind == "recorded" else places  # the interpreter takes long
     engine = engine_for(kind, model)
     questions = draw_questions(model, places + 1, rng, Sampling(0.8) if warm else None)
     batch = engine.batch(places, CONTEXT)
     decode_together(batch, questions, rng)
     assert batch.free == places
-    alone = engine_for("fast", model) if kind == "recorded" else engine  # the interpreter takes longer
+    alone = engine_for("fast", model) if kind == "recorded" else engine
     for each in questions:
         assert (each.ids, each.accept) == each.alone(alone)
 

@@ -268,7 +268,7 @@ def test_any_company_takes_the_same_operations():
     assert len({name for name, *_ in found[0][1]} & {"lay_out_rows", "attend_split", "accept_rows", "move_rows"}) == 4
 
 
-@pytest.mark.parametrize(("requests", "count"), [(1, 8), (8, 14), (24, 17), (32, 18)])
+@pytest.mark.parametrize(("requests", "count"), [(1, 8), (8, 14), (24, 17), (32, 17)])
 def test_the_number_of_recordings_is_that_of_widths(requests, count):
     """Forwards and acceptances, whoever takes part; those of a second batch are the first one's."""
     engine, _ = engine_for(build("llama"))
@@ -287,7 +287,7 @@ def test_the_number_of_recordings_is_that_of_widths(requests, count):
     batch_of(requests)
     assert made[0] is made[1]
     assert (len(made[0].graphs._recorded), len(made[0].acceptances._recorded)) == (count, count)
-    widths = {made[0].find_frame(rows).width for rows in range(1, requests * (NODES + 1) + 1)}
+    widths = {made[0].find_frame(rows).width for rows in range(1, min(1024, requests * (NODES + 1)) + 1)}
     assert widths == set(made[0].acceptances._recorded), "no step records"
     engine.prepared[(1,), False] = None
     batch_of(1)

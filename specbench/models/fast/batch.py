@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from specbench.models.fast.engine import FastEngine
 
 NAN = float("nan")
-WIDE = (512, 768, 1024)  # rows of a batch's forwards beyond those of one draft
+# Rows of a batch's forwards beyond those of one draft. More are not recorded: computing takes longer than launching.
+WIDE = (512, 768, 1024)
 FAR = 1 << 30  # [positions] a window that no row leaves
 
 
@@ -138,7 +139,7 @@ class PackedFrame:
     spans: (requests, 2) int64 first row and rows of each request. tiles, items: see ``TreeMask``.
     depths, positions, bits: computed from these. bits: by sliding window.
     deepest: the most rows of one request.
-    logits: (width, V) memory of a recorded forward's result; None: new at every call.
+    logits: (width, V) memory of a recorded forward's result; None: it is not recorded.
     """
 
     def __init__(self, width: int, places: RecordedPlaces, logits: Tensor | None = None) -> None:
@@ -244,12 +245,16 @@ class RecordedPlaces:
         self._prepared: set[tuple[tuple[int, ...], bool]] = set()
 
     def find_frame(self, rows: int) -> PackedFrame:
-        """Return the buffers for a forward of ``rows``."""
-        return self.frames.find(self._buckets.width(rows), most=self._widest)
+        """Return the buffers for a forward of ``rows``; beyond the widest recording, new ones."""
+        widths = self._buckets.widths
+        if widths and rows > widths[-1]:
+            return PackedFrame(rows, self)
+        return self.frames.find(self._buckets.width(rows), most=max(self._list_widths(), default=0))
 
-    @property
-    def _widest(self) -> int:
-        return self._buckets.width(self.requests * (self.engine.max_nodes + 1))
+    def _list_widths(self) -> list[int]:
+        """The widths of recordings."""
+        most = self.requests * (self.engine.max_nodes + 1)
+        return [size for size in self._buckets.widths if size <= self._buckets.width(most)]
 
     def prepare(self) -> None:
         """Record every width for what the engine is prepared for."""
@@ -258,7 +263,7 @@ class RecordedPlaces:
             return
         with many_recordings():
             for taps, greedy in wanted:
-                for width in sorted({self._buckets.width(rows) for rows in range(1, self._widest + 1)}):
+                for width in self._list_widths():
                     frame = self.find_frame(width)
                     frame.fill([])
                     logits, _ = self.feed(frame, taps)
@@ -268,8 +273,9 @@ class RecordedPlaces:
 
     def feed(self, frame: PackedFrame, taps: tuple[int, ...]) -> tuple[Tensor, dict[int, Tensor]]:
         """Enqueue a forward: logits (width, V), and layer -> (width, D) hidden states."""
+        call = partial(self._compute, frame, taps)
         found: tuple[Tensor, dict[int, Tensor]]
-        found = self.graphs.run((frame.width, taps), partial(self._compute, frame, taps))
+        found = call() if frame.logits is None else self.graphs.run((frame.width, taps), call)
         return found
 
     def _compute(self, frame: PackedFrame, taps: tuple[int, ...]) -> tuple[Tensor, dict[int, Tensor]]:
@@ -283,7 +289,7 @@ class RecordedPlaces:
 
         rows = frame.ids, frame.parents, frame.free, frame.slots
         call = partial(accept, logits, *rows, frame.spans, self.cache.whole, frame.deepest)
-        found: Tensor = self.acceptances.run(frame.width, call)
+        found: Tensor = call() if frame.logits is None else self.acceptances.run(frame.width, call)
         return found
 
 
