@@ -70,6 +70,9 @@ class Labelled(Tensor):
     def __array__(self, *_: Any, **__: Any) -> Any:
         return self.numpy()
 
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self.clone()
+
     def data_ptr(self) -> int:
         """Return the address of the CPU's tensor."""
         return self.on_cpu.data_ptr()

@@ -7,10 +7,9 @@ import itertools
 from functools import partial
 from importlib.util import find_spec
 
-import numpy as np
 import pytest
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from tiles import attending
 
 from builders.runs import entry_of, method_names, one_of_each_class, settings_of
 from specbench.decode.budgets import Budgets
@@ -71,33 +70,6 @@ def test_requests_that_share_recorded_forwards_take_the_steps_that_they_take_alo
     _, alone = together.run(name, *CASES, fits=shares)
     _, loaded = together.run(name, *CASES, *LOAD, "engine.attention=triton", fits=shares, within=attending)
     require_equal_steps(alone, loaded)
-
-
-@contextlib.contextmanager
-def attending():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specbench.models.fast.kernels.tree_attention.attend", attend_by_tiles)
-        yield
-
-
-def attend_by_tiles(query, keys, values, mask) -> torch.Tensor:
-    """What our kernel computes, tile by tile."""
-    groups, out = query.shape[1] // keys.shape[1], torch.zeros_like(query)
-    rows, columns = mask.bits.shape[0], mask.columns or len(query)
-    tiles = [[0, int(mask.cached[0]), columns, 0, rows * groups]] if mask.tiles is None else mask.tiles.tolist()
-    for start, past, columns, item, items in tiles:
-        index = torch.arange(item, item + items)
-        row, heads = index // groups, index % groups + groups * torch.arange(keys.shape[1])[:, None]
-        place, slots = torch.arange(past + columns), slice(start, start + past + columns)
-        bits = torch.from_numpy(np.unpackbits(mask.bits[row].numpy().view(np.uint8), axis=1, bitorder="little"))
-        seen = torch.cat([torch.ones(items, past, dtype=torch.bool), bits[:, :columns].bool()], 1)
-        if mask.window is not None:
-            near = past + mask.depths[row][:, None] - place < mask.window
-            seen[:, :past] &= near[:, :past]
-        own = keys[0, :, slots], values[0, :, slots]
-        if len(place):
-            out[row, heads] = scaled_dot_product_attention(query[row, heads], *own, seen)
-    return out
 
 
 def require_equal_steps(alone: Records, loaded: Records) -> None:

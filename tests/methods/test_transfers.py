@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 import pytest
+from tiles import attending
 
 from builders.runs import entry_of, job_for, method_names, settings_of
 from scripts.lab import overhead
@@ -156,11 +157,11 @@ class Asked:
 def share_forwards(method: Method, card, prompt) -> tuple[list[list[int]], set[tuple[int, int]]]:
     """The ids of two requests, and (read-backs, uploads) that wait in the engine's part of a step, at any step."""
     model, counts, card = load_model(card), set(), replace(card, device=str(DEVICE))
-    with FakeCuda() as mode:
+    with FakeCuda() as mode, attending():
         model.to(DEVICE)
-        engine = FastEngine(model, card.context, card.eos, 64, options=FastOptions(attention="triton"))
+        engine = FastEngine(model, card.context, card.eos, 100, options=FastOptions(attention="triton"))
         method.check(card)
-        method.bind(Target(card, model, 64, None))
+        method.bind(Target(card, model, 100, None))
         method.reset()
         states = [each for each in (method, method.private()) if each is not None]
         laps = SharedLaps()
