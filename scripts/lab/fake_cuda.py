@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -69,6 +70,9 @@ class Labelled(Tensor):
     def __array__(self, *_: Any, **__: Any) -> Any:
         return self.numpy()
 
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self.clone()
+
     def data_ptr(self) -> int:
         """Return the address of the CPU's tensor."""
         return self.on_cpu.data_ptr()
@@ -115,7 +119,7 @@ class FakeCuda(TorchDispatchMode):
     def __enter__(self) -> FakeCuda:
         event = SimpleNamespace(record=lambda *_: None, elapsed_time=lambda _: 0.0)  # no time passes
         stream = SimpleNamespace(record_event=lambda event: event)
-        properties = SimpleNamespace(total_memory=1 << 40)  # room for any model of a test
+        properties = SimpleNamespace(total_memory=1 << 40, multi_processor_count=2)  # capacity for any model of a test
         stubs: dict[str, Any] = {"_lazy_init": lambda: None, "device_count": lambda: 1, "synchronize": lambda *_: None,
                  "get_device_properties": lambda *_: properties, "current_stream": lambda *_: stream,
                  "Event": lambda **_: event}  # fmt: skip
@@ -130,6 +134,8 @@ class FakeCuda(TorchDispatchMode):
         self._patches.enter_context(mock.patch.object(torch, "Generator", _Random))
         prepare = lambda *given: self.recorded.add(given[:2])  # noqa: E731
         self._patches.enter_context(mock.patch.multiple(Graphs, run=run, prepare=prepare))
+        if find_spec("triton") is not None:
+            self._interpret()
         self._patches.enter_context(torch.inference_mode())
         for read, write in _SWITCHES:
             self._patches.callback(write, read())
@@ -140,6 +146,18 @@ class FakeCuda(TorchDispatchMode):
     def __exit__(self, *problem: Any) -> None:
         super().__exit__(*problem)
         self._patches.close()
+
+    def _interpret(self) -> None:
+        """Give kernels in Triton's interpreter the CPU's tensors."""
+        from triton.runtime.interpreter import GridExecutor
+
+        execute = GridExecutor.__call__
+
+        def launch(executor: Any, *given: Any, **named: Any) -> None:
+            self.launched += not self._captured
+            execute(executor, *map(_on_cpu, given), **named)
+
+        self._patches.enter_context(mock.patch.object(GridExecutor, "__call__", launch))
 
     @contextlib.contextmanager
     def captured(self) -> Iterator[None]:

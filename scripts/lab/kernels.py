@@ -31,6 +31,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from scripts.lab.materials import print_table
+from specbench.models.fast.kernels import packed_rows
+from specbench.models.fast.kernels.packed_rows import accept_rows, lay_out_rows, move_rows
 from specbench.models.fast.kernels.products import (
     ADD,
     BROAD,
@@ -103,14 +105,15 @@ def list_launches(size: int, dtype: str) -> Iterator[Launch]:
     padded, pointer, width = 1 << (size - 1).bit_length(), f"*{dtype}", 32 * size
     sizes = {"SIZE": size, "PADDED": padded}
     given: dict[str, Any] = dict.fromkeys(("queries", "keys", "values"), pointer)
-    given |= {"bits": "*i32", "cached": "*i64", "depths": "*i64", "partial": "*fp32", "peaks": "*fp32", "scale": "fp32"}
+    given |= {"bits": "*i32", "partial": "*fp32", "peaks": "*fp32", "scale": "fp32"}
+    given |= dict.fromkeys(("cached", "depths", "tiles"), "*i64")
     given |= dict.fromkeys(("width", "columns", "words", "window", "key_heads"), "i32")
     given |= dict.fromkeys(("query_stride", "batch_stride", "head_stride"), "i32:16")
     given |= {"GROUPS": GROUPS, **sizes, "SPLITS": SPLITS, "EARLY": True}
     for tile in (SINGLE,) if dtype == "fp32" else TILES:
-        for window in (False, True):
-            label = f"attend_split, {tile.rows} x {tile.keys}{', window' if window else ''}"
-            tiled = {**given, "ROWS": tile.rows, "KEYS": tile.keys, "WINDOWED": window}
+        for window, packed in itertools.product((False, True), (False, True)):
+            label = f"attend_split, {tile.rows} x {tile.keys}{', window' * window}{', packed' * packed}"
+            tiled = {**given, "ROWS": tile.rows, "KEYS": tile.keys, "WINDOWED": window, "TILED": packed}
             tiled["partial"] = pointer if tile is TILES[-1] else "*fp32"
             yield Launch(attend_split, label, tiled, tile.warps, tile.stages, RESIDENT)
     given = {
@@ -130,6 +133,16 @@ def list_launches(size: int, dtype: str) -> Iterator[Launch]:
     given = dict.fromkeys(("heads", "cos", "sin", "queries", "slots"), pointer)
     given |= {"positions": "*i64", "at": "*i64", "query_heads": "i32", "key_heads": "i32", "slot_stride": "i32:16"}
     yield Launch(rotate_write, "rotate_write", {**given, **sizes, "HEADS": HEADS})
+    sent = "ids", "parents", "firsts", "past", "free", "depths", "positions", "spans", "found", "picks", "at"
+    rows = dict.fromkeys(sent, "*i64") | {"peaks": pointer, "slots": pointer, "slot_stride": "i32:16"}
+    rows |= {"bits": "*i32", "count": "i32", "window": "i32", "requests": "i32", "heads": "i32"}
+    for kernel, name, constants in (
+        (lay_out_rows, "lay_out_rows", {"ROWS": packed_rows.ROWS, "WORDS": 16}),
+        (accept_rows, "accept_rows", {"ROWS": 512}),
+        (move_rows, "move_rows", {**sizes, "HEADS": packed_rows.HEADS}),
+    ):
+        used = {key: value for key, value in rows.items() if key in kernel.arg_names}
+        yield Launch(kernel, name, used | constants, 512 // packed_rows.SHARE if kernel is accept_rows else 4)
     if dtype != "fp32":
         yield from list_products(dtype)
 

@@ -114,6 +114,7 @@ class PaddedRows:
 
 # number of a request in the rows -> its accepted nodes and the tokens to emit; raises CaseError
 Accepted = Callable[[int], tuple[list[int], list[int]]]
+Verified = tuple[Accepted, TopK | None]
 
 
 class SlotBatch(Batch):
@@ -130,6 +131,8 @@ class SlotBatch(Batch):
         self._logits = torch.empty(0)
         self._hidden: Mapping[int, Tensor] = {}
 
+    lays_out = False  # greedy drafts whose parents are on the device, without reading them
+
     @abstractmethod
     def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
         """Enqueue a forward: logits (wanted, V) of the last rows, and layer -> (n, D) hidden states.
@@ -141,8 +144,11 @@ class SlotBatch(Batch):
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy keys and values (m,) from slots to slots of the same place, all in one operation; both may overlap."""
 
-    def accept_greedily(self, rows: PackedRows, logits: Tensor) -> Accepted | None:
-        """Verify every draft by the rows' argmax and move the accepted paths, on the device; None if not possible."""
+    def accept_greedily(self, rows: PackedRows, logits: Tensor, top: TopK | None) -> Verified | None:
+        """Verify every draft by the rows' argmax and move the accepted paths, on the device; None if not possible.
+
+        Returns ``top`` too, with its ids on the host if a method reads them there.
+        """
         return None
 
     @abstractmethod
@@ -209,15 +215,16 @@ class SlotBatch(Batch):
     @override
     def forward(self, drafts: Sequence[tuple[Handle, Draft | None]]) -> None:
         self._drafted, fed, most = [handle for handle, _ in drafts], [], self.engine.max_nodes
+        stay = self.lays_out and all(handle.walk.picks_best for handle in self._drafted)
         for handle, draft in drafts:
             handle.refused, handle.clean, handle.topk = None, False, None
             handle.asked = handle.needs if draft is not None else handle.plain
             try:
-                handle.take(EMPTY if draft is None else draft, most)
+                handle.take(EMPTY if draft is None else draft, most, stay)
                 fed.append(handle)
             except CaseError as error:
                 handle.refused = error
-        self._rows = rows = self._pack(fed)
+        self._rows = rows = self.pack(fed)
         self._laps.lap("prepare")
         if fed:
             asked = [handle.asked.hidden for handle in fed if handle.asked.hidden]
@@ -225,7 +232,8 @@ class SlotBatch(Batch):
         self.fed = len(rows)
         self._laps.lap("forward")
 
-    def _pack(self, handles: Sequence[Handle]) -> PackedRows:
+    def pack(self, handles: Sequence[Handle]) -> PackedRows:
+        """Concatenate the rows of requests, of their last drafts."""
         bounds, parts, ids, end = [0], [], [], 0  # parts: ids on the device; ids: those behind them, on the host
         for handle in handles:
             tokens = handle.draft.tokens
@@ -265,16 +273,16 @@ class SlotBatch(Batch):
         rows, logits = self._rows, self._logits
         top = find_top(logits, max((handle.asked.node_topk for handle in rows.handles), default=0))
         best = all(handle.walk.picks_best for handle in rows.handles)
-        if best and (accepted := self.accept_greedily(rows, logits)):
-            return _ReadBack([], [], None, top, accepted)
+        if best and (found := self.accept_greedily(rows, logits, top)):
+            return _ReadBack([], [], None, found[1], found[0])
         peaks, picks = logits.max(-1)
         if not best:
             picks = self._draw(picks)
         parts = [peaks, picks]
         if any(isinstance(handle.draft.tokens, Tensor) for handle in rows.handles):
             parts.append(rows.ids)
-        found, top = read_with_top(parts, top, any(handle.asked.read_topk for handle in rows.handles))
-        return _ReadBack(found[0], [int(pick) for pick in found[1]], [*map(int, found[2])] if parts[2:] else None, top)
+        read, top = read_with_top(parts, top, any(handle.asked.read_topk for handle in rows.handles))
+        return _ReadBack(read[0], [int(pick) for pick in read[1]], [*map(int, read[2])] if parts[2:] else None, top)
 
     def _draw(self, best: Tensor) -> Tensor:
         """Draw the rows' picks (n,), each by its own request's numbers; in one operation if all sample alike."""

@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 import torch
+from tiles import attending
 
 from builders.runs import entry_of, method_names, one_of_each_class, settings_of
 from specbench.decode.budgets import Budgets
 from specbench.method import Method, Peer
 from specbench.models.fast.engine import FastEngine
 from specbench.runs.load_session import PRIVATE
+from together import Records
 
 QUICK = ("decode.max_new_tokens=10", "measure=quick", "measure.warmup=0", "measure.lossless=false")
 SUITE = ("suite.limit=1", "suite.first=1", *QUICK)
 
 LOAD = ("load=closed", "load.requests=3", "load.block=2", "load.ramp=1", "load.chunk=16", "load.tokens=400")
+CASES = ("suite.limit=1", "suite.first=2", *QUICK, "engine=fast")
+RECORDED = ("n_grammys", "eagle3")
 LOADED = ("token_recycling", "speculative_sampling", "pard")
 
 # One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, the library's loop.
@@ -51,9 +56,24 @@ def test_both_engines_take_the_same_steps(name, together):
 )
 def test_requests_that_share_forwards_take_the_steps_that_they_take_alone(name, together):
     """State of its own for each, also of draft models and heads."""
-    cases = ("suite.limit=1", "suite.first=2", *QUICK, "engine=fast")
-    _, alone = together.run(name, *cases, fits=shares)
-    _, loaded = together.run(name, *cases, *LOAD, fits=shares)
+    _, alone = together.run(name, *CASES, fits=shares)
+    _, loaded = together.run(name, *CASES, *LOAD, fits=shares)
+    require_equal_steps(alone, loaded)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed: pip install '.[triton]'")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in RECORDED else pytest.mark.exhaustive) for name in method_names()]
+)
+def test_requests_that_share_recorded_forwards_take_the_steps_that_they_take_alone(name, together):
+    """As on a GPU, by our kernels in Triton's interpreter, except for attention, which takes too long there."""
+    _, alone = together.run(name, *CASES, fits=shares)
+    _, loaded = together.run(name, *CASES, *LOAD, "engine.attention=triton", fits=shares, within=attending)
+    require_equal_steps(alone, loaded)
+
+
+def require_equal_steps(alone: Records, loaded: Records) -> None:
+    """The same ids and, unless requests share what they learn, accepted lengths and nodes."""
     assert alone.keys() == loaded.keys()
     for key, expected in alone.items():
         assert loaded[key].error is None, loaded[key].error

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
+from tiles import attending
 
 from builders.runs import entry_of, job_for, method_names, settings_of
 from scripts.lab import overhead
+from scripts.lab.fake_cuda import DEVICE, READ, UPLOAD, FakeCuda
 from scripts.lab.overhead import count_transfers
+from specbench.decode.budgets import Budgets
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
+from specbench.decode.together import SharedLaps, SharedServer
 from specbench.measure.clock import Clock
-from specbench.method import Peer
+from specbench.method import Method, Peer
 from specbench.models.facade import Target
 from specbench.models.fast import engine as engines
+from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.load import load_model
 from specbench.models.timed import TimedFast
@@ -41,6 +49,9 @@ MOST = {
     "self_speculation": (3, 0, 3, 0),
     "sequoia": (1, 0, 2, 0),
 }
+
+
+SHARING = ("pld", "eagle2")  # a tree of the host, and one of the device
 
 
 @functools.cache
@@ -135,3 +146,78 @@ def test_what_a_gpu_does_otherwise_takes_the_steps_of_a_cpu(sampling):
         out = decode(engine, method, Request(prompt, 14, sampling, 0), Clock(engine.device))
         ours, theirs = ((each.ids, each.accept, each.proposed, each.depth) for each in (labelled, out))
         assert ours == theirs
+
+
+@dataclass
+class Asked:
+    """A question of a server, with a method of its own."""
+
+    method: Method
+    asked: Request
+    error: Exception | None = None
+
+    def request(self) -> Request:
+        return self.asked
+
+    def close(self, shared) -> None:
+        self.error = shared.error
+
+
+def share_forwards(method: Method, card, prompt) -> tuple[list[list[int]], set[tuple[int, int]]]:
+    """The ids of two requests, and (read-backs, uploads) that wait in the engine's part of a step, at any step."""
+    model, counts, card = load_model(card), set(), replace(card, device=str(DEVICE))
+    with FakeCuda() as mode, attending():
+        model.to(DEVICE)
+        engine = FastEngine(model, card.context, card.eos, 100, options=FastOptions(attention="triton"))
+        method.check(card)
+        method.bind(Target(card, model, 100, None))
+        method.reset()
+        states = [each for each in (method, method.private()) if each is not None]
+        laps = SharedLaps()
+        batch = engine.batch(2, len(prompt) + 12, laps)
+        server = SharedServer(batch, laps, engine.eos, engine.max_nodes, Budgets())
+        forward, settle = batch.forward, batch.settle
+
+        def begin(drafts):
+            mode.blocking.clear()
+            forward(drafts)
+            begin.seen = Counter(mode.blocking)
+
+        def end(*given):
+            mode.blocking.clear()
+            mode.blocking.update(begin.seen)
+            steps = settle(*given)
+            counts.add((mode.blocking[READ], mode.blocking[UPLOAD]))
+            return steps
+
+        batch.forward, batch.settle = begin, end
+        requests = [server.admit(Asked(each, Request(prompt[number:], 5, None, 0)))
+                    for number, each in enumerate(states)]  # fmt: skip
+        for each in requests:
+            server.read(each, len(prompt))
+        while active := [each for each in requests if not each.done]:
+            server.step(active)
+        for each in requests:
+            server.leave(each)
+            assert each.error is None, each.error
+        method.close()
+    return [each.transcript.ids for each in requests], counts
+
+
+@pytest.fixture(scope="module")
+def truth(job):
+    """A prompt, and vanilla's ids of it and of its part after the first token."""
+    prompt = job.source.prompts.ids(job.source.suite.cases[0].turns[:1], [])[-30:]
+    vanilla = next(entry.method for entry in job.entries if entry.name == VANILLA)
+    return prompt, share_forwards(vanilla, job.source.card, prompt)[0]
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed: pip install '.[triton]'")
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in SHARING else [pytest.mark.exhaustive])
+                                  for name in runnable()])  # fmt: skip
+def test_a_step_of_several_requests_reads_back_once(name, job, truth):
+    """Recorded steps of a batch; drafting is not counted here."""
+    methods = {entry.name: entry.method for entry in job.entries}
+    ids, counts = share_forwards(methods[name], job.source.card, truth[0])
+    assert ids == truth[1][: len(ids)]
+    assert counts == {(1, 0)}

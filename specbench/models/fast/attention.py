@@ -47,7 +47,13 @@ class FastOptions:
 
 @dataclass(frozen=True, slots=True)
 class TreeMask:
-    """The mask of n rows of each of B requests: they see the context within the window, and rows whose bit is set."""
+    """The mask of n rows of each of B requests: they see the context within the window, and rows whose bit is set.
+
+    tiles: of packed rows of requests that each have ``room`` slots of one cache (B = 1); (T, 5) int64, of each tile the
+    slot and the length of its request's context, the request's rows, and which pairs of row and grouped head it
+    takes: the first one and their number, 0 = the tile is not used. A tile takes at most ``items``. Our kernel reads
+    them instead of ``cached`` and ``columns``.
+    """
 
     attend: Attend  # queries (B * n, H, size), keys and values (B, K, slots, size) -> (B * n, H, size)
     cached: Tensor  # (B,) int64 [tokens] of context, in the slots before the rows' own
@@ -55,6 +61,9 @@ class TreeMask:
     bits: Tensor  # (B * n, words) int32, bit j of a row for slot j after the context, within the window
     window: int | None  # [positions], None = all
     columns: int | None = None  # slots after the context that have bits; None: those of the rows
+    tiles: Tensor | None = None
+    items: int = 0
+    room: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,111 +8,28 @@ to the host. Sampling verifies on the host as in the eager engine, from the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from specbench.models.batch import Accepted, PackedRows, PaddedRows, SlotBatch
 from specbench.models.engine import SILENT, Engine, Laps, Verifier
-from specbench.models.fast.attention import SDPA, FastOptions, PlacesMask, find_attention, find_small_ops
+from specbench.models.fast.attention import OURS, SDPA, FastOptions, find_attention, find_small_ops
+from specbench.models.fast.batch import FastBatch, RecordedBatch, RecordedPlaces
 from specbench.models.fast.compact import ForwardInput, list_prompt_inputs, read_prompt
 from specbench.models.fast.frame import FastRequest, TreeFrame, accept, read_outcome
 from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, Frames, Graphs, many_recordings
-from specbench.models.fast.host.forward import SHORT, PackedLayout, build_forward
-from specbench.models.fast.layout import DeviceLayout, Layouts, mark_reach
+from specbench.models.fast.host.forward import SHORT, build_forward
+from specbench.models.fast.layout import DeviceLayout, Layouts
 from specbench.models.transfer import upload
 from specbench.models.tree import list_chunks
-from specbench.models.verify import compute_gaps, continues, cut, find_top, require_finite
+from specbench.models.verify import compute_gaps, continues, cut, find_top
 from specbench.records.record import EngineKind
 from specbench.types import Draft, Needs, Prefill, Step
-
-NAN = float("nan")
-
-
-class FastBatch(SlotBatch):
-    """The fast engine's. On a GPU nothing is recorded: packed rows have the widths that they have."""
-
-    engine: FastEngine
-
-    def __init__(self, engine: FastEngine, requests: int, tokens: int, laps: Laps) -> None:
-        super().__init__(engine, requests, tokens, laps)
-        self.cache = engine.compact.new_cache()
-        self.cache.reserve(requests * self.room)
-        self._layout: PackedLayout | None = None  # of the last forward, where it was compiled
-
-    @override
-    def feed(self, rows: PackedRows, taps: Sequence[int], wanted: int) -> tuple[Tensor, Mapping[int, Tensor]]:
-        engine, handle, alone = self.engine, rows.handles[0], len(rows.handles) == 1
-        long = alone and len(rows) > SHORT
-        self._layout = None
-        if engine.compiled and not long:
-            self._layout = engine.compiled.lay_out(rows, self.room)
-            return engine.compiled.feed_packed(self.cache, rows.ids, self._layout, wanted, taps)
-        fresh = alone and handle.length == 0
-        inputs = engine.list_prompt_inputs(rows.ids, handle.place * self.room) if fresh else iter([self._lay_out(rows)])
-        states, hidden = read_prompt(engine.compact, self.cache, inputs, len(rows), tuple(taps))
-        return engine.compact.head(states[-wanted:]), hidden
-
-    @override
-    def accept_greedily(self, rows: PackedRows, logits: Tensor) -> Accepted | None:
-        compiled, layout = self.engine.compiled, self._layout
-        if compiled is None or layout is None:
-            return None
-        moved = max(1, int(layout.reach.max()))
-        for number, handle in enumerate(rows.handles):
-            if handle.draft.passenger is not None:
-                part = rows.slice_of(number)
-                layout.reach[part] = mark_reach(layout.reach[part], rows.parents[number], handle.draft.passenger)
-        found = compiled.accept_packed(logits, rows.ids, layout, self.cache, moved)
-
-        def read(number: int) -> tuple[list[int], list[int]]:
-            numbers = found[number]
-            count = numbers[0]
-            if count < 0:
-                require_finite([NAN], logits.dtype)
-            return numbers[2 + moved : 2 + moved + count], [*numbers[2 : 2 + count], numbers[1]]
-
-        return read
-
-    def _lay_out(self, rows: PackedRows) -> ForwardInput:
-        """The input of torch's forward."""
-        engine, device = self.engine, self.engine.device
-        padded = PaddedRows(rows, self.lengths(), engine.context)
-        laid = np.zeros(padded.slots.size, dtype=np.int64)
-        laid[padded.nodes] = np.arange(len(rows))
-        at = upload(laid, device), upload(padded.nodes, device)
-        groups, masks = engine.compact.groups, {}
-        for kind, window in engine.windows.items():
-            seen = padded.build_mask(window, engine.dtype).to(device).repeat(1, 1, groups, 1)
-            masks[kind] = PlacesMask(self.room, padded.places, padded.end, *at, seen)
-        slots = (padded.slots + padded.numbers * self.room).reshape(-1)[padded.nodes]
-        positions = padded.positions.reshape(-1)[padded.nodes]
-        used = self.requests * self.room
-        return ForwardInput(rows.ids, upload(positions, device), upload(slots, device), used, masks)
-
-    @override
-    def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
-        base, device = np.array(places) * self.room, self.engine.device
-        self.cache.move(upload(base + sources, device), upload(base + targets, device))
-
-    @override
-    def wipe(self, place: int) -> None:
-        self.cache.whole[:, :, place * self.room : (place + 1) * self.room] = 0
-
-    @override
-    def nbytes(self) -> int:
-        return self.cache.nbytes()
-
-    @override
-    def end(self) -> None:
-        self.cache = self.engine.compact.new_cache()
-
 
 STANDING = 8192  # [tokens] of context that a GPU has capacity for from the start; a longer request records again
 STANDARD = FastOptions()
@@ -161,18 +78,20 @@ class FastEngine(Engine):
             built = build_forward(model, table, context, pack=options.pack, compiled=compiled, small=small)
         self.compact, self.compiled, self.uncompiled = built
         self.accept_rows = self.compiled.accept if self.compiled else accept
-        self._attend = find_attention(attention, self.device, self.dtype, self.compact.size)
+        self.places: RecordedPlaces | None = None  # of the last batch that ended
+        self.records_batches = attention in OURS
+        self.attend = find_attention(attention, self.device, self.dtype, self.compact.size)
         windows = self.compact.windows.items()  # one that no position leaves is none
         self.windows = {kind: window if window and window < context else None for kind, window in windows}
         given: Any = {"windows": self.windows, "dtype": self.dtype, "device": self.device}
-        make = partial(TreeFrame, **given, attend=self._attend, forces=self.forces)
+        make = partial(TreeFrame, **given, attend=self.attend, forces=self.forces)
         self.frames = Frames(make, self.buckets, self.compact.head.weight)
         self.graphs = Graphs(self.device)
         # Their own memory: else they, recorded once per width, would overwrite the hidden states of later forwards.
         self.acceptances = Graphs(self.device)
         self._layouts = Layouts()
         self._standing = 0  # [tokens] of context that there is always room for
-        self._prepared: dict[tuple[tuple[int, ...], bool], None] = {}
+        self.prepared: dict[tuple[tuple[int, ...], bool], None] = {}
         self.cache = self.compact.new_cache()
         self._clean = True  # the cache contains finite numbers only: no request failed in the middle
         self.request = FastRequest(Needs(), SILENT)
@@ -193,7 +112,7 @@ class FastEngine(Engine):
         """Make room for ``tokens`` and the largest forward; see ``Engine.reserve``."""
         wanted = self.count_slots(tokens)
         if wanted > self.cache.capacity and self._move_cache(self.buckets.room(wanted)):
-            for taps, greedy in self._prepared:
+            for taps, greedy in self.prepared:
                 self.record(taps, greedy)
 
     def count_slots(self, tokens: int) -> int:
@@ -215,14 +134,14 @@ class FastEngine(Engine):
     def prepare(self, needs: Needs, greedy: bool) -> None:
         """Record the graphs of every width and key length; see ``Engine.prepare``."""
         widest = max((self._widest, *self.buckets.widths)) if needs.rows else self._widest
-        prepared = (needs.hidden, greedy) in self._prepared and widest == self._widest
+        prepared = (needs.hidden, greedy) in self.prepared and widest == self._widest
         if not self.graphs.capturing or prepared:
             return
         self._widest = widest
-        self._prepared[needs.hidden, greedy] = None
+        self.prepared[needs.hidden, greedy] = None
         self._standing = STANDING
         self._move_cache(self.count_slots(0))  # away from what the engine's check recorded on a smaller one
-        for taps, each in self._prepared:
+        for taps, each in self.prepared:
             self.record(taps, each)
 
     def record(self, taps: tuple[int, ...], greedy: bool) -> None:
@@ -268,7 +187,7 @@ class FastEngine(Engine):
     @torch.inference_mode()
     @override
     def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> FastBatch:
-        return FastBatch(self, requests, tokens, laps)
+        return (RecordedBatch if self.records_batches else FastBatch)(self, requests, tokens, laps)
 
     @torch.inference_mode()
     def forward(self, draft: Draft) -> None:

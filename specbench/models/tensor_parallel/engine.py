@@ -22,8 +22,9 @@ from typing_extensions import override
 from specbench.models.batch import Handle, PackedRows
 from specbench.models.engine import SILENT, Laps
 from specbench.models.fast.attention import FastOptions
+from specbench.models.fast.batch import FastBatch
 from specbench.models.fast.compact import ForwardInput
-from specbench.models.fast.engine import STANDARD, FastBatch, FastEngine
+from specbench.models.fast.engine import STANDARD, FastEngine
 from specbench.models.fast.frame import FastRequest, TreeFrame
 from specbench.models.tensor_parallel.team import Op, RankLog, Ranks, Summed, Team, TeamError, require_equal_steps
 from specbench.models.tree import build_additive_mask

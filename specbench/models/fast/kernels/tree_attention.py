@@ -87,16 +87,18 @@ def sweep_fed(query, keys, values, past, bits, real, columns, low, high, scale, 
 
 @triton.jit(do_not_specialize=["width", "columns", "words", "window"])  # one compilation serves all of them
 def attend_split(
-    queries, keys, values, bits, cached, depths, partial, peaks,
+    queries, keys, values, bits, cached, depths, tiles, partial, peaks,
     scale, width, columns, words, window, key_heads, query_stride, batch_stride, head_stride,
     GROUPS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, WINDOWED: tl.constexpr, EARLY: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, WINDOWED: tl.constexpr, TILED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """One split of one tile. EARLY: see ``follow``.
 
     queries: (B * width, >= heads, SIZE), a row's first heads. keys, values: (B, K, slots, SIZE).
     bits: (B * width, words) int32, which of the ``columns`` slots behind the context each row sees.
-    cached: (B,) int64 [tokens] of the context.
+    cached: (B,) int64 [tokens] of the context. With TILED, B is the number of tiles, width that of all rows, and
+    ``tiles`` (B, 5) has what a tile reads, see ``TreeMask``; cached and columns are not read.
     depths: (B * width,) int64, of a row below its root. partial: (SPLITS, B * width, heads, SIZE). peaks: (SPLITS,
     B * width, heads), logarithms to base two of the weights' sums; not written by the only split.
     scale: of a score, times log2(e). PADDED: SIZE rounded up to a power of two. ROWS, KEYS: of a tile and a block.
@@ -106,7 +108,18 @@ def attend_split(
         gdc_wait()
     place, split = tl.program_id(0), tl.program_id(2)
     batch, head = place // key_heads, place % key_heads
-    past = tl.load(cached + batch).to(tl.int32)
+    if TILED:
+        entry = tiles + 5 * batch
+        first_item, items = tl.load(entry + 3).to(tl.int32), tl.load(entry + 4).to(tl.int32)
+        if items == 0:
+            return
+        start, past, columns = tl.load(entry) * SIZE, tl.load(entry + 1).to(tl.int32), tl.load(entry + 2).to(tl.int32)
+        total, item = width, tl.arange(0, ROWS)
+        real, index, row = item < items, first_item + item, (first_item + item) // GROUPS
+    else:
+        start, past = batch.to(tl.int64) * batch_stride, tl.load(cached + batch).to(tl.int32)
+        total, index = (tl.num_programs(0) // key_heads) * width, tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+        real, row = index < width * GROUPS, batch * width + index // GROUPS
     first = 0
     if WINDOWED:
         first = tl.maximum(past + 1 - window, 0) // KEYS * KEYS  # the root's window; deeper rows see no earlier key
@@ -115,11 +128,9 @@ def attend_split(
     share = (blocks + SPLITS - 1) // SPLITS
     low, high = split * share, tl.minimum(split * share + share, blocks)
 
-    index = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    real = index < width * GROUPS
-    row, query_head = batch * width + index // GROUPS, head * GROUPS + index % GROUPS
-    at = (split * (tl.num_programs(0) // key_heads) * width + row) * (key_heads * GROUPS) + query_head
-    if low >= blocks:
+    query_head = head * GROUPS + index % GROUPS
+    at = (split * total + row) * (key_heads * GROUPS) + query_head
+    if (low >= blocks) & (SPLITS > 1):
         tl.store(peaks + at, tl.full([ROWS], LOWEST, tl.float32), mask=real)
         return
     part = tl.arange(0, PADDED)
@@ -127,7 +138,7 @@ def attend_split(
     query = tl.load(
         queries + row[:, None] * query_stride + query_head[:, None] * SIZE + part[None, :], mask=whole, other=0.0
     )
-    start = batch.to(tl.int64) * batch_stride + head.to(tl.int64) * head_stride
+    start += head.to(tl.int64) * head_stride
     position = past + tl.load(depths + row, mask=real, other=0).to(tl.int32)
     best, total = tl.full([ROWS], LOWEST, tl.float32), tl.full([ROWS], 0.0, tl.float32)
     mixed = tl.full([ROWS, PADDED], 0.0, tl.float32)
@@ -217,9 +228,10 @@ def follow(device: torch.device) -> dict[str, Any]:
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask) -> Tensor:
     """See ``TreeMask``. Keys and values have the memory layout of a ``StaticKV``. Raises ValueError otherwise."""
-    rows, programs = len(query) // len(keys) * (query.shape[1] // keys.shape[1]), len(keys) * keys.shape[1]
+    rows, tiles = mask.items or len(query) // len(keys) * (query.shape[1] // keys.shape[1]), mask.tiles
     tile = choose_tile(rows, query.dtype == torch.float32)
-    splits = choose_splits(programs * cdiv(rows, tile.rows), keys.shape[2], tile.keys, count_processors(query.device))
+    programs = keys.shape[1] * (len(keys) * cdiv(rows, tile.rows) if tiles is None else len(tiles))
+    splits = choose_splits(programs, mask.room or keys.shape[2], tile.keys, count_processors(query.device))
     with torch.cuda.device_of(query):  # Triton launches on the current device; nothing on a CPU
         return launch(query, keys, values, mask, tile, splits)
 
@@ -233,16 +245,19 @@ def launch(query: Tensor, keys: Tensor, values: Tensor, mask: TreeMask, tile: Ti
             f" {LARGEST}, heads without gaps, and values that lie as the keys do"
         )
     width, groups, padded = total // batches, heads // key_heads, max(16, next_power_of_2(size))
+    grid, tiled = (batches * key_heads, cdiv(width * groups, tile.rows), splits), mask.tiles is not None
+    if mask.tiles is not None:
+        grid = len(mask.tiles) * key_heads, 1, splits
     out = query.new_empty(total, heads, size)
     stored = query.dtype if tile is TILES[-1] else torch.float32  # of many rows the bytes matter
     partial = query.new_empty(splits, total, heads, size, dtype=stored) if splits > 1 else out
     peaks = query.new_empty(splits, total, heads, dtype=torch.float32)
-    attend_split[(batches * key_heads, cdiv(width * groups, tile.rows), splits)](
-        query, keys, values, mask.bits, mask.cached, mask.depths, partial, peaks,
+    attend_split[grid](
+        query, keys, values, mask.bits, mask.cached, mask.depths, mask.tiles if tiled else mask.cached, partial, peaks,
         size**-0.5 * math.log2(math.e), width, mask.columns or width, mask.bits.shape[1], mask.window or 0,
         key_heads, query.stride(0), keys.stride(0), keys.stride(1),
         GROUPS=groups, SIZE=size, PADDED=padded, ROWS=tile.rows, KEYS=tile.keys, SPLITS=splits,
-        WINDOWED=mask.window is not None, num_warps=tile.warps, num_stages=tile.stages,
+        WINDOWED=mask.window is not None, TILED=tiled, num_warps=tile.warps, num_stages=tile.stages,
         **follow(query.device),
     )  # fmt: skip
     if splits > 1:
