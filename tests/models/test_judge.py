@@ -1,0 +1,142 @@
+"""The check of the kernels passes right ones and finds wrong ones: in Triton's interpreter, in bfloat16 in torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specbench.models.fast.attention import attend_flex
+
+judge = pytest.importorskip(
+    "specbench.models.fast.kernels.judge", reason="Triton is not installed: pip install '.[triton]'",
+    exc_type=ImportError,
+)  # fmt: skip
+kernel, small_ops = judge.tree_attention, judge.small_ops
+CPU = torch.device("cpu")
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["f32", "f16"])
+
+
+def case(dtype, pasts=(31, 64, 65), splits=4, window=None):
+    return judge.AttentionCase(dtype, 1, 2, 16, 20, pasts, window, splits)
+
+
+def by_torch(query, keys, values, mask, *_):
+    """The same attention in torch; NaN of slots that no row sees would be multiplied by 0."""
+    return attend_flex(query, keys.nan_to_num(), values.nan_to_num(), mask)
+
+
+def flip_a_bit(run):
+    def wrong(query, keys, values, mask, *rest):
+        bits = mask.bits.clone()
+        bits[len(bits) // 2, 0] ^= 1
+        return run(query, keys, values, replace(mask, bits=bits), *rest)
+
+    return wrong
+
+
+def shift_the_length(by):
+    def change(run):
+        def wrong(query, keys, values, mask, *rest):
+            return run(query, keys, values, replace(mask, cached=mask.cached + by), *rest)
+
+        return wrong
+
+    return change
+
+
+WRONG = pytest.mark.parametrize(
+    "change", [flip_a_bit, shift_the_length(-1), shift_the_length(1)], ids=["bit", "shorter", "longer"]
+)
+
+
+@DTYPES
+@pytest.mark.parametrize("splits", [1, 2, 64])
+@pytest.mark.parametrize("window", [None, 40])
+def test_the_kernels_pass(dtype, splits, window):
+    assert judge.find_fault([case(dtype, splits=splits, window=window)], CPU) is None
+
+
+@DTYPES
+@WRONG
+def test_a_wrong_mask_is_found(dtype, change, monkeypatch):
+    monkeypatch.setattr(kernel, "launch", change(kernel.launch))
+    assert "AttentionCase(dtype=torch.float" in judge.find_fault([case(dtype)], CPU)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@WRONG
+def test_a_wrong_mask_is_found_in_bfloat16_among_many_keys(change, monkeypatch):
+    drawn = judge.AttentionCase(torch.bfloat16, 1, 4, 128, 33, (2047, 2048), None, 1)
+    monkeypatch.setattr(kernel, "launch", by_torch)
+    assert judge.find_fault([drawn], CPU) is None
+    monkeypatch.setattr(kernel, "launch", change(by_torch))
+    assert judge.find_fault([drawn], CPU)
+
+
+@DTYPES
+def test_a_merge_without_rescaling_is_found(dtype, monkeypatch):
+    drawn = case(dtype, (112,), 2)  # no split is empty
+    assert judge.find_fault([drawn], CPU) is None
+
+    class Average:
+        def __getitem__(self, grid):
+            return lambda partial, peaks, out, count, **options: out.copy_(partial.mean(0))
+
+    monkeypatch.setattr(kernel, "merge_splits", Average())
+    assert judge.find_fault([drawn], CPU)
+
+
+@DTYPES
+def test_numbers_after_the_fed_rows_are_not_read(dtype, monkeypatch):
+    """One more column: the slot after the last row is NaN."""
+    run = kernel.launch
+
+    def wrong(query, keys, values, mask, *rest):
+        return run(query, keys, values, replace(mask, columns=21), *rest)
+
+    monkeypatch.setattr(kernel, "launch", wrong)
+    assert "the error is nan" in judge.find_fault([case(dtype, (11,))], CPU)
+
+
+@DTYPES
+def test_the_small_operations_pass(dtype):
+    assert judge.find_fault([judge.RowsCase(dtype, 2, 2, 16, 3, 72, 1100)], CPU) is None
+
+
+@pytest.mark.parametrize("wrong", ["add_norm", "gate", "make_rotation"])
+def test_a_wrong_small_operation_is_found(wrong, monkeypatch):
+    kind = small_ops.FusedOps
+    right = getattr(kind, wrong)
+    changed = {
+        "add_norm": lambda self, rows, added, norm: right(self, rows, added, judge.Norm(norm.weight, 1e-2)),
+        "gate": lambda self, gate_up: right(self, gate_up.roll(1, 1)),
+        "make_rotation": lambda self, positions: right(self, positions.roll(1)),
+    }
+    monkeypatch.setattr(kind, wrong, changed[wrong])
+    assert judge.find_fault([judge.RowsCase(torch.float16, 2, 2, 16, 3, 72, 1100)], CPU)
+
+
+def test_the_wide_set_has_every_pair_of_values():
+    cases = [each for each in judge.list_wide() if isinstance(each, judge.AttentionCase)]
+    assert {each.dtype for each in cases} == {torch.float32, torch.float16, torch.bfloat16}
+    assert {1, 31, 32, 33, 63, 64, 65, 2047, 2048, 2049} <= set(cases[0].pasts)
+    axes = ("groups", "splits", "width", "size")
+    for window in (None, 40):
+        some = [each for each in cases if each.window == window and each.dtype == torch.bfloat16]
+        for one in axes:
+            for other in axes:
+                pairs = {(getattr(each, one), getattr(each, other)) for each in some}
+                assert len(pairs) == (3 if one == other else 9)
+    tiles = {kernel.choose_tile(each.width * each.groups, False).rows for each in cases}
+    assert tiles == {tile.rows for tile in kernel.TILES}
+
+
+def test_the_cases_of_a_model_go_through_the_call_of_its_engine(monkeypatch):
+    """With the model's window, the memory of its cache, and the splits that ``attend`` chooses."""
+    few = list(judge.list_few(torch.float32, 1, 2, 16, [None, 8, None], (1, 5), 72, 100, 70))
+    assert {each.window for each in few if isinstance(each, judge.AttentionCase)} == {None, 8}
+    assert judge.find_fault(few, CPU) is None
+    monkeypatch.setattr(kernel, "attend", flip_a_bit(kernel.attend))
+    assert judge.find_fault(few, CPU)
