@@ -17,6 +17,7 @@ import argparse
 import glob
 import importlib
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -52,6 +53,7 @@ def main() -> int:
     known = dict.fromkeys(section.name for sections in parts.values() for section in sections)
     if unknown := sorted(set(given.only) - set(known)):
         parser.error(f"--only {','.join(unknown)}: no such section; expected of {', '.join(known)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what runs ends too
     good = True
     for name, sections in parts.items():
         with tempfile.TemporaryDirectory(prefix="gpu_day-") as work:

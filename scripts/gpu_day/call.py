@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,15 @@ class Section:
     def limit_s(self) -> float:
         """[s] after which it is ended."""
         return 2 * self.estimate_s + 30
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The exception of a section. lost: the GPU's context ended with it."""
+
+    error: str
+    traceback: str
+    lost: bool
 
 
 @dataclass(slots=True)
@@ -101,8 +110,8 @@ class Call:
         self.work.mkdir(parents=True, exist_ok=True)
         waiting = list(self.sections)
         while waiting:
-            group = list(takewhile(lambda each: each.process == waiting[0].process, waiting))
-            waiting = waiting[self._run_group(group) :]
+            _, group = next(groupby(waiting, lambda section: section.process))
+            waiting = waiting[self._run_group(list(group)) :]
         return not any(found.error for found in self.found.values())
 
     def _run_group(self, group: Sequence[Section]) -> int:
@@ -133,7 +142,9 @@ class Call:
         left = self._end - time.monotonic()
         return f"takes {section.estimate_s:g} s, {left:.0f} s are left" if left < section.estimate_s else ""
 
-    def _run_section(self, section: Section, number: int, found: Found, pipe: Connection, child: Any, log: Path) -> bool:
+    def _run_section(
+        self, section: Section, number: int, found: Found, pipe: Connection, child: Any, log: Path
+    ) -> bool:
         """Collect a section's rows; returns whether its process is lost."""
         end = min(time.monotonic() + section.limit_s, self._end)
         try:
@@ -142,8 +153,9 @@ class Call:
                 if pipe not in ready:
                     break
                 match pipe.recv():
-                    case (found.error, found.traceback, lost):
-                        return lost
+                    case Failure() as failure:
+                        found.error, found.traceback = failure.error, failure.traceback
+                        return failure.lost
                     case None:
                         return False
                     case row:
@@ -165,12 +177,16 @@ class Call:
         known = {"call": self.name, "rehearsed": self.rehearse, **dataclasses.asdict(found), "rows": found.rows}
         (self.work / f"{self.name}-{section.name}.json").write_text(json.dumps(known, indent=1, default=_plain))
         print(f"{self.name} {section.name}, {found.seconds:.0f} s\n{found.text()}\n", flush=True)
-        goals = [row for each in self.found.values() for row in each.rows if isinstance(row, Goal) and row.bound is not None]
+        goals = [
+            row for each in self.found.values() for row in each.rows if isinstance(row, Goal) and row.bound is not None
+        ]
         texts = [f"## {name}\n\n{each.text()}\n" for name, each in self.found.items()]
         archive, left_out = pack(self.work)
         texts += [f"Not in the archive: {', '.join(left_out)}\n"] if left_out else []
         self.out.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.out / f"{self.name}.md", "\n".join([f"# {self.name}: the goals\n", describe(goals), "", *texts]))
+        write_atomically(
+            self.out / f"{self.name}.md", "\n".join([f"# {self.name}: the goals\n", describe(goals), "", *texts])
+        )
         write_atomically(self.out / f"{self.name}.tar.gz", archive)
 
 
@@ -203,13 +219,12 @@ def _serve(pipe: Connection, group: Sequence[Section], work: Path, rehearse: boo
                 pipe.send(row)
             pipe.send(None)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}", traceback.format_exc()
+            lost = False
             try:
                 day.synchronize()
-            except RuntimeError:  # the GPU's context is lost
-                pipe.send((*text, True))
-                return
-            pipe.send((*text, False))
+            except RuntimeError:
+                lost = True
+            pipe.send(Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), lost))
 
 
 def _end(child: Any) -> None:
@@ -222,7 +237,10 @@ def _end(child: Any) -> None:
 
 
 def _read_end(log: Path) -> str:
-    return log.read_text(errors="replace")[-TAIL:] if log.exists() else ""
+    """The place where a process died, innermost call first, or the end of what it wrote."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    _, fatal, place = text.rpartition("Fatal Python error")
+    return (fatal + place)[:TAIL] if fatal else text[-TAIL:]
 
 
 def _plain(value: Any) -> Mapping[str, Any]:

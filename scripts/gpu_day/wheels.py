@@ -21,7 +21,10 @@ OPTIONAL = ("ctranslate2", "math_verify", "mlflow", "onnxruntime_genai", "openvi
 def list_modules() -> Iterator[str]:
     """List the modules of other packages that the sources import, also within functions; not those of extras."""
     files = [path for folder in OWN[:2] for path in (ROOT / folder).rglob("*.py")]
-    files += [*Path(__file__).parent.glob("*.py"), *(ROOT / "scripts/lab" / f"{name}.py" for name in ("materials", "overhead"))]
+    files += [
+        *Path(__file__).parent.glob("*.py"),
+        *(ROOT / "scripts/lab" / f"{name}.py" for name in ("materials", "overhead")),
+    ]
     found = {"triton"}
     for path in files:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
