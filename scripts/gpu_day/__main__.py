@@ -14,7 +14,6 @@ package depends on. A call leaves <call>.md and <call>.tar.gz, which are written
 from __future__ import annotations
 
 import argparse
-import glob
 import importlib
 import os
 import signal
@@ -45,7 +44,7 @@ def main() -> int:
         missing = wheels.list_missing()
         print("\n".join(f"missing: {each}" for each in missing) or "nothing is missing")
         return int(bool(missing))
-    if not glob.glob("/dev/nvidia[0-9]*"):
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
         os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
     from scripts.gpu_day.call import Call, select
 

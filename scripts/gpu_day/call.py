@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import tarfile
 import time
 import traceback
@@ -39,8 +38,8 @@ PATIENCE_S = 5.0
 class Section:
     """A part of a call.
 
-    estimate_s: on an H100. process: neighbours of the same name share a process and its model. needs: sections that must
-    have found no fault, since this one times what they check.
+    estimate_s: on an H100. process: neighbours of the same name share a process and its model.
+    needs: sections that must have found no fault, since this one times what they check.
     """
 
     name: str
@@ -210,7 +209,7 @@ def _serve(pipe: Connection, group: Sequence[Section], work: Path, rehearse: boo
     with log.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    faulthandler.enable(sys.__stderr__)
+    faulthandler.enable(2)
     day = Day(work, rehearse)
     while True:
         number, day.end = pipe.recv()

@@ -54,11 +54,11 @@ def time_calls(day: Day, calls: Sequence[Call]) -> float:
     return 1e6 * times[len(times) // 2] / len(calls)
 
 
-def _time_once(day: Day, call: Call) -> float:
+def _time_once(day: Day, call: Call, unit_s: float = 1) -> float:
     clock = Clock(day.device)
     clock.start()
     call()
-    return clock.elapsed()
+    return clock.elapsed() / unit_s
 
 
 class Rows:
@@ -90,10 +90,7 @@ class Rows:
         return [partial(attend, packed, *each) for each in self.memory]
 
     def tree_calls(self, day: Day, way: str) -> list[Call]:
-        """Return calls of an attention that reads lengths and ancestors on the device.
-
-        Raises InputError if it does not run here.
-        """
+        """Return calls of an attention that reads lengths and ancestors on the device. Raises InputError."""
         attend = find_attention(way, day.device, day.dtype, HEAD)
         assert attend is not None
         bits = torch.from_numpy(pack_bits(np.tri(self.count, dtype=bool))).to(day.device)
@@ -118,7 +115,7 @@ def plan_attention(day: Day) -> Iterator[Row]:
     for backend, (count, keys, masked) in product(BACKENDS, shapes[:3] if day.rehearse else shapes):
         calls = Rows(day, count, keys, HEADS).calls(masked)
         with sdpa_kernel(BACKENDS[backend]):
-            first = day.attempt(lambda calls=calls: 1e3 * _time_once(day, calls[0]))
+            first = day.attempt(partial(_time_once, day, calls[0], unit_s=1e-3))
             later = day.attempt(partial(time_calls, day, calls))
         shape = {"kernel": backend, "rows": count, "keys": keys, "mask": "yes" if masked else "no"}
         yield shape | {"first, ms": first, "later, us": later}
@@ -139,10 +136,10 @@ def compare_kernels(day: Day, way: str) -> Iterator[Row]:
         if way == SDPA:
             for backend, allowed in BACKENDS.items():
                 with sdpa_kernel(allowed):
-                    row[backend] = day.attempt(lambda rows=rows: time_calls(day, rows.calls(rows.count > 1)))
-            row["the engine's call"] = day.attempt(lambda rows=rows: time_calls(day, rows.engine_calls()))
+                    row[backend] = day.attempt(partial(time_calls, day, rows.calls(count > 1)))
+            row["the engine's call"] = day.attempt(partial(time_calls, day, rows.engine_calls()))
         else:
-            row[way] = day.attempt(lambda rows=rows: time_calls(day, rows.tree_calls(day, way)))
+            row[way] = day.attempt(partial(time_calls, day, rows.tree_calls(day, way)))
         yield row
 
 
@@ -154,7 +151,7 @@ def multiply_few_rows(day: Day) -> Iterator[Row]:
         weights = torch.randn(_copies(day, size), outer, inner, device=day.device, dtype=day.dtype)
         for count in (1, 2, 4, 8, 16, 32, 64, 96):
             given = torch.randn(count, inner, device=day.device, dtype=day.dtype)
-            took = day.attempt(lambda g=given, w=weights: time_calls(day, [partial(linear, g, each) for each in w]))
+            took = day.attempt(partial(time_calls, day, [partial(linear, given, each) for each in weights]))
             over = took / (1e6 * size * read_s) if isinstance(took, float) else ""
             yield {"weight": f"{inner} x {outer}", "rows": count, "us": took, "over the bound": over}
 

@@ -26,8 +26,8 @@ REPORT_S = 40  # kept for the report of a run that is ended
 def call(day: Day, *command: str, left_s: float | None = None) -> str:
     """Run a command of the package; returns its output.
 
-    Raises RuntimeError with the end of stderr if it fails, and TimeoutExpired after ``left_s``, by default a little less
-    than the section has.
+    Raises RuntimeError with the end of stderr if it fails, and TimeoutExpired after ``left_s``, by default a little
+    less than the section has.
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(

@@ -50,8 +50,8 @@ def list_missing() -> list[str]:
 def fetch(folder: Path) -> int:
     """Fetch the wheels of ``wheels.txt`` for Linux on x86-64, and build those that no index has.
 
-    Returns the bytes of the wheels and the checkout. Raises RuntimeError if a wheel is for this machine only, or if they
-    are too large together.
+    Returns the bytes of the wheels and the checkout. Raises RuntimeError if a wheel is for this machine only, or if
+    they are too large together.
     """
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     platforms = [word for version in GLIBC for word in ("--platform", f"manylinux_{version}_x86_64")]
