@@ -241,7 +241,8 @@ def test_wheels_are_pinned():
     } <= set(names)
 
 
-def test_the_parent_asks_no_gpu_and_children_interpret():
+@pytest.mark.slow
+def test_importing_the_calls_asks_no_gpu():
     """A parent that has asked CUDA anything leaves forked children without it."""
     source = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
