@@ -1,4 +1,4 @@
-"""Measure the fast engine of a 7B shape: recording, forwards and their bounds, launches, host time, memory."""
+"""Measure the fast engine of a 7B shape: recording, forwards and their bounds, launches, host time, batches, energy."""
 
 from __future__ import annotations
 
@@ -9,99 +9,93 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import GenerationConfig
 
 from methods.hf_compiled import HFCompiled
-from scripts.gpu_day.day import Day, Goal, Section, ids_of
+from scripts.gpu_day.call import Section
+from scripts.gpu_day.day import Day, Goal, Row
+from scripts.gpu_day.truth import MACHINE, list_checks
 from scripts.lab.overhead import OpCounter
 from specbench.advise.latency import Bench, best_of, measure_ceilings, shape_of
-from specbench.decode.loop import Request, decode
+from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.walk import Walk
-from specbench.measure.clock import Clock
+from specbench.measure.clock import Clock, gpus_in_use, open_meter
 from specbench.method import Method
-from specbench.models.fast.attention import FLEX, FUSED, SDPA, TRITON
-from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.attention import FUSED, SDPA, TRITON
 from specbench.types import EMPTY, Draft, Needs
 
 FED = (1, 2, 4, 8, 16, 64, 96)
-GOALS = (1, 64)  # of FED, those with a goal
+GOALS = (1, 64)  # of FED, those with a goal of their own
+RATIOS = {8: (1.1, None), 64: (1.3, 1.15)}  # goals of T(fed) over T(1)
+CONTEXTS = (480, 512, 2000, 2048)
 ROUNDS = 15
+REQUESTS = (1, 8, 32)  # that share a forward
 
 
-def record(day: Day, engine: FastEngine | None = None) -> list[Goal]:
-    """Record all widths and key lengths: number, time and memory of the recordings. engine: None = the day's."""
-    engine = engine or day.engine
-    before = _reserved(day)
-    start = time.perf_counter()
+def measure_engine(day: Day, way: str) -> Iterator[Row]:
+    """Measure an ``engine.attention``: its recordings, and T(tokens fed, context) over the bounds of the process.
+
+    A bound is max(bytes / read bandwidth, operations / matmul rate), both measured before and afterwards.
+    """
+    engine = day.engine if way == SDPA else day.make_engine(way)
+    before, start = _count_free(day) + engine.cache.nbytes(), time.perf_counter()
     engine.prepare(Needs(), True)
-    seconds = time.perf_counter() - start
-    return [
-        Goal("recordings", float(len(engine.graphs) + len(engine.acceptances)), 60),
-        Goal("recording", seconds, 30, unit="s"),
-        Goal("memory of the recordings and their cache", (_reserved(day) - before) / 2**20, unit="MiB"),
-    ]
+    day.synchronize()
+    seconds, taken = time.perf_counter() - start, before - _count_free(day) - engine.cache.nbytes()
+    on_gpu = day.device.type == "cuda"
+    yield Goal("recordings", float(len(engine.graphs) + len(engine.acceptances)), 60)
+    yield Goal("recording", seconds, 30, unit="s")
+    yield Goal("memory of the recordings", taken / 2**20 if on_gpu else None, 1024, unit="MiB")
 
-
-def _reserved(day: Day) -> int:
-    return torch.cuda.memory_reserved(day.device) if day.device.type == "cuda" else 0
-
-
-def time_forwards(day: Day) -> list[Goal]:
-    """Time T(tokens fed, context), and compare it with the bounds of the same process."""
-    return _compare_with_bounds(day, day.engine, [480, 1024, 2000])
-
-
-def _compare_with_bounds(day: Day, engine: FastEngine, contexts: Sequence[int]) -> list[Goal]:
-    """Compare with max(bytes / read bandwidth, operations / matmul rate), both measured before and afterwards."""
     fed: Sequence[int] = (1, 8) if day.rehearse else FED
-    rounds, contexts = (3, [64]) if day.rehearse else (ROUNDS, contexts)
-    dtype, shape = engine.dtype, shape_of(day.model)
-    before = measure_ceilings(day.device, dtype, day.buffer_bytes)
-    bench = Bench(engine, day.device, shape.vocab)
+    rounds, contexts = (2, (64,)) if day.rehearse else (ROUNDS, CONTEXTS)
+    shape, bench = shape_of(day.model), Bench(engine, day.device, day.model.config.vocab_size)
     drafts = [Draft.chain(bench.ids(count - 1)) if count > 1 else EMPTY for count in fed]
-    times = {context: bench.visit(drafts, context, rounds, Needs()) for context in contexts}
-    found = best_of(before, measure_ceilings(day.device, dtype, day.buffer_bytes))
-    goals = [
-        Goal("read bandwidth", found.read_gb_s, unit="GB/s"),
-        Goal("copy bandwidth", found.copy_gb_s, unit="GB/s"),
-        Goal("matmul rate", found.matmul_gflop_s / 1e3, unit="TFLOP/s"),
-    ]
-    for context, visits in times.items():
-        middle = [statistics.median(column) for column in visits[:, :, 0].T.tolist()]
-        for count, milliseconds in zip(fed, middle, strict=True):
-            reading = float(shape.bytes_read(count, context)) / (found.read_gb_s * 1e9)
-            computing = float(shape.operations(count, context)) / (found.matmul_gflop_s * 1e9)
-            share = milliseconds * 1e-3 / max(reading, computing)
-            goals.append(Goal(f"T({count}), context {context}", milliseconds, unit="ms"))
-            bounds = (1.33, 1.18) if count in GOALS else (None, None)
-            goals.append(Goal(f"T({count}) over its bound, context {context}", share, *bounds))
-    return goals
+    found = measure_ceilings(day.device, engine.dtype, day.buffer_bytes)
+    times: dict[int, np.ndarray] = {}
+    for context in contexts:
+        milliseconds = np.median(bench.visit(drafts, context, rounds, Needs())[:, :, 0], axis=0)
+        times[context] = milliseconds
+        yield from (Goal(f"T({count}), context {context}", float(each), unit="ms")
+                    for count, each in zip(fed, milliseconds, strict=True))  # fmt: skip
+    found = best_of(found, measure_ceilings(day.device, engine.dtype, day.buffer_bytes))
+    yield Goal("read bandwidth", found.read_gb_s, unit="GB/s")
+    yield Goal("copy bandwidth", found.copy_gb_s, unit="GB/s")
+    yield Goal("matmul rate", found.matmul_gflop_s / 1e3, unit="TFLOP/s")
+    for context, milliseconds in times.items():
+        bounds = 1e3 * np.maximum(
+            shape.bytes_read(fed, context) / (found.read_gb_s * 1e9),
+            shape.operations(fed, context) / (found.matmul_gflop_s * 1e9),
+        )
+        for count, each, bound in zip(fed, milliseconds, bounds, strict=True):
+            goals = (1.33, 1.18) if count in GOALS else (None, None)
+            yield Goal(f"T({count}) over its bound, context {context}", float(each / bound), *goals)
+        _, most = shape.slowdown(fed, context, found.read_gb_s, found.matmul_gflop_s)
+        for count, each, expected in zip(fed[1:], milliseconds[1:] / milliseconds[0], most, strict=True):
+            if count in RATIOS:
+                yield Goal(f"T({count}) over T(1), context {context}", float(each), *RATIOS[count])
+            yield Goal(f"T({count}) over T(1) over that of the bounds, context {context}", float(each / expected), 1.1)
+    if way != SDPA:
+        engine.drop_recordings()
 
 
-def try_our_kernels(day: Day, way: str) -> list[Goal]:
-    """Measure another ``engine.attention``: recordings, ids compared with SDPA's, forwards over the same bounds."""
-    if day.device.type != "cuda":  # where our kernels do not run
-        way = {TRITON: FLEX, FUSED: SDPA}[way]
-    engine = day.make_engine(way)
-    requests = [(name, prompt) for name in day.few_methods for prompt in day.prompts[:2]]
-    diverged = sum(
-        ids_of(engine, day.methods[name], prompt, day.tokens)
-        != ids_of(day.engine, day.methods[name], prompt, day.tokens)
-        for name, prompt in requests
-    )
-    goals = [*record(day, engine), Goal(f"ids by {way} that differ from SDPA's, of {len(requests)}", float(diverged))]
-    goals += _compare_with_bounds(day, engine, [480, 2000])
-    engine.drop_recordings()
-    return goals
+def _count_free(day: Day) -> int:
+    """[bytes] of the device that no process has; on a CPU 0."""
+    if day.device.type != "cuda":
+        return 0
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(day.device)[0]
 
 
-def count_launches(day: Day) -> list[dict[str, Any]]:
+def count_launches(day: Day) -> Iterator[Row]:
     """Count the kernels per step that a profiler sees, including those in graphs, and name the three most frequent."""
-    clock, rows = Clock(day.device), []
+    clock = Clock(day.device)
 
     def launch(method: Method, tokens: int) -> tuple[Counter[str], int]:
         """Kernels of one request by name, with those of its prompt, and its steps."""
@@ -118,11 +112,10 @@ def count_launches(day: Day) -> list[dict[str, Any]]:
         prompt, (kernels, steps) = launch(day.methods[name], 1)[0], launch(day.methods[name], day.tokens)
         kernels -= prompt
         most = ", ".join(kernel[:40] for kernel, _ in kernels.most_common(3))
-        rows.append({"method": name, "steps": steps, "kernels a step": kernels.total() / steps, "most": most})
-    return rows
+        yield {"method": name, "steps": steps, "kernels a step": kernels.total() / steps, "most": most}
 
 
-def forbid_waiting(day: Day) -> list[Goal]:
+def forbid_waiting(day: Day) -> Iterator[Row]:
     """Run forwards of a token, a chain and a tree while torch raises at any call that waits for the device."""
     engine = day.engine
     engine.start(day.prompts[0], 32, Walk(None, 0), Needs(), Clock(day.device))
@@ -138,7 +131,7 @@ def forbid_waiting(day: Day) -> list[Goal]:
         except RuntimeError:
             waited += 1
         engine.settle(1)
-    return [Goal("forwards that wait for the device, of 3", float(waited), 0)]
+    yield Goal("forwards that wait for the device, of 3", float(waited), 0)
 
 
 @contextlib.contextmanager
@@ -153,20 +146,20 @@ def _sync_debug(day: Day, mode: str) -> Iterator[None]:
             torch.cuda.set_sync_debug_mode("default")
 
 
-def compare_loops(day: Day) -> list[Goal]:
+def compare_loops(day: Day) -> Iterator[Row]:
     """Compare the throughput of our loops with the loops of transformers."""
     methods = {name: day.methods[name] for name in ("vanilla", "pld", "token_recycling")}
-    return _against_generate(day, methods, day.prompts)
+    yield from _against_generate(day, methods, day.prompts)
 
 
-def compare_compiled(day: Day) -> list[Goal]:
+def compare_compiled(day: Day) -> Iterator[Row]:
     """Compare the compiled loop of transformers on a static cache, and ours, with its plain one."""
     compiled = HFCompiled(compile=not day.rehearse)
     compiled.bind(day.target(day.model))
-    return _against_generate(day, {"vanilla": day.methods["vanilla"], "hf_compiled": compiled}, day.prompts[:3])
+    yield from _against_generate(day, {"vanilla": day.methods["vanilla"], "hf_compiled": compiled}, day.prompts[:2])
 
 
-def _against_generate(day: Day, methods: Mapping[str, Method], prompts: Sequence[Sequence[int]]) -> list[Goal]:
+def _against_generate(day: Day, methods: Mapping[str, Method], prompts: Sequence[Sequence[int]]) -> Iterator[Goal]:
     """Compare vanilla with ``generate`` of transformers, and each drafter with its prompt lookup, interleaved."""
     model, clock, tokens = day.model, Clock(day.device), day.tokens
     model.generation_config = GenerationConfig()
@@ -198,49 +191,55 @@ def _against_generate(day: Day, methods: Mapping[str, Method], prompts: Sequence
             if number:
                 rates[name].append(count / (time.perf_counter() - start))
     middle = {name: statistics.median(found) for name, found in rates.items()}
-    goals = [Goal(f"{name}, tokens/s", rate) for name, rate in middle.items()]
+    yield from (Goal(f"{name}, tokens/s", rate) for name, rate in middle.items())
     for name in methods:
         peer = "generate" if name in ("vanilla", "hf_compiled") else "prompt lookup"
         bound, stretch = (None, None) if name == "hf_compiled" else (3, 5)
         over = middle[name] / middle[peer]
-        goals.append(Goal(f"{name} over the library's {peer}", over, bound, stretch, least=True))
-    return goals
+        yield Goal(f"{name} over the library's {peer}", over, bound, stretch, least=True)
 
 
-def time_the_host(day: Day) -> list[Goal]:
+def time_the_host(day: Day) -> Iterator[Row]:
     """Measure per step the host time that the device waits for and the blocking reads; and the sum of the phases."""
-    clock, goals, prompt = Clock(day.device), [], day.prompts[0]
+    clock, prompt = Clock(day.device), day.prompts[0]
     on_gpu = day.device.type == "cuda"
+    bound_us, stretch_us = (100, 60) if on_gpu else (None, None)
     for name, method in day.methods.items():
-        request = Request(prompt, day.tokens, None, 0)
+        request = Request(prompt, day.tokens, None, 0, keep_trees=True)
         runs = [decode(day.engine, method, request, clock) for _ in range(4)][1:]
         out = min(runs, key=lambda run: run.decode_s)
         count = len(out.accept)
-        if on_gpu:
-            busy = _busy(day, round(statistics.mean(out.fed)) - 1, clock)
-            exposed = (out.decode_s / count - busy) * 1e6
-            goals.append(Goal(f"{name}: exposed host time a step", exposed, 100, 60, unit="us"))
+        exposed = (out.decode_s - _time_device(day, method, out, clock)) / count * 1e6
+        yield Goal(f"{name}: exposed host time a step", exposed, bound_us, stretch_us, unit="us")
         alone = Request(prompt, 1, None, 0)  # the prompt's own reads
         reads = (_reads(day, method, request, clock) - _reads(day, method, alone, clock)) / count
         bound = 1.05 if on_gpu else None  # on a CPU nothing waits: views of the same memory count too
-        goals.append(Goal(f"{name}: blocking reads a step", reads, bound))
-        goals.append(Goal(f"{name}: phases over the wall", sum(out.phases_s.values()) / out.decode_s, 0.97, least=True))
-    return goals
+        yield Goal(f"{name}: blocking reads a step", reads, bound)
+        yield Goal(f"{name}: phases over the wall", sum(out.phases_s.values()) / out.decode_s, 0.97, least=True)
 
 
-def _busy(day: Day, nodes: int, clock: Clock) -> float:
-    """The device's own time [s] of a forward of a chain: many are enqueued, and nothing is read in between."""
-    prompt = day.prompts[0]
-    day.engine.start(prompt, 64, Walk(None, 0), Needs(), clock)
-    draft = Draft.chain(prompt[:nodes]) if nodes else EMPTY
+@torch.inference_mode()
+def _time_device(day: Day, method: Method, out: Transcript, clock: Clock) -> float:
+    """The device's own time [s] of a request's steps: their drafts are enqueued again, and nothing is read in between.
+
+    Each step is the forward over its draft, acceptance, compaction, and the copy of the result to pinned memory.
+    """
+    engine = day.engine
+    drafts = [Draft(tree["tokens"], tree["parents"]) for tree in out.trees or ()]
+    engine.start(day.prompts[0], day.tokens, Walk(None, 0), method.needs, clock)
     times = []
     for _ in range(3):
         clock.synchronize()
         start = time.perf_counter()
-        for _ in range(20):
-            day.engine.forward(draft)
+        for draft in drafts:
+            engine.forward(draft)
+            request = engine.request
+            key, given = (request.frame.width, request.moved), (request.logits, request.frame, engine.cache)
+            found = engine.acceptances.run(key, partial(engine.accept_rows, *given, request.moved))
+            if isinstance(found, torch.Tensor):
+                torch.empty_like(found, device="cpu", pin_memory=found.is_cuda).copy_(found, non_blocking=True)
         clock.synchronize()
-        times.append((time.perf_counter() - start) / 20)
+        times.append(time.perf_counter() - start)
     return min(times)
 
 
@@ -260,39 +259,81 @@ def _reads(day: Day, method: Method, request: Request, clock: Clock) -> float:
     return sum("synchroniz" in str(each.message) for each in found)
 
 
-def keep_memory(day: Day) -> list[Goal]:
+@torch.inference_mode()
+def share_forwards(day: Day) -> Iterator[Row]:
+    """Time steps of requests that share forwards, and compare them with one forward of as many rows and keys."""
+    engine, shape, clock = day.engine, shape_of(day.model), Clock(day.device)
+    context, steps = len(day.prompts[0]), 4 if day.rehearse else 40
+    found = measure_ceilings(day.device, engine.dtype, day.buffer_bytes)
+    for nodes, requests in product((0, 7), REQUESTS[:2] if day.rehearse else REQUESTS):
+        batch = engine.batch(requests, context + (nodes + 1) * 2 * steps)
+        handles = [batch.open(day.prompts[0], batch.tokens - context, Walk(None, 0), Needs()) for _ in range(requests)]
+        for handle in handles:
+            batch.prefill(handle)
+        drafts = [(handle, Draft.chain(day.prompts[0][:nodes]) if nodes else EMPTY) for handle in handles]
+        times = []
+        for _ in range(steps):
+            clock.start()
+            batch.forward(drafts)
+            batch.settle([batch.tokens] * requests)
+            times.append(1e3 * clock.elapsed())
+        batch.end()
+        fed, keys = requests * (nodes + 1), requests * context
+        bound = 1e3 * max(float(shape.bytes_read(fed, keys)) / (found.read_gb_s * 1e9),
+                          float(shape.operations(fed, context)) / (found.matmul_gflop_s * 1e9))  # fmt: skip
+        step = statistics.median(times[steps // 4 :])
+        what = f"{requests} requests of {nodes + 1} rows"
+        yield Goal(f"{what}: a step", step, unit="ms")
+        yield Goal(f"{what}: a step over its bound", step / bound, 1.33)
+
+
+def measure_energy(day: Day) -> Iterator[Row]:
+    """Measure the energy [J] of a token, over seconds, since a counter moves every few tens of milliseconds."""
+    meter, clock = open_meter(gpus_in_use(day.device, 1)), Clock(day.device)
+    for name in ("vanilla", "pld", "token_recycling"):
+        before, start, tokens = meter.joules() if meter else None, time.perf_counter(), 0
+        while time.perf_counter() - start < (0.1 if day.rehearse else 4):
+            tokens += len(
+                decode(day.engine, day.methods[name], Request(day.prompts[0], day.tokens, None, 0), clock).ids
+            )
+        spent = meter.since(before) if meter else None
+        yield Goal(f"{name}: energy a token", None if spent is None else spent / tokens, unit="J")
+
+
+def keep_memory(day: Day) -> Iterator[Row]:
     """Compare memory after case 10 and after the last, and the throughput with and without keeping complete trees."""
-    cases, clock = 20 if day.rehearse else 400, Clock(day.device)
+    cases, clock = 20 if day.rehearse else 200, Clock(day.device)
     method, prompt = day.methods["pld"], day.prompts[0][:64]
     allocated: list[int] = []
     for number in range(cases):
         decode(day.engine, method, Request(prompt, 4, None, number), clock)
         if day.device.type == "cuda":
             allocated.append(torch.cuda.memory_allocated())
+    grown = float(allocated[-1] - allocated[9]) if allocated else None
+    yield Goal(f"memory, case {cases} over case 10", grown, 0, unit="bytes")
     rates: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(24):
+    for number in range(12):
         for kept in (True, False) if number % 2 else (False, True):
             start = time.perf_counter()  # around the complete call: trees are written after its own clock has stopped
             out = decode(day.engine, method, Request(prompt, day.tokens, None, 0, keep_trees=kept), clock)
             if number > 1:
                 rates[kept].append(len(out.ids) / (time.perf_counter() - start))
-    grown = float(allocated[-1] - allocated[9]) if allocated else None
     ratio = statistics.median(rates[True]) / statistics.median(rates[False])
-    return [
-        Goal(f"memory, case {cases} over case 10", grown, 0, unit="bytes"),
-        Goal("tokens/s, whole trees kept over not", ratio, 0.995, least=True),
-    ]
+    yield Goal("tokens/s, whole trees kept over not", ratio, 0.995, least=True)
 
 
-SECTIONS: list[tuple[str, Section]] = [
-    ("recordings", record),
-    ("forwards", time_forwards),
-    (TRITON, partial(try_our_kernels, way=TRITON)),
-    (FUSED, partial(try_our_kernels, way=FUSED)),
-    ("launches", count_launches),
-    ("waiting", forbid_waiting),
-    ("loops", compare_loops),
-    ("compiled", compare_compiled),
-    ("host", time_the_host),
-    ("steady", keep_memory),
+SECTIONS = [
+    MACHINE,
+    *list_checks(wide=False, estimate_s=35),
+    Section(SDPA, partial(measure_engine, way=SDPA), 60),
+    Section("host", time_the_host, 30),
+    Section("waiting", forbid_waiting, 5),
+    Section("batches", share_forwards, 30),
+    Section("energy", measure_energy, 15),
+    Section("launches", count_launches, 15),
+    Section("loops", compare_loops, 60),
+    Section("steady", keep_memory, 15),
+    Section(TRITON, partial(measure_engine, way=TRITON), 50, TRITON, needs=("check-triton",)),
+    Section(FUSED, partial(measure_engine, way=FUSED), 50, FUSED, needs=("check-triton", "check-fused")),
+    Section("compiled", compare_compiled, 100, "compiled"),
 ]

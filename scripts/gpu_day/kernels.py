@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -12,11 +12,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from scripts.gpu_day.day import Day
+from scripts.gpu_day.day import Day, Row
 from specbench.advise.latency import measure_ceilings
 from specbench.measure.clock import Clock
-from specbench.models.fast.attention import FLEX, TRITON, TreeMask, find_attention, pack_bits
-from specbench.types import InputError
+from specbench.models.fast.attention import FLEX, SDPA, TreeMask, find_attention, pack_bits
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -55,39 +54,43 @@ def time_calls(day: Day, calls: Sequence[Call]) -> float:
     return 1e6 * times[len(times) // 2] / len(calls)
 
 
-def _time_once(day: Day, call: Call) -> float:
+def _time_once(day: Day, call: Call, unit_s: float = 1) -> float:
     clock = Clock(day.device)
     clock.start()
     call()
-    return clock.elapsed()
+    return clock.elapsed() / unit_s
 
 
 class Rows:
     """Queries of some rows over keys and values, several times over on different memory.
 
-    query: (1, 32, rows, D). keys, values: (1, heads, keys, D). mask: (1, 1, rows, keys) additive, None = all.
+    query: (1, 32, rows, D). memory: (copies, 2, 1, heads, keys, D) keys and values. mask: (rows, keys) additive.
     """
 
-    def __init__(self, day: Day, rows: int, keys: int, heads: int, masked: bool) -> None:
+    def __init__(self, day: Day, rows: int, keys: int, heads: int) -> None:
         options: Any = {"device": day.device, "dtype": day.dtype}
-        self.count, self.keys = rows, keys
+        self.count, self.keys, self.heads = rows, keys, heads
         self.nbytes = 2 * heads * keys * HEAD * day.dtype.itemsize
         self.query = torch.randn(1, HEADS, rows, HEAD, **options)
         self.memory = torch.randn(_copies(day, self.nbytes), 2, 1, heads, keys, HEAD, **options)
-        mask = torch.zeros(1, 1, rows, keys, **options) if masked else None
-        if mask is not None:
-            mask[..., -rows:] = torch.full((rows, rows), float("-inf")).triu(1).to(mask)
-        self.attend = partial(scaled_dot_product_attention, attn_mask=mask, enable_gqa=heads != HEADS)
+        self.mask = torch.zeros(rows, keys, **options)
+        self.mask[:, -rows:] = torch.full((rows, rows), float("-inf")).triu(1).to(self.mask)
 
-    def calls(self) -> list[Call]:
+    def calls(self, masked: bool) -> list[Call]:
         """Return calls of torch's attention, with the kernel that is allowed."""
-        return [partial(self.attend, self.query, *each) for each in self.memory]
+        mask = self.mask if masked else None
+        attend = partial(scaled_dot_product_attention, attn_mask=mask, enable_gqa=self.heads != HEADS)
+        return [partial(attend, self.query, *each) for each in self.memory]
+
+    def engine_calls(self) -> list[Call]:
+        """Return calls as the engine makes them: query heads that share keys are additional rows, with a mask."""
+        groups = HEADS // self.heads
+        packed = self.query.reshape(1, self.heads, groups * self.count, HEAD)
+        attend = partial(scaled_dot_product_attention, attn_mask=self.mask.repeat(groups, 1))
+        return [partial(attend, packed, *each) for each in self.memory]
 
     def tree_calls(self, day: Day, way: str) -> list[Call]:
-        """Return calls of an attention that reads lengths and ancestors on the device.
-
-        Raises InputError if it does not run here.
-        """
+        """Return calls of an attention that reads lengths and ancestors on the device. Raises InputError."""
         attend = find_attention(way, day.device, day.dtype, HEAD)
         assert attend is not None
         bits = torch.from_numpy(pack_bits(np.tri(self.count, dtype=bool))).to(day.device)
@@ -102,62 +105,55 @@ def _copies(day: Day, nbytes: int) -> int:
     return 2 if day.rehearse else max(2, -(-SPREAD // nbytes))
 
 
-def plan_attention(day: Day) -> list[dict[str, Any]]:
-    """Time torch's kernels: the first call of a shape, which may plan, and later ones; '' if a kernel refuses it.
+def plan_attention(day: Day) -> Iterator[Row]:
+    """Time torch's kernels: the first call of a shape, which may plan, and later ones.
 
     Prompts of neighbouring lengths show the cost of a plan for an exact shape.
     """
     shapes = [(rows, keys, masked) for rows in (1, 8, 64, 96) for keys in (512, 2048) for masked in (False, True)]
     shapes += [(count, count, True) for count in (401, 402, 403)]
-    found = []
-    for backend in BACKENDS:
-        for count, keys, masked in shapes[:3] if day.rehearse else shapes:
-            row = {"kernel": backend, "rows": count, "keys": keys, "mask": "yes" if masked else "no"}
-            found.append(row | _time_backend(day, backend, Rows(day, count, keys, HEADS, masked)))
-    return found
-
-
-def _time_backend(day: Day, backend: str, rows: Rows) -> dict[str, Any]:
-    calls = rows.calls()
-    try:
+    for backend, (count, keys, masked) in product(BACKENDS, shapes[:3] if day.rehearse else shapes):
+        calls = Rows(day, count, keys, HEADS).calls(masked)
         with sdpa_kernel(BACKENDS[backend]):
-            first = 1e3 * _time_once(day, calls[0])
-            return {"first, ms": first, "later, us": time_calls(day, calls)}
-    except RuntimeError as error:  # torch's error for a kernel that does not take such a call
-        return {"first, ms": "", "later, us": "", "why not": str(error).splitlines()[0][:80]}
+            first = day.attempt(partial(_time_once, day, calls[0], unit_s=1e-3))
+            later = day.attempt(partial(time_calls, day, calls))
+        shape = {"kernel": backend, "rows": count, "keys": keys, "mask": "yes" if masked else "no"}
+        yield shape | {"first, ms": first, "later, us": later}
 
 
-def compare_kernels(day: Day) -> list[dict[str, Any]]:
-    """Time each kernel's attention of a draft's rows [us], and compare it with reading keys and values once."""
+def compare_kernels(day: Day, way: str) -> Iterator[Row]:
+    """Time an attention of a draft's rows [us], and compare it with reading keys and values once.
+
+    way: of ``engine.attention``; SDPA: each of torch's kernels, and the call of the engine.
+    """
     read_s = _seconds_a_byte(day)
-    counts, lengths, heads = ((1, 8), (32,), (32,)) if day.rehearse else ((1, 8, 64, 96), (512, 2048, 8192), (32, 8))
-    found = []
+    counts, lengths, heads = ((1, 8), (32,), (32, 8)) if day.rehearse else ((1, 8, 64, 96), (512, 2048, 8192), (32, 8))
     for count, keys, some in product(counts, lengths, heads):
-        rows = Rows(day, count, keys, some, count > 1)
+        if way == FLEX and not day.rehearse and (keys, count) not in FLEX_SHAPES:
+            continue
+        rows = Rows(day, count, keys, some)
         row: dict[str, Any] = {"rows": count, "keys": keys, "key heads": some, "bound": 1e6 * rows.nbytes * read_s}
-        row |= {backend: _time_backend(day, backend, rows)["later, us"] for backend in BACKENDS}
-        for way in (TRITON, *([FLEX] if day.rehearse or (keys, count) in FLEX_SHAPES else [])):
-            try:
-                row[way] = time_calls(day, rows.tree_calls(day, way))
-            except InputError:
-                row[way] = ""
-        found.append(row)
-    return found
+        if way == SDPA:
+            for backend, allowed in BACKENDS.items():
+                with sdpa_kernel(allowed):
+                    row[backend] = day.attempt(partial(time_calls, day, rows.calls(count > 1)))
+            row["the engine's call"] = day.attempt(partial(time_calls, day, rows.engine_calls()))
+        else:
+            row[way] = day.attempt(partial(time_calls, day, rows.tree_calls(day, way)))
+        yield row
 
 
-def multiply_few_rows(day: Day) -> list[dict[str, Any]]:
+def multiply_few_rows(day: Day) -> Iterator[Row]:
     """Time matrix products at few rows [us], and compare them with reading the weight once."""
     read_s = _seconds_a_byte(day)
-    found = []
     for inner, outer in [(256, 704)] if day.rehearse else PRODUCTS:
         size = inner * outer * day.dtype.itemsize
         weights = torch.randn(_copies(day, size), outer, inner, device=day.device, dtype=day.dtype)
         for count in (1, 2, 4, 8, 16, 32, 64, 96):
             given = torch.randn(count, inner, device=day.device, dtype=day.dtype)
-            took = time_calls(day, [partial(linear, given, weight) for weight in weights])
-            over = took / (1e6 * size * read_s)
-            found.append({"weight": f"{inner} x {outer}", "rows": count, "us": took, "over the bound": over})
-    return found
+            took = day.attempt(partial(time_calls, day, [partial(linear, given, each) for each in weights]))
+            over = took / (1e6 * size * read_s) if isinstance(took, float) else ""
+            yield {"weight": f"{inner} x {outer}", "rows": count, "us": took, "over the bound": over}
 
 
 def _seconds_a_byte(day: Day) -> float:

@@ -1,18 +1,17 @@
-"""Check that the fast engine is right on this machine, which kernels torch chooses, and the use of memory."""
+"""Check that the kernels and the fast engine are right on this machine, before anything is timed, and use of memory."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
-import tomllib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from scripts.gpu_day.day import Day, Goal, Section, ids_of
+from scripts.gpu_day.call import Section
+from scripts.gpu_day.day import Day, Goal, Row, ids_of
 from scripts.gpu_day.kernels import compare_kernels, multiply_few_rows, plan_attention
 from scripts.lab.materials import random_model
 from specbench.decode.check import check_engine
@@ -21,11 +20,11 @@ from specbench.measure.clock import Clock
 from specbench.measure.environment import machine, versions
 from specbench.method import Method
 from specbench.models.eager.engine import EagerEngine
+from specbench.models.fast.attention import FLEX, FUSED, SDPA, TRITON, FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.load import ASSETS, load_model, read_card
 from specbench.types import Needs
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
     "vocab_size": 499, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": 0.4, "pad_token_id": 0,
@@ -37,48 +36,71 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 16}),
     "phi3": ("phi3", {"sliding_window": None}),
 }
-TOKENS = 64
 
 
-def describe_machine(day: Day) -> dict[str, Any]:
-    """Describe the device, the machine and the versions, and list the missing packages of ``product``."""
-    return {"device": str(day.device), "missing packages": missing_packages(), **versions(), **machine()}
+def describe_machine(day: Day) -> Iterator[Row]:
+    """Describe the device, the machine and the versions."""
+    known = {"device": str(day.device), **versions(), **machine()}
+    yield from ({"name": name, "value": value} for name, value in known.items())
 
 
-def missing_packages() -> list[str]:
-    """Return the packages that specbench depends on and that are not installed."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [re.split(r"[<>=!\[; ]", line)[0] for line in project["dependencies"]]
-    installed = {each.metadata["Name"].lower().replace("_", "-") for each in importlib.metadata.distributions()}
-    return [name for name in wanted if name not in installed]
+def check_kernels(day: Day, way: str, wide: bool) -> Iterator[Row]:
+    """Check the kernels of a way against float64, then the ids of its engine against the eager engine's in float32.
+
+    wide: on drawn trees of every shape; else on the shapes of the 7B.
+    """
+    from specbench.models.fast.kernels import judge  # here: needs Triton
+
+    kind = judge.AttentionCase if way == TRITON else judge.RowsCase
+    if day.rehearse:  # bfloat16 is wrong in Triton's interpreter
+        cases = list(judge.list_wide(32, [torch.float16]))
+        cases = [*cases[0:18:5], *cases[18:20]]
+    elif wide:
+        cases = list(judge.list_wide())
+    else:
+        cases = list(judge.list_few(day.dtype, 32, 1, 128, [None], (1, 8, 64, 96), 4096, 11008, 4096))
+    errors: dict[str, list[float]] = defaultdict(list)
+    for case in cases:
+        if isinstance(case, kind):
+            error = day.attempt(partial(case.measure, day.device))
+            if isinstance(error, float) and error <= 1:
+                errors[str(case.dtype).removeprefix("torch.")].append(error)
+            else:
+                yield Goal(f"{case}: error over its limit", error, 1)
+    for dtype, found in errors.items():
+        yield Goal(f"{len(found)} cases in {dtype}: largest error over its limit", max(found), 1)
+    yield from compare_ids(day, way, cases=1)
 
 
-def compare_ids(day: Day) -> list[Goal]:
+def compare_ids(day: Day, way: str = SDPA, cases: int | None = None) -> Iterator[Row]:
     """Compare ids and logits of the fast and the eager engine on small models of every family in float32."""
     day.bind(random_model("llama", SMALL, torch.float32, day.device))
-    return equality(day.few_methods, day.device, day.cases)
+    families = list(FAMILIES)[: 2 if day.rehearse else None]
+    tokens = 8 if day.rehearse else 64
+    yield from equality(families, day.few_methods, day.device, day.cases if cases is None else cases, way, tokens)
 
 
-def equality(methods: Mapping[str, Method], device: torch.device, cases: int) -> list[Goal]:
+def equality(
+    families: Sequence[str], methods: Mapping[str, Method], device: torch.device, cases: int, way: str, tokens: int
+) -> Iterator[Goal]:
     """Count the requests whose ids differ between the engines, and measure the largest difference of logits.
 
-    cases: requests of each family and method.
+    families: of ``FAMILIES``. cases: requests of each family and method. way: of ``engine.attention``.
     """
     diverged, worst, requests = 0, 0.0, 0
-    for family, extra in FAMILIES.values():
+    for family, extra in map(FAMILIES.__getitem__, families):
         model = random_model(family, {**SMALL, **extra}, torch.float32, device)
-        engines = [kind(model, 512, frozenset(), 128) for kind in (EagerEngine, FastEngine)]
-        check_engine(engines[1], model)
-        eager, fast = (_read_logits(engine) for engine in engines)
-        worst = max(worst, float((eager - fast).abs().max() / eager.abs().max()))
+        fast = FastEngine(model, 512, frozenset(), 128, options=FastOptions(attention=way))
+        engines = [EagerEngine(model, 512, frozenset(), 128), fast]
+        check_engine(fast, model)
+        of_eager, of_fast = (_read_logits(engine) for engine in engines)
+        worst = max(worst, float((of_eager - of_fast).abs().max() / of_eager.abs().max()))
         for method, case in product(methods.values(), range(cases)):
-            ids, others = (ids_of(engine, method, _prompt(case, 499), TOKENS) for engine in engines)
+            ids, others = (ids_of(engine, method, _prompt(case, 499), tokens) for engine in engines)
             diverged += ids != others
             requests += 1
-    return [
-        Goal(f"float32 ids that differ, of {requests} requests", float(diverged), 0),
-        Goal("float32 logits, largest difference over their largest", worst, 1e-5),
-    ]
+    yield Goal(f"float32 ids by {way} that differ from the eager engine's, of {requests} requests", float(diverged), 0)
+    yield Goal("float32 logits, largest difference over their largest", worst, 1e-5)
 
 
 @torch.inference_mode()
@@ -88,7 +110,7 @@ def _read_logits(engine: Any) -> torch.Tensor:
     return torch.zeros_like(top.logits).scatter_(1, top.ids, top.logits)
 
 
-def look_at_ties(day: Day) -> list[Goal]:
+def look_at_ties(day: Day) -> Iterator[Row]:
     """Count the requests whose ids differ between a method and vanilla for the bundled model in bfloat16.
 
     The gap at the difference is the amount by which the target's own teacher-forced logits prefer another token; it is
@@ -101,16 +123,14 @@ def look_at_ties(day: Day) -> list[Goal]:
     diverged, requests, worst = 0, 0, 0.0
     for name, case in product([name for name in day.few_methods if name != "vanilla"], range(2 * day.cases)):
         prompt = _prompt(case, card.vocab_size)
-        truth, ids = (ids_of(engine, day.methods[each], prompt, TOKENS) for each in ("vanilla", name))
+        truth, ids = (ids_of(engine, day.methods[each], prompt, day.tokens) for each in ("vanilla", name))
         requests += 1
         if truth != ids:
             diverged += 1
             worst = max(worst, *engine.gaps(prompt, ids))
     kind = str(engine.dtype).removeprefix("torch.")
-    return [
-        Goal(f"{kind} ids that differ from vanilla's, of {requests} requests", float(diverged)),
-        Goal(f"{kind} largest gap to the argmax where they differ", worst),
-    ]
+    yield Goal(f"{kind} ids that differ from vanilla's, of {requests} requests", float(diverged))
+    yield Goal(f"{kind} largest gap to the argmax where they differ", worst)
 
 
 def _prompt(case: int, vocab: int) -> list[int]:
@@ -119,7 +139,7 @@ def _prompt(case: int, vocab: int) -> list[int]:
     return [token for repeat in range(3) for word in words[repeat:] for token in word]
 
 
-def grow_and_run_out(day: Day) -> list[Goal]:
+def grow_and_run_out(day: Day) -> Iterator[Row]:
     """Compare the ids of a short request before and after a long one, which moved the cache, and a failed one."""
     day.bind(day.model)
     engine, vanilla = day.engine, day.methods["vanilla"]
@@ -127,6 +147,7 @@ def grow_and_run_out(day: Day) -> list[Goal]:
     first = ids_of(engine, vanilla, short, day.tokens)
     ids_of(engine, vanilla, (day.prompts[0] * 40)[: engine.context - 200], day.tokens)
     after_long = ids_of(engine, vanilla, short, day.tokens)
+    yield Goal("ids that differ after a long request", float(after_long != first), 0)
     context, engine.context = engine.context, 1 << 42
     refused = 0.0
     try:
@@ -135,20 +156,31 @@ def grow_and_run_out(day: Day) -> list[Goal]:
         refused = 1.0
     finally:
         engine.context = context
+    yield Goal("a request without memory is refused", refused, 1, least=True)
     after_refusal = ids_of(engine, vanilla, short, day.tokens)
+    yield Goal("ids that differ after a request without memory", float(after_refusal != first), 0)
+
+
+MACHINE = Section("machine", describe_machine, 5, "machine")
+
+
+def list_checks(wide: bool, estimate_s: float) -> list[Section]:
+    """List the sections that check the kernels, which everything that times them needs."""
     return [
-        Goal("ids that differ after a long request", float(after_long != first), 0),
-        Goal("a request without memory is refused", refused, 1, least=True),
-        Goal("ids that differ after a request without memory", float(after_refusal != first), 0),
+        Section(f"check-{way}", partial(check_kernels, way=way, wide=wide), estimate_s, f"check-{way}")
+        for way in (TRITON, FUSED)
     ]
 
 
-SECTIONS: list[tuple[str, Section]] = [
-    ("machine", describe_machine),
-    ("ids", compare_ids),
-    ("ties", look_at_ties),
-    ("plans", plan_attention),
-    ("kernels", compare_kernels),
-    ("products", multiply_few_rows),
-    ("memory", grow_and_run_out),
+SECTIONS = [
+    MACHINE,
+    *list_checks(wide=True, estimate_s=100),
+    Section("ids", compare_ids, 60),
+    Section("ties", look_at_ties, 20),
+    Section("memory", grow_and_run_out, 30),
+    Section("plans", plan_attention, 20),
+    Section("kernels", partial(compare_kernels, way=SDPA), 20),
+    Section("products", multiply_few_rows, 10),
+    Section("kernels-triton", partial(compare_kernels, way=TRITON), 30, TRITON, needs=("check-triton",)),
+    Section("kernels-flex", partial(compare_kernels, way=FLEX), 90, FLEX),
 ]
