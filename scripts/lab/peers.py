@@ -154,9 +154,9 @@ class CpuClock(Clock):
         self._cpu_ns = time.process_time_ns()
         super().start()
 
-    def elapsed(self) -> float:
+    def elapsed(self, phase: str = "") -> float:
         """Return the wall time [s] since ``start``; the last reading counts as the request's time."""
-        self.wall_s = super().elapsed()
+        self.wall_s = super().elapsed(phase)
         self.cpu_s = (time.process_time_ns() - self._cpu_ns) * 1e-9
         return self.wall_s
 

@@ -173,8 +173,7 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     prefill = engine.start(prompt, limit, walk, method.needs, clock)
     if given is not None:
         prefill = replace(prefill, given=True)
-    out.prefill_s = clock.elapsed()
-    clock.lap("prefill")
+    out.prefill_s = clock.elapsed("prefill")
     clock.mark()  # the wait for the second token begins
     context = [*prompt, prefill.token]
     log: list[Entry] = []
@@ -183,8 +182,7 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     if limit > 1 and (prefill.given or prefill.token not in engine.eos):
         log = _steps(engine, method, drafter, context, limit, clock, request.budgets)
     drafter.finish(context)
-    clock.lap("update")
-    out.decode_s = clock.elapsed() - out.prefill_s
+    out.decode_s = clock.elapsed("update") - out.prefill_s
     out.ids = context[len(request.prompt) :]
     out.step_s = [round(seconds, DIGITS) for seconds in clock.steps()]
     out.count(log, method.sources)

@@ -56,10 +56,12 @@ class Clock:
         """Add the time since the last lap to ``phase``."""
         if self._cuda:
             self._events.append((phase, self._record()))
-            return
-        now = time.perf_counter_ns()
-        self._phases[phase] = self._phases.get(phase, 0.0) + (now - self._last_ns) * 1e-9
-        self._last_ns = now
+        else:
+            self._enter(phase, time.perf_counter_ns())
+
+    def _enter(self, phase: str, now_ns: int) -> None:
+        self._phases[phase] = self._phases.get(phase, 0.0) + (now_ns - self._last_ns) * 1e-9
+        self._last_ns = now_ns
 
     def mark(self) -> None:
         """End a step with the last lap, without another clock reading or event."""
@@ -72,10 +74,21 @@ class Clock:
             return [before.elapsed_time(after) * 1e-3 for before, after in pairwise(events)]
         return [(after - before) * 1e-9 for before, after in pairwise(self._marks)]
 
-    def elapsed(self) -> float:
-        """Wall time since ``start``, including all enqueued work."""
+    def elapsed(self, phase: str = "") -> float:
+        """Wall time since ``start``, including all enqueued work.
+
+        phase: of a lap that ends at the same reading, so that a process that is interrupted between two readings does
+        not spend time that no phase has.
+        """
+        if self._cuda and phase:
+            self.lap(phase)
+            self.synchronize()
+            return float(self._events[0][1].elapsed_time(self._events[-1][1])) * 1e-3
         self.synchronize()
-        return (time.perf_counter_ns() - self._start_ns) * 1e-9
+        now_ns = time.perf_counter_ns()
+        if phase:
+            self._enter(phase, now_ns)
+        return (now_ns - self._start_ns) * 1e-9
 
     def phases(self) -> dict[str, float]:
         """Phase -> its time; call after ``elapsed``."""

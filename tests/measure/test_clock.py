@@ -1,5 +1,6 @@
 """Steps are the time between marks, on the readings that the laps have made anyway."""
 
+import itertools
 import time
 
 import pytest
@@ -38,6 +39,16 @@ def test_steps_lie_between_marks_and_read_no_clock_of_their_own(monkeypatch):
     assert clock.steps() == pytest.approx([0.003, 0.004])
     clock.start()
     assert clock.steps() == []
+
+
+def test_a_process_that_is_interrupted_at_every_reading_has_no_time_outside_of_its_phases(stage, monkeypatch):
+    """Each reading of the clock is 50 ms after the one before it, as on a machine with too many processes."""
+    readings = itertools.count(0, 50_000_000)
+    monkeypatch.setattr(module.time, "perf_counter_ns", lambda: next(readings))
+    method = Vanilla()
+    method.bind(stage.target)
+    out = decode(stage.engine, method, Request([5, 6, 7], 4, None, 0), Clock(torch.device("cpu")))
+    assert sum(out.phases_s.values()) == pytest.approx(out.decode_s)
 
 
 @pytest.fixture(scope="module")
