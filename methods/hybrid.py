@@ -11,8 +11,8 @@ were right where their parent was; every step counts each node whose parent is o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 from torch import Tensor
@@ -43,11 +43,19 @@ def class_of(member: int, size: int, depth: int, rank: int, score: float) -> int
 # Nests deeper: one compiled loop.
 @njit()
 def _merge(
-    tokens: np.ndarray, parents: np.ndarray, scores: np.ndarray, starts: np.ndarray, rates: np.ndarray
+    tokens: np.ndarray,
+    parents: np.ndarray,
+    scores: np.ndarray,
+    starts: np.ndarray,
+    prior: np.ndarray,
+    strength: float,
+    seen: np.ndarray,
+    right: np.ndarray,
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """Merges drafts into a tree: equal paths are one node, its chances joined.
 
-    parents: within each draft; starts: where each draft begins. Returns (depths, classes) of the drafts' nodes, and
+    parents: within each draft; starts: where each draft begins; prior, strength, seen, right: of ``AcceptanceRates``,
+    of whose classes only those of the drafts' nodes are computed. Returns (depths, classes) of the drafts' nodes, and
     (tokens, parents, chances, members) of the tree's.
     """
     count = len(tokens)
@@ -68,7 +76,8 @@ def _merge(
                 above, depths[number], rank = place[owner], depths[owner] + 1, children[owner]
                 children[owner] += 1
             classes[number] = class_of(member, starts[member + 1] - first, depths[number], rank, scores[number])
-            rate = rates[classes[number]]
+            kind = classes[number]
+            rate = (prior[kind] + right[kind]) / (strength + seen[kind])
             node, last = child[above + 1], ROOT
             while node != ROOT and token[node] != tokens[number]:
                 last, node = node, sibling[node]
@@ -152,10 +161,10 @@ class AcceptanceRates:
 
     def __init__(self, members: int, prior: float, strength: float) -> None:
         level = np.append((np.arange(LEVELS) + 0.5) / LEVELS, prior)
-        self._prior = strength * np.tile(level, members * SIZES * DEPTHS * RANKS)
-        self._strength = strength
-        self.seen = np.zeros(len(self._prior))
-        self.right = np.zeros(len(self._prior))
+        self.prior = strength * np.tile(level, members * SIZES * DEPTHS * RANKS)
+        self.strength = float(strength)
+        self.seen = np.zeros(len(self.prior))
+        self.right = np.zeros(len(self.prior))
 
     def clear(self) -> None:
         """Forget the counts."""
@@ -165,7 +174,7 @@ class AcceptanceRates:
     @property
     def rates(self) -> np.ndarray:
         """(classes,) estimates so far."""
-        return (self._prior + self.right) / (self._strength + self.seen)
+        return (self.prior + self.right) / (self.strength + self.seen)
 
 
 class MergedTree:
@@ -176,14 +185,14 @@ class MergedTree:
         self._rates = rates
         if any(draft.passenger is not None for draft in drafts):
             raise CaseError("a member of a hybrid drafts passengers; expected a method whose nodes can all be accepted")
-        self._starts = np.cumsum([0, *map(len, drafts)])
+        self._starts = np.array([0, *accumulate(map(len, drafts))])
         self._tokens = _joined([draft.tokens for draft in drafts])
         self._parents = _joined([draft.parents for draft in drafts])
-        scores = np.full(len(self._tokens), np.nan)
-        for start, draft in zip(self._starts, drafts, strict=False):
-            if draft.score is not None:
-                scores[start : start + len(draft)] = draft.score
-        drafted, merged = _merge(self._tokens, self._parents, scores, self._starts, rates.rates)
+        parts = [[np.nan] * len(draft) if draft.score is None else draft.score for draft in drafts]
+        scores = np.array([*chain.from_iterable(parts)], float)
+        drafted, merged = _merge(
+            self._tokens, self._parents, scores, self._starts, rates.prior, rates.strength, rates.seen, rates.right
+        )
         self._depths, self._classes = drafted
         self.tokens, self.parents, self.chances, self.members = merged
 
@@ -210,8 +219,8 @@ class MergedTree:
 
 def _joined(parts: Sequence[Sequence[int] | Tensor]) -> np.ndarray:
     """(M,) int64 of all parts, on the host."""
-    plain = [part.cpu().numpy() if isinstance(part, Tensor) else np.array(part, np.int64) for part in parts]
-    return np.concatenate(plain).astype(np.int64, copy=False)
+    plain = (part.tolist() if isinstance(part, Tensor) else part for part in parts)
+    return np.array([*chain.from_iterable(plain)], np.int64)
 
 
 class _Union(Drafter):
@@ -228,7 +237,8 @@ class _Union(Drafter):
     def observe(self, step: Step) -> None:
         accepted = len(step.path)
         for path, drafter in zip(self._tree.judge(step.emitted), self._drafters, strict=True):
-            drafter.observe(replace(step, path=tuple(path[:accepted])))
+            own = (step.emitted, tuple(path[:accepted]), step.done, step.fed, step.topk, step.hidden, step.late)
+            drafter.observe(Step(step.root, *own, step.parents))  # ``replace`` takes several times as long
 
     def finish(self, context: Sequence[int]) -> None:
         for drafter in self._drafters:
