@@ -51,7 +51,7 @@ def check_kernels(day: Day, way: str, wide: bool) -> Iterator[Row]:
     """
     from specbench.models.fast.kernels import judge  # here: needs Triton
 
-    kind = judge.AttentionCase if way == TRITON else judge.RowsCase
+    kind = judge.AttentionCase if way == TRITON else (judge.RowsCase, judge.ProductsCase)
     if day.rehearse:  # bfloat16 is wrong in Triton's interpreter
         cases = list(judge.list_wide(32, [torch.float16]))
         cases = [*cases[0:18:5], *cases[18:20]]

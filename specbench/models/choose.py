@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import Engine
 from specbench.models.facade import ModelCard
-from specbench.models.fast.attention import SDPA, FastOptions, require_attention
+from specbench.models.family import find_head_size, find_windows
+from specbench.models.fast.attention import FUSED, SDPA, FastOptions, explain_unusable, require_attention
 from specbench.models.fast.compact import explain_unfit, explain_unsupported
-from specbench.models.fast.engine import STANDARD, FastEngine
+from specbench.models.fast.engine import STANDARD, STANDING, FastEngine
 from specbench.models.tensor_parallel.share import explain_uneven
 from specbench.models.timed import TimedEager, TimedFast
 from specbench.records.record import EngineKind
@@ -23,9 +27,10 @@ SHARED = (EngineKind.AUTO, EngineKind.FAST)  # engines that can run on several r
 
 def make_engine(
     kind: str, model: Any, card: ModelCard, max_nodes: int, attention: str, options: FastOptions = STANDARD
-) -> tuple[Engine, str | None]:
-    """Make the engine; returns it, and the reason if it is not fast and ``eager`` was not requested.
+) -> tuple[Engine, str | None, str | None]:
+    """Make the engine; returns it, the reason if it is not fast and ``eager`` was not requested, and a note.
 
+    The note: see ``choose_attention``.
     kind: auto, fast, eager or timed. attention: ``model.attention``. options: of the fast engine. Raises InputError if
     kind is fast and the fast engine cannot run the model, or if the chosen engine lacks the attention of the options.
     """
@@ -33,19 +38,60 @@ def make_engine(
     reason = None if kind == EngineKind.EAGER else _explain_unfit(model, attention)
     if kind == EngineKind.FAST and reason:
         raise InputError(f"engine.kind=fast: cannot drive model={card.name}, {reason}; expected engine=eager or auto")
-    if options.attention != SDPA and reason and not timed:
+    if options.attention not in (AUTO, SDPA) and reason and not timed:
         raise InputError(
             f"engine.attention={options.attention}: is the fast engine's, which cannot drive model={card.name},"
             f" {reason}; expected engine.attention=sdpa"
         )
     given = model, card.context, card.eos, max_nodes
     if kind == EngineKind.EAGER or reason:
-        return (TimedEager if timed else EagerEngine)(*given), reason
-    return (TimedFast if timed else FastEngine)(*given, options=options), None
+        return (TimedEager if timed else EagerEngine)(*given), reason, None
+    options, note = choose_attention(options, card, max_nodes, model)
+    return (TimedFast if timed else FastEngine)(*given, options=options), None, note
+
+
+def choose_attention(
+    options: FastOptions, card: ModelCard, max_nodes: int, model: Any = None
+) -> tuple[FastOptions, str | None]:
+    """Return options of the fast engine with an attention in the place of ``auto``, and a note if a GPU has SDPA.
+
+    On a GPU it is ``fused`` if our kernels pass their check on the model's shapes. model: None = shared by ranks.
+    """
+    if options.attention != AUTO:
+        return options, None
+    if not card.device.startswith("cuda"):
+        return replace(options, attention=SDPA), None
+    reason = _explain_unfused(card, max_nodes, model) if model else "the kernels are checked for one GPU, not for ranks"
+    note = reason and f"engine.attention=auto chose {SDPA}: {reason}"
+    return replace(options, attention=SDPA if reason else FUSED), note
+
+
+def _explain_unfused(card: ModelCard, max_nodes: int, model: Any) -> str | None:
+    weight, text = model.get_input_embeddings().weight, card.config.get_text_config()
+    size, heads, key_heads = find_head_size(text), text.num_attention_heads, text.num_key_value_heads
+    if reason := explain_unusable(FUSED, card.device, str(weight.dtype).removeprefix("torch."), size):
+        return reason
+    from specbench.models.fast.kernels import judge  # needs Triton, which may not be installed
+
+    windows = [window if window and window < card.context else None for window in find_windows(card.config).values()]
+    cases = judge.list_few(
+        weight.dtype, key_heads, heads // key_heads, size, windows, [n for n in (1, 8, 64) if n <= max_nodes + 1],
+        text.hidden_size, text.intermediate_size, min(STANDING, card.context) + max_nodes + 2,
+    )  # fmt: skip
+    try:
+        with torch.inference_mode():
+            fault = judge.find_fault_once(cases, weight.device)
+    except Exception as error:  # of the compiler or the driver: no reason to end a run that did not ask for kernels
+        torch.cuda.synchronize(weight.device)  # ends it if the error has ended the GPU's context
+        first, *_ = f"{type(error).__name__}: {error}".splitlines()
+        return f"the check of the kernels failed, {first}"
+    return fault and f"the kernels are wrong here, {fault}"
 
 
 def check_attention(way: str, engine: str, card: ModelCard) -> None:
     """Raise InputError if the run's engine does not have this attention (``engine.attention``)."""
+    if way == AUTO:
+        return
     if way != SDPA and engine in (EngineKind.EAGER, EngineKind.REPLAY):
         raise InputError(
             f"engine.attention={way}: is the fast engine's, got engine.kind={engine}; expected engine=fast, or"

@@ -151,6 +151,7 @@ class Engine(ABC):
     max_nodes: int  # the largest draft
     eos: frozenset[int]
     fed: int  # rows that the last forward fed to the target: root and nodes, or every token of a batch of rows
+    attention: str = "sdpa"  # of drafts, as ``engine.attention`` or as ``auto`` chose it
 
     def describe_forward(self) -> str | None:
         """Describe what computes a draft's forward, and why not compiled code; None if there is only one way."""

@@ -211,14 +211,14 @@ class EngineConfig:
     """kind: auto | fast | eager | replay | timed | server. max_nodes: the largest draft a method may propose.
 
     pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs, if it computes by torch.
-    attention: of drafts in fast: sdpa | triton | fused | flex.
+    attention: of drafts in fast: auto | sdpa | triton | fused | flex.
     compiled: fast on a CPU verifies a draft by one call of compiled code, if the model allows it.
     """
 
     kind: Annotated[str, one_of(*EngineKind)] = "auto"
     max_nodes: Annotated[int, within(1, 4096), NO_SERVER] = 256
     pack: Annotated[Switch, FAST, ON_CPU] = True
-    attention: Annotated[str, FAST] = "sdpa"
+    attention: Annotated[str, FAST] = "auto"
     compiled: Annotated[Switch, FAST, ON_CPU] = True
 
 

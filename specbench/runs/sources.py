@@ -24,7 +24,7 @@ from specbench.decode.threads import ThreadChoice
 from specbench.measure.lossless import compare_block, judge_block
 from specbench.measure.plan import WARMUP
 from specbench.method import Method, Peer, Remote
-from specbench.models.choose import TENSOR, make_engine
+from specbench.models.choose import TENSOR, choose_attention, make_engine
 from specbench.models.engine import Engine
 from specbench.models.facade import ModelCard, Target
 from specbench.models.fast.attention import FastOptions
@@ -108,6 +108,7 @@ class Source:
         config, kind, most = self.config, self.config.engine.kind, self.config.engine.max_nodes
         log.info("loading the weights of %s", self.card.name)
         if way == TENSOR:
+            options, note = choose_attention(_fast_options(config), self.card, most)
             engine, model = start(
                 TeamSettings(
                     card=self.card,
@@ -116,20 +117,20 @@ class Source:
                     revision=config.model.revision,
                     safetensors=config.model.safetensors,
                     seed=_seed(config),
-                    options=_fast_options(config),
+                    options=options,
                     threads=config.model.threads,
                     check=config.model.check_ranks,
                 )
             )
             try:
-                return self.ask(sampling, engine, model)
+                return self.ask(sampling, engine, model, note)
             except BaseException:
                 engine.close()
                 raise
         model = load_model(self.card, seed=_seed(config), **model_options(config))
-        chosen, reason = make_engine(kind, model, self.card, most, config.model.attention, _fast_options(config))
+        chosen, reason, note = make_engine(kind, model, self.card, most, config.model.attention, _fast_options(config))
         reason = (why or reason) if kind == EngineKind.AUTO else None
-        return self.ask(sampling, chosen, model, f"engine=auto chose {chosen.kind}: {reason}" if reason else None)
+        return self.ask(sampling, chosen, model, f"engine=auto chose {chosen.kind}: {reason}" if reason else note)
 
     def bind(self, entries: Sequence[Entry], stage: Stage) -> frozenset[str]:
         """Bind methods to the target, and prepare the engine for their needs; returns the ``readers``.
@@ -175,7 +176,7 @@ class Source:
         def next_turn(case: Case, answers: Sequence[str]) -> Turn:
             return Turn(prompts.of(case).ids(case.turns[: len(answers) + 1], answers))
 
-        target = Target(self.card, model, settings.max_nodes, sampling, settings.attention)
+        target = Target(self.card, model, settings.max_nodes, sampling, engine.attention)
         warmup = tuple(WARMUP[index % len(WARMUP)] for index in range(self.config.measure.warmup))
         return Stage(engine, target, next_turn, warmup, note)
 
@@ -362,11 +363,11 @@ class Timed(Recorded):
         log.info("loading the weights of %s", self.card.name)
         model = load_model(self.card, seed=_seed(config), **model_options(config))
         attention, options = config.model.attention, _fast_options(config)
-        engine, reason = make_engine(EngineKind.TIMED, model, self.card, settings.max_nodes, attention, options)
+        engine, reason, note = make_engine(EngineKind.TIMED, model, self.card, settings.max_nodes, attention, options)
         assert isinstance(engine, AlongRecord)
         check_engine(engine, model)
-        target = Target(self.card, model, settings.max_nodes, None, settings.attention, asked=[])
-        return self.recall(engine, target, f"engine=timed drives the eager forward: {reason}" if reason else None)
+        target = Target(self.card, model, settings.max_nodes, None, engine.attention, asked=[])
+        return self.recall(engine, target, f"engine=timed drives the eager forward: {reason}" if reason else note)
 
 
 SOURCES = {EngineKind.REPLAY: Recorded, EngineKind.TIMED: Timed, EngineKind.SERVER: Server}

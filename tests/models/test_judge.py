@@ -13,7 +13,7 @@ judge = pytest.importorskip(
     "specbench.models.fast.kernels.judge", reason="Triton is not installed: pip install '.[triton]'",
     exc_type=ImportError,
 )  # fmt: skip
-kernel, small_ops = judge.tree_attention, judge.small_ops
+kernel, small_ops, products = judge.tree_attention, judge.small_ops, judge.products
 CPU = torch.device("cpu")
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["f32", "f16"])
 
@@ -116,6 +116,55 @@ def test_a_wrong_small_operation_is_found(wrong, monkeypatch):
     }
     monkeypatch.setattr(kind, wrong, changed[wrong])
     assert judge.find_fault([judge.RowsCase(torch.float16, 2, 2, 16, 3, 72, 1100)], CPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
+@pytest.mark.parametrize("count", [1, 16, 17])
+def test_the_products_pass(dtype, count):
+    assert judge.find_fault([judge.ProductsCase(dtype, 2, 2, 16, count, 72, 100)], CPU) is None
+
+
+def without_an_input(self, run, given, after, out, *rest, **named):
+    rows = given.rows if isinstance(given, judge.Unscaled) else given
+    rows[:, -1] = 0
+    return run(self, given, after, out, *rest, **named)
+
+
+def in_the_next_column(self, run, given, after, out, *rest, **named):
+    return out.copy_(run(self, given, after, out, *rest, **named).roll(1, 1))
+
+
+def with_other_squares(self, run, given, *rest, **named):
+    if isinstance(given, judge.Unscaled):
+        given = replace(given, squares=given.squares * 1.1)
+    return run(self, given, *rest, **named)
+
+
+def at_other_positions(self, run, *given, **named):
+    if "positions" in named:
+        named["positions"] = named["positions"].roll(1)
+    return run(self, *given, **named)
+
+
+def with_a_row_of_its_memory(self, run, given, after, out, *rest, **named):
+    """The second time a number differs in its last bit, as with counters that are not zero again."""
+    found = run(self, given, after, out, *rest, **named)
+    if self.__dict__.setdefault("called", False):
+        found.view(torch.int16)[0, 0] ^= 1
+    self.called = True
+    return found
+
+
+@pytest.mark.parametrize(
+    "wrong", [without_an_input, in_the_next_column, with_other_squares, at_other_positions, with_a_row_of_its_memory]
+)
+def test_a_wrong_product_is_found(wrong, monkeypatch):
+    run = products.ShortLinear._launch
+    drawn = judge.ProductsCase(torch.float16, 2, 2, 16, 3, 72, 100)
+    monkeypatch.setattr(
+        products.ShortLinear, "_launch", lambda self, *given, **named: wrong(self, run, *given, **named)
+    )
+    assert "ProductsCase(dtype=torch.float16" in judge.find_fault([drawn], CPU)
 
 
 def test_the_wide_set_has_every_pair_of_values():

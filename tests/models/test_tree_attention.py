@@ -198,7 +198,7 @@ def test_heads_that_are_too_large_are_refused():
 @pytest.mark.parametrize(
     ("way", "device", "dtype", "found", "message"),
     [
-        ("dense", "cuda", torch.float16, True, "expected one of sdpa, triton, fused, flex"),
+        ("dense", "cuda", torch.float16, True, "expected one of auto, sdpa, triton, fused, flex"),
         ("triton", "cuda", torch.float16, False, r"Triton is not installed; pip install 'specbench\[triton\]'"),
         ("triton", "cpu", torch.float16, True, "runs on a CUDA device, got cpu"),
         ("triton", "cuda", torch.float64, True, "model.dtype is float64"),

@@ -25,7 +25,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from specbench.models.fast.operations import SmallOps
 from specbench.types import InputError
 
-SDPA, TRITON, FUSED, FLEX = "sdpa", "triton", "fused", "flex"
+AUTO, SDPA, TRITON, FUSED, FLEX = "auto", "sdpa", "triton", "fused", "flex"
 WAYS = (SDPA, TRITON, FUSED, FLEX)
 OURS = (TRITON, FUSED)  # fused: the small operations of a layer too
 WORD = 32  # bits
@@ -129,7 +129,7 @@ def find_attention(way: str, device: torch.device, dtype: torch.dtype, size: int
 
 def find_for_drafts(way: str, device: torch.device, dtype: torch.dtype, size: int) -> Attend | None:
     """Return the attention of a draft model: our kernel if the target uses it and it supports the draft model."""
-    usable = way in OURS and _explain_unusable(way, device.type, str(dtype).removeprefix("torch."), size) is None
+    usable = way in OURS and explain_unusable(way, device.type, str(dtype).removeprefix("torch."), size) is None
     return find_attention(way, device, dtype, size) if usable else None
 
 
@@ -145,13 +145,14 @@ def find_small_ops(way: str, device: torch.device, dtype: torch.dtype) -> type[S
 
 def require_attention(way: str, device: str, dtype: str, size: int = 0) -> None:
     """Raise InputError if ``way`` does not support the device or dtype. size: of a head, if known."""
-    if reason := _explain_unusable(way, device, dtype, size):
+    if reason := explain_unusable(way, device, dtype, size):
         raise InputError(f"engine.attention={way}: {reason}")
 
 
-def _explain_unusable(way: str, device: str, dtype: str, size: int) -> str | None:
+def explain_unusable(way: str, device: str, dtype: str, size: int) -> str | None:
+    """Explain why ``way`` does not support the device, the dtype or heads of this size, and the fix; None: it does."""
     if way not in WAYS:
-        return f"expected one of {', '.join(WAYS)}"
+        return f"expected one of {', '.join((AUTO, *WAYS))}"
     if way not in OURS:
         return None
     if find_spec("triton") is None:

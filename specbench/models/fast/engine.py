@@ -69,7 +69,7 @@ class FastEngine(Engine):
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype: torch.dtype = model.get_input_embeddings().weight.dtype
         buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
-        attention = options.attention
+        attention = self.attention = options.attention
         compiled = options.compiled and attention == SDPA and buckets == EXACT
         self.buckets = replace(buckets, whole=buckets.whole or attention != SDPA)
         self._widest = self.buckets.width(max_nodes + 1)  # grows with the batches of rows that come
@@ -99,7 +99,8 @@ class FastEngine(Engine):
     @override
     def describe_forward(self) -> str:
         reason = f", since {self.uncompiled}" if self.uncompiled else ""
-        return "compiled code" if self.compiled else f"operations of torch{reason}"
+        ours = f" and attention={self.attention}" if self.attention != SDPA else ""
+        return "compiled code" if self.compiled else f"operations of torch{ours}{reason}"
 
     def _begin(self) -> None:
         """Zero the cache where the last request left numbers that may not be finite."""

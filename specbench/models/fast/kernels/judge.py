@@ -3,28 +3,38 @@
 A random value in every column would hide one key among thousands in bfloat16. Here the value of a slot is zero in all
 columns but one, slot modulo size, and positive there, so a column is the weighted mean of few keys. One key too many or
 too few, or a split with a wrong weight, changes it by percents; rounding by at most one epsilon of the dtype. Slots
-after the fed rows are NaN.
+after the fed rows are NaN. So it is with products: an output is the sum of few positive inputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+import triton
 from torch import Tensor
+from triton.runtime.cache import get_cache_manager
 
 from specbench.models.fast.attention import TreeMask, pack_bits
-from specbench.models.fast.kernels import small_ops, tree_attention
+from specbench.models.fast.kernels import products, small_ops, tree_attention
 from specbench.models.fast.layout import lay_out
-from specbench.models.fast.operations import Norm, SmallOps
+from specbench.models.fast.operations import Linear, Norm, Normed, SmallOps, Unscaled
 from specbench.types import EMPTY, ROOT
 
 LIMITS = {torch.float32: 64, torch.float16: 2, torch.bfloat16: 2}  # [epsilons of the dtype]
 HEAVY = 8  # the value of the last slot of the context and of each fed row; others are 1 to 2
+TERMS = 16  # inputs of an output of a product: one of them is 3 % or more
+VERDICT = "verdict.json"
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +144,65 @@ class RowsCase:
         return max(map(_compare, got, want, sizes))
 
 
-Case = AttentionCase | RowsCase
+@dataclass(frozen=True, slots=True)
+class ProductsCase:
+    """The products of a layer on ``count`` rows, with what is computed before and after them; each twice."""
+
+    dtype: torch.dtype
+    key_heads: int
+    groups: int
+    size: int
+    count: int
+    hidden: int
+    inner: int
+
+    def measure(self, device: torch.device) -> float:
+        """Return the largest relative error of a number, in units of the limit; infinite if the second differs."""
+        random = torch.Generator(device).manual_seed(1)
+
+        def draw(*shape: int) -> Tensor:
+            return (1 + torch.rand(*shape, device=device, generator=random)).to(self.dtype)
+
+        heads, places = self.key_heads * self.groups, self.count + 3
+        cos, sin = draw(places, self.size) - 1.5, draw(places, self.size) - 1.5
+        fused = small_ops.FusedOps(cos, sin, heads, self.key_heads)
+        exact = SmallOps(cos.double(), sin.double(), heads, self.key_heads)
+        bound = SmallOps(cos.double().abs(), sin.double().abs(), heads, self.key_heads)
+        positions, at = (torch.randperm(places, device=device, generator=random)[: self.count] for _ in range(2))
+        rows, norm = draw(self.count, self.hidden), Norm(draw(self.hidden), 1e-5)
+        normed: list[Normed] = []
+        errors = []
+
+        def compare(outputs: int, fed: Normed, run: Callable[[SmallOps, Linear, Any], Tensor]) -> None:
+            plain = fed.norm(fed.rows.double()).double() if isinstance(fed, Unscaled) else fed.double()
+            inputs = plain.shape[1]
+            line, column = (torch.arange(count, device=device) % max(1, inputs // TERMS) for count in (outputs, inputs))
+            layer = SimpleNamespace(weight=draw(outputs, inputs).mul_(line[:, None] == column), bias=None)
+            short = products.ShortLinear([layer], False)
+            first, again = run(fused, short, fed), run(fused, short, fed)
+            layer.weight = layer.weight.double()
+            want, sizes = (run(ops, Linear([layer], False), plain) for ops in (exact, bound))
+            errors.append(_compare(first, want, 2 * sizes) if torch.equal(first, again) else float("inf"))
+
+        def add(ops: SmallOps, taken: Linear, fed: Tensor) -> Tensor:
+            summed, after = ops.add_product(rows.to(fed.dtype), taken, fed, norm)
+            normed.append(after)
+            return summed
+
+        def rotate(ops: SmallOps, taken: Linear, fed: Normed) -> Tensor:
+            slots = torch.ones(2 * self.key_heads, places, self.size, dtype=taken.weight.dtype, device=device)
+            queries = ops.project(taken, None, fed, ops.make_rotation(positions), positions, slots, at)
+            return torch.cat([queries.flatten(), slots.flatten()])
+
+        compare(self.hidden, draw(self.count, heads * self.size), add)
+        compare(self.hidden, draw(self.count, self.inner), add)
+        compare(2 * self.inner, normed[0], lambda ops, taken, fed: ops.gate_product(taken, fed))
+        compare(2 * self.inner, normed[0], lambda _, taken, fed: taken(fed))
+        compare((heads + 2 * self.key_heads) * self.size, normed[0], rotate)
+        return float(np.max(errors))  # NaN if one is
+
+
+Case = AttentionCase | RowsCase | ProductsCase
 
 
 def find_fault(cases: Iterable[Case], device: torch.device) -> str | None:
@@ -174,6 +242,30 @@ def list_few(
             yield AttentionCase(dtype, key_heads, groups, size, width, (past,), window, None, slots)
     for width in widths:
         yield RowsCase(dtype, key_heads, groups, size, width, hidden, inner)
+    for count in (1, 15, 16, 17) if dtype in products.DTYPES else ():
+        yield ProductsCase(dtype, key_heads, groups, size, count, hidden, inner)
+
+
+def find_fault_once(cases: Iterable[Case], device: torch.device) -> str | None:
+    """``find_fault`` on a GPU, once for each kind of GPU, driver, torch, Triton, code of the fast engine, and cases.
+
+    The verdict is in Triton's cache, next to the compiled kernels (``TRITON_CACHE_DIR``). A file that is damaged or of
+    other cases is not believed; if it cannot be written, the next run checks again.
+    """
+    cases, files = [*cases], [*sorted(Path(__file__).parents[1].rglob("*.py")), DRIVER]
+    versions = torch.__version__, torch.version.cuda, triton.__version__
+    texts = (file.read_text("utf-8") for file in files if file.exists())  # the driver's is not in every container
+    parts = [torch.cuda.get_device_name(device), *versions, *texts, *cases]
+    key = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
+    kept = get_cache_manager(key)
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        named, fault = json.loads(Path(kept.get_file(VERDICT) or "").read_text("utf-8"))
+        if named == key and (fault is None or (isinstance(fault, str) and fault)):
+            return fault
+    fault = find_fault(cases, device)
+    with contextlib.suppress(OSError):
+        kept.put(json.dumps([key, fault]), VERDICT, binary=False)
+    return fault
 
 
 def _draw_tree(width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
