@@ -24,6 +24,7 @@ from scripts.gpu_day.truth import equality
 from specbench.models.fast import compact
 
 ROOT = Path(__file__).parents[2]
+TIMED = ["triton", "batches-triton", "fused", "batches-fused"]  # what needs a right kernel
 CALLS = {"truth": truth.SECTIONS, "engine": engine.SECTIONS, "product": product.SECTIONS}
 
 
@@ -40,8 +41,8 @@ def test_verdicts():
 
 def test_an_engine_that_forgets_to_rotate_is_found(monkeypatch):
     """The wrong variant must fail the check: here by the check of the engine itself, before any request."""
-    given = (["llama"], {"vanilla": Vanilla(), "pld": PromptLookup()}, torch.device("cpu"), 1, "sdpa", 8)
-    assert [goal.verdict for goal in equality(*given)] == ["met", "met"]
+    given = (["llama"], {"vanilla": Vanilla(), "pld": PromptLookup()}, torch.device("cpu"), 1, "sdpa", 7)
+    assert [goal.verdict for goal in equality(*given)] == ["met"] * 3
     build = compact.CompactModel._rotary
     monkeypatch.setattr(compact.CompactModel, "_rotary", lambda *given: tuple(x * 0.9 for x in build(*given)))
     with pytest.raises(ValueError, match="does not see a draft tree"):
@@ -181,8 +182,9 @@ def test_the_plan_fits_and_checks_come_before_what_they_check():
         assert all(names.index(need) < number for number, each in enumerate(sections) for need in each.needs)
     assert [each.name for each in select(engine.SECTIONS, ["fused"])] == ["check-triton", "check-fused", "fused"]
     assert engine.SECTIONS[-1].name == "compiled"
-    for own in ("triton", "fused", "compiled"):
-        assert [each.name for each in engine.SECTIONS if each.process == own] == [own]
+    for way in ("triton", "fused"):  # batches come last, so that a fault of theirs costs nothing else
+        assert [each.name for each in engine.SECTIONS if each.process == way] == [way, f"batches-{way}"]
+    assert [each.name for each in engine.SECTIONS if each.process == "compiled"] == ["compiled"]
 
 
 def test_an_archive_is_bounded_and_without_weights(tmp_path, monkeypatch):
@@ -279,27 +281,28 @@ def test_two_calls_are_rehearsed_with_a_wrong_kernel_and_without_the_shell_of_th
     out = tmp_path / "day"
     done = day("truth", "engine", "--rehearse", out=out, hidden=shell, planted=FLIPPED)
     assert sorted(path.name for path in out.iterdir()) == ["engine.md", "engine.tar.gz", "truth.md", "truth.tar.gz"]
-    for name, wrong in (("truth", ["kernels-triton"]), ("engine", ["triton", "fused"])):
+    for name, wrong in (("truth", ["kernels-triton"]), ("engine", TIMED)):
         found = read_results(out, name)
         assert [each["section"] for each in found.values() if each["error"]] == [], done.stdout
         assert {each["section"] for each in found.values() if each["left_out"]} == set(wrong)
         assert "missed" in {row["verdict"] for row in found["check-triton"]["rows"]}
         assert set(found) == {section.name for section in CALLS[name]}
     goals = {row["name"]: row["value"] for row in read_results(out, "truth")["ids"]["rows"]}
-    assert goals["float32 ids by sdpa that differ from the eager engine's, of 4 requests"] == 0
+    assert goals["float32 ids by sdpa that differ from the eager engine's, of 2 requests"] == 0
     assert "| figure | measured |" in (out / "engine.md").read_text()
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_right_kernels_are_timed(tmp_path):
-    done = day("engine", "--rehearse", "--only", "triton,fused", out=tmp_path / "day")
+    done = day("engine", "--rehearse", "--only", ",".join(TIMED), out=tmp_path / "day")
     assert done.returncode == 0, done.stdout + done.stderr
     found = read_results(tmp_path / "day", "engine")
-    assert set(found) == {"check-triton", "check-fused", "triton", "fused"}
-    for section in ("triton", "fused"):
-        rows = {row["name"]: row for row in found[section]["rows"]}
+    assert set(found) == {"check-triton", "check-fused", *TIMED}
+    for way in ("triton", "fused"):
+        rows = {row["name"]: row for name in (way, f"batches-{way}") for row in found[name]["rows"]}
         assert rows["T(8), context 64"]["value"] > 0
+        assert rows[f"1 requests of 8 rows: a step by {way}"]["value"] > 0
 
 
 @pytest.mark.exhaustive

@@ -118,6 +118,61 @@ def test_a_wrong_small_operation_is_found(wrong, monkeypatch):
     assert judge.find_fault([judge.RowsCase(torch.float16, 2, 2, 16, 3, 72, 1100)], CPU)
 
 
+PRODUCTS = judge.ProductsCase(torch.float16, 2, 2, 16, 5, 64, 1100)
+
+
+def test_the_products_pass():
+    assert judge.find_fault([PRODUCTS], CPU) is None
+
+
+PLAIN, ADD, GATE, ROTATE = range(4)
+
+
+def roll(name):
+    return lambda given, named: (given, named | {name: named[name].roll(1)})
+
+
+def without_inputs(given, named):
+    given = given.clone()
+    given[:, 32:48] = 0
+    return given, named
+
+
+def of_another_row(given, named):
+    return replace(given, squares=given.squares.roll(1, 1)), named
+
+
+@pytest.mark.parametrize(("after", "change"), [
+    (ADD, without_inputs), (ADD, roll("kept")), (ADD, roll("left")), (PLAIN, of_another_row), (GATE, of_another_row),
+    (ROTATE, roll("positions")), (ROTATE, roll("at")),
+])  # fmt: skip
+def test_a_wrong_product_is_found(after, change, monkeypatch):
+    kind = judge.products.ShortLinear
+    launch = kind._launch
+
+    def wrong(self, given, kind, *others, **named):
+        if kind.value == after:
+            given, named = change(given, named)
+        return launch(self, given, kind, *others, **named)
+
+    monkeypatch.setattr(kind, "_launch", wrong)
+    assert judge.find_fault([PRODUCTS], CPU)
+
+
+def test_a_product_without_the_last_split_is_found(monkeypatch):
+    """The program that counts as the last one adds what has been stored until then."""
+    monkeypatch.setattr(judge.products, "choose_block", lambda *_: (judge.products.Block(32, 32, 2), 4))
+    assert judge.find_fault([PRODUCTS], CPU) is None
+    launch = judge.products.ShortLinear._launch
+
+    def early(self, *given, **named):
+        self._arrivals.fill_(1)
+        return launch(self, *given, **named)
+
+    monkeypatch.setattr(judge.products.ShortLinear, "_launch", early)
+    assert judge.find_fault([PRODUCTS], CPU)
+
+
 def test_the_wide_set_has_every_pair_of_values():
     cases = [each for each in judge.list_wide() if isinstance(each, judge.AttentionCase)]
     assert {each.dtype for each in cases} == {torch.float32, torch.float16, torch.bfloat16}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,13 @@ import torch
 from torch import Tensor
 
 from specbench.models.fast.attention import TreeMask, pack_bits
-from specbench.models.fast.kernels import small_ops, tree_attention
+from specbench.models.fast.kernels import products, small_ops, tree_attention
 from specbench.models.fast.layout import lay_out
-from specbench.models.fast.operations import Norm, SmallOps
+from specbench.models.fast.operations import Norm, SmallOps, Unscaled
 from specbench.types import EMPTY, ROOT
 
 LIMITS = {torch.float32: 64, torch.float16: 2, torch.bfloat16: 2}  # [epsilons of the dtype]
+WEIGHTS = 8  # of an output in ``ProductsCase`` that are not zero
 HEAVY = 8  # the value of the last slot of the context and of each fed row; others are 1 to 2
 
 
@@ -134,7 +136,63 @@ class RowsCase:
         return max(map(_compare, got, want, sizes))
 
 
-Case = AttentionCase | RowsCase
+@dataclass(frozen=True, slots=True)
+class ProductsCase:
+    """The products of a layer with what comes before and after them, on ``count`` rows that our kernel takes.
+
+    An output has ``WEIGHTS`` weights, and all numbers are positive, so that none hides behind the others.
+    """
+
+    dtype: torch.dtype
+    key_heads: int
+    groups: int
+    size: int
+    count: int
+    hidden: int
+    inner: int
+
+    def measure(self, device: torch.device) -> float:
+        """Return the largest relative error of a number, in units of the limit."""
+        random = torch.Generator(device).manual_seed(1)
+
+        def draw(*shape: int) -> Tensor:
+            return (0.5 + 0.5 * torch.rand(*shape, device=device, generator=random)).to(self.dtype)
+
+        def make(outputs: int, inputs: int) -> products.ShortLinear:
+            weight = torch.zeros(outputs, inputs, dtype=self.dtype, device=device)
+            places = torch.randint(inputs, (outputs, WEIGHTS), device=device, generator=random)
+            weight.scatter_(1, places, draw(*places.shape))
+            return products.ShortLinear([SimpleNamespace(weight=weight, bias=None)], False)
+
+        def multiply(given: Tensor, by: products.ShortLinear) -> Tensor:
+            return given @ by.weight.double().T
+
+        heads = self.key_heads * self.groups
+        down, gate_up = make(self.hidden, self.inner), make(2 * self.inner, self.hidden)
+        project = make((heads + 2 * self.key_heads) * self.size, self.hidden)
+        rows, kept, scales = draw(self.count, self.inner), draw(self.count, self.hidden), draw(self.hidden)
+        added, squares = down.add(rows, kept)
+        want = multiply(rows.double(), down) + kept.double()
+        sums = added.double().square().sum(1)
+        errors = [_compare(added, want, want), _compare(squares.sum(0)[: self.count], sums, sums)]
+        fed, normed = Unscaled(added, squares, Norm(scales, 1e-5)), Norm(scales.double(), 1e-5)(added.double())
+        want = multiply(normed, project)
+        errors.append(_compare(project(fed), want, want))
+        cos, sin = draw(self.count, self.size), -draw(self.count, self.size)
+        positions = torch.randperm(self.count, device=device, generator=random)
+        slots = torch.ones(2 * self.key_heads, self.count, self.size, dtype=self.dtype, device=device)
+        ops = SmallOps(cos, sin, heads, self.key_heads)
+        gated = ops.gate(multiply(normed, gate_up))
+        errors.append(_compare(gate_up.gate(fed), gated, gated) / 2)  # rounds twice as often
+        got = [project.rotate(fed, ops, positions, slots, positions), slots]
+        wants = []
+        for sign in (1, -1):  # -1: with tables that are positive, the sizes of what is summed
+            exact, to = SmallOps(cos.double(), sign * sin.double(), heads, self.key_heads), slots.double()
+            wants.append([exact.make_rotation(positions)(want.unflatten(1, (-1, self.size)), to, positions), to])
+        return max(*errors, *map(_compare, got, *wants))
+
+
+Case = AttentionCase | RowsCase | ProductsCase
 
 
 def find_fault(cases: Iterable[Case], device: torch.device) -> str | None:
@@ -162,6 +220,10 @@ def list_wide(longest: int = 2048, dtypes: Iterable[torch.dtype] = tuple(LIMITS)
                 yield AttentionCase(dtype, 2, groups, size, width, pasts, window, splits)
     for dtype, count, (size, hidden, inner) in product(dtypes, (1, 65), ((128, 4096, 11008), (80, 2560, 6912))):
         yield RowsCase(dtype, 2, 4, size, count, hidden, inner)
+    shapes = ((128, 4096, 11008), (80, 2560, 6912), (64, 896, 4864))  # without splits, and with 4
+    for dtype, count, (size, hidden, inner) in product(dtypes, (1, 16), shapes):
+        if dtype in products.DTYPES:
+            yield ProductsCase(dtype, 2, 4, size, count, hidden, inner)
 
 
 def list_few(
@@ -174,6 +236,8 @@ def list_few(
             yield AttentionCase(dtype, key_heads, groups, size, width, (past,), window, None, slots)
     for width in widths:
         yield RowsCase(dtype, key_heads, groups, size, width, hidden, inner)
+        if width <= products.ROWS.value and dtype in products.DTYPES:
+            yield ProductsCase(dtype, key_heads, groups, size, width, hidden, inner)
 
 
 def _draw_tree(width: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
