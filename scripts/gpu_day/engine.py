@@ -28,6 +28,7 @@ from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock, gpus_in_use, open_meter
 from specbench.method import Method
 from specbench.models.fast.attention import FUSED, SDPA, TRITON
+from specbench.profile.profile import Ceilings, ModelShape
 from specbench.types import EMPTY, Draft, Needs
 
 FED = (1, 2, 4, 8, 16, 64, 96)
@@ -70,10 +71,7 @@ def measure_engine(day: Day, way: str) -> Iterator[Row]:
     yield Goal("copy bandwidth", found.copy_gb_s, unit="GB/s")
     yield Goal("matmul rate", found.matmul_gflop_s / 1e3, unit="TFLOP/s")
     for context, milliseconds in times.items():
-        bounds = 1e3 * np.maximum(
-            shape.bytes_read(fed, context) / (found.read_gb_s * 1e9),
-            shape.operations(fed, context) / (found.matmul_gflop_s * 1e9),
-        )
+        bounds = _compute_bounds(shape, found, fed, context, context)
         for count, each, bound in zip(fed, milliseconds, bounds, strict=True):
             goals = (1.33, 1.18) if count in GOALS else (None, None)
             yield Goal(f"T({count}) over its bound, context {context}", float(each / bound), *goals)
@@ -84,6 +82,12 @@ def measure_engine(day: Day, way: str) -> Iterator[Row]:
             yield Goal(f"T({count}) over T(1) over that of the bounds, context {context}", float(each / expected), 1.1)
     if way != SDPA:
         engine.drop_recordings()
+
+
+def _compute_bounds(shape: ModelShape, found: Ceilings, fed: Any, context: int, keys: int) -> np.ndarray:
+    """[ms] of forwards that feed rows, each behind ``context``, and read ``keys`` slots."""
+    reading = shape.bytes_read(fed, keys) / (found.read_gb_s * 1e9)
+    return 1e3 * np.maximum(reading, shape.operations(fed, context) / (found.matmul_gflop_s * 1e9))
 
 
 def _count_free(day: Day) -> int:
@@ -285,8 +289,7 @@ def share_forwards(day: Day, way: str) -> Iterator[Row]:
         for handle in handles:
             batch.close(handle)
         fed, keys = requests * (nodes + 1), requests * context
-        bound = 1e3 * max(float(shape.bytes_read(fed, keys)) / (found.read_gb_s * 1e9),
-                          float(shape.operations(fed, context)) / (found.matmul_gflop_s * 1e9))  # fmt: skip
+        bound = float(_compute_bounds(shape, found, fed, context, keys))
         step = statistics.median(times[steps // 4 :])
         what = f"{requests} requests of {nodes + 1} rows"
         yield Goal(f"{what}: a step by {way}", step, unit="ms")

@@ -25,6 +25,7 @@ from specbench.models.fast import compact
 
 ROOT = Path(__file__).parents[2]
 TIMED = ["triton", "batches-triton", "fused", "batches-fused"]  # what needs a right kernel
+CHECKS = {"check-triton", "check-fused"}
 CALLS = {"truth": truth.SECTIONS, "engine": engine.SECTIONS, "product": product.SECTIONS}
 
 
@@ -224,7 +225,8 @@ def test_a_missing_wheel_is_named(tmp_path):
 
 
 def test_the_check_imports_what_functions_import():
-    found = set(wheels.list_modules())
+    assert ("triton.language.extra.cuda", "gdc_wait") in wheels.list_imports()
+    found = {module for module, _ in wheels.list_imports()}
     assert {"hydra", "omegaconf", "fastchat.conversation", "datasets", "pydivsufsort", "triton"} <= found
     assert not {name.split(".")[0] for name in found} & {"specbench", "mlflow", "json"}
 
@@ -243,6 +245,13 @@ def test_wheels_are_pinned():
     } <= set(names)
 
 
+def test_a_name_that_an_old_version_lacks_is_named(monkeypatch):
+    monkeypatch.setattr(
+        wheels, "list_imports", lambda: iter([("json", "loads"), ("json", "decoder"), ("json", "gone")])
+    )
+    assert wheels.list_missing() == ["json: No module named 'json.gone'"]
+
+
 @pytest.mark.slow
 def test_importing_the_calls_asks_no_gpu():
     """A parent that has asked CUDA anything leaves forked children without it."""
@@ -256,19 +265,24 @@ import scripts.gpu_day.truth, scripts.gpu_day.engine, scripts.gpu_day.product
     assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
 
 
-FLIPPED = """
-import sys
+SHORTER = """
+import importlib.util, sys
+from dataclasses import replace
+NAME = "specbench.models.fast.kernels.tree_attention"
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "specbench.models.fast.kernels.tree_attention":
+        if name == NAME:
             sys.meta_path.remove(self)
-            from dataclasses import replace
-            from specbench.models.fast.kernels import tree_attention
-            launch = tree_attention.launch
-            def wrong(query, keys, values, mask, *rest):
-                return launch(query, keys, values, replace(mask, cached=mask.cached - 1), *rest)
-            tree_attention.launch = wrong
-            return tree_attention.__spec__
+            spec = importlib.util.find_spec(NAME)
+            execute = spec.loader.exec_module
+            def load(module):
+                execute(module)
+                launch = module.launch
+                def wrong(query, keys, values, mask, *rest):
+                    return launch(query, keys, values, replace(mask, cached=(mask.cached - 1).clamp(0)), *rest)
+                module.launch = wrong
+            spec.loader.exec_module = load
+            return spec
 sys.meta_path.insert(0, Finder())
 """
 
@@ -279,13 +293,14 @@ def test_two_calls_are_rehearsed_with_a_wrong_kernel_and_without_the_shell_of_th
     """Neither hydra nor fastchat nor datasets is there; the wrong kernel is not timed, and all else is."""
     shell = ("hydra", "omegaconf", "fastchat", "datasets", "pandas", "matplotlib")
     out = tmp_path / "day"
-    done = day("truth", "engine", "--rehearse", out=out, hidden=shell, planted=FLIPPED)
+    done = day("truth", "engine", "--rehearse", out=out, hidden=shell, planted=SHORTER)
     assert sorted(path.name for path in out.iterdir()) == ["engine.md", "engine.tar.gz", "truth.md", "truth.tar.gz"]
     for name, wrong in (("truth", ["kernels-triton"]), ("engine", TIMED)):
         found = read_results(out, name)
-        assert [each["section"] for each in found.values() if each["error"]] == [], done.stdout
+        assert {each["section"] for each in found.values() if each["error"]} == CHECKS, done.stdout
         assert {each["section"] for each in found.values() if each["left_out"]} == set(wrong)
         assert "missed" in {row["verdict"] for row in found["check-triton"]["rows"]}
+        assert "does not see a draft tree" in found["check-fused"]["error"]  # by the same attention
         assert set(found) == {section.name for section in CALLS[name]}
     goals = {row["name"]: row["value"] for row in read_results(out, "truth")["ids"]["rows"]}
     assert goals["float32 ids by sdpa that differ from the eager engine's, of 2 requests"] == 0
@@ -298,7 +313,7 @@ def test_right_kernels_are_timed(tmp_path):
     done = day("engine", "--rehearse", "--only", ",".join(TIMED), out=tmp_path / "day")
     assert done.returncode == 0, done.stdout + done.stderr
     found = read_results(tmp_path / "day", "engine")
-    assert set(found) == {"check-triton", "check-fused", *TIMED}
+    assert set(found) == {*CHECKS, *TIMED}
     for way in ("triton", "fused"):
         rows = {row["name"]: row for name in (way, f"batches-{way}") for row in found[name]["rows"]}
         assert rows["T(8), context 64"]["value"] > 0
