@@ -28,6 +28,7 @@ from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock, gpus_in_use, open_meter
 from specbench.method import Method
 from specbench.models.fast.attention import FUSED, SDPA, TRITON
+from specbench.profile.profile import Ceilings, ModelShape
 from specbench.types import EMPTY, Draft, Needs
 
 FED = (1, 2, 4, 8, 16, 64, 96)
@@ -36,6 +37,7 @@ RATIOS = {8: (1.1, None), 64: (1.3, 1.15)}  # goals of T(fed) over T(1)
 CONTEXTS = (480, 512, 2000, 2048)
 ROUNDS = 15
 REQUESTS = (1, 8, 32)  # that share a forward
+MOST_NODES = 7  # of their drafts
 
 
 def measure_engine(day: Day, way: str) -> Iterator[Row]:
@@ -69,20 +71,23 @@ def measure_engine(day: Day, way: str) -> Iterator[Row]:
     yield Goal("copy bandwidth", found.copy_gb_s, unit="GB/s")
     yield Goal("matmul rate", found.matmul_gflop_s / 1e3, unit="TFLOP/s")
     for context, milliseconds in times.items():
-        bounds = 1e3 * np.maximum(
-            shape.bytes_read(fed, context) / (found.read_gb_s * 1e9),
-            shape.operations(fed, context) / (found.matmul_gflop_s * 1e9),
-        )
+        bounds = _compute_bounds(shape, found, fed, context, context)
         for count, each, bound in zip(fed, milliseconds, bounds, strict=True):
             goals = (1.33, 1.18) if count in GOALS else (None, None)
             yield Goal(f"T({count}) over its bound, context {context}", float(each / bound), *goals)
         _, most = shape.slowdown(fed, context, found.read_gb_s, found.matmul_gflop_s)
-        for count, each, expected in zip(fed[1:], milliseconds[1:] / milliseconds[0], most, strict=True):
+        for count, each, expected in zip(fed[1:], milliseconds[1:] / milliseconds[0], most[1:], strict=True):
             if count in RATIOS:
                 yield Goal(f"T({count}) over T(1), context {context}", float(each), *RATIOS[count])
             yield Goal(f"T({count}) over T(1) over that of the bounds, context {context}", float(each / expected), 1.1)
     if way != SDPA:
         engine.drop_recordings()
+
+
+def _compute_bounds(shape: ModelShape, found: Ceilings, fed: Any, context: int, keys: int) -> np.ndarray:
+    """[ms] of forwards that feed rows, each behind ``context``, and read ``keys`` slots."""
+    reading = shape.bytes_read(fed, keys) / (found.read_gb_s * 1e9)
+    return 1e3 * np.maximum(reading, shape.operations(fed, context) / (found.matmul_gflop_s * 1e9))
 
 
 def _count_free(day: Day) -> int:
@@ -260,13 +265,17 @@ def _reads(day: Day, method: Method, request: Request, clock: Clock) -> float:
 
 
 @torch.inference_mode()
-def share_forwards(day: Day) -> Iterator[Row]:
+def share_forwards(day: Day, way: str) -> Iterator[Row]:
     """Time steps of requests that share forwards, and compare them with one forward of as many rows and keys."""
-    engine, shape, clock = day.engine, shape_of(day.model), Clock(day.device)
-    context, steps = len(day.prompts[0]), 4 if day.rehearse else 40
+    engine, shape, clock = day.make_engine(way), shape_of(day.model), Clock(day.device)
+    context, steps, counts = len(day.prompts[0]), 4 if day.rehearse else 40, REQUESTS[: 1 if day.rehearse else None]
+    engine.prepared[(), True] = None  # a batch records its own steps for it; none of a single request is needed
+    start = time.perf_counter()
+    batch = engine.batch(max(counts), context + (MOST_NODES + 1) * steps)
+    day.synchronize()
+    yield Goal("recording of batches", time.perf_counter() - start, 30, unit="s")
     found = measure_ceilings(day.device, engine.dtype, day.buffer_bytes)
-    for nodes, requests in product((0, 7), REQUESTS[:2] if day.rehearse else REQUESTS):
-        batch = engine.batch(requests, context + (nodes + 1) * 2 * steps)
+    for nodes, requests in product((0, MOST_NODES), counts):
         handles = [batch.open(day.prompts[0], batch.tokens - context, Walk(None, 0), Needs()) for _ in range(requests)]
         for handle in handles:
             batch.prefill(handle)
@@ -277,14 +286,18 @@ def share_forwards(day: Day) -> Iterator[Row]:
             batch.forward(drafts)
             batch.settle([batch.tokens] * requests)
             times.append(1e3 * clock.elapsed())
-        batch.end()
+        for handle in handles:
+            batch.close(handle)
         fed, keys = requests * (nodes + 1), requests * context
-        bound = 1e3 * max(float(shape.bytes_read(fed, keys)) / (found.read_gb_s * 1e9),
-                          float(shape.operations(fed, context)) / (found.matmul_gflop_s * 1e9))  # fmt: skip
+        bound = float(_compute_bounds(shape, found, fed, context, keys))
         step = statistics.median(times[steps // 4 :])
         what = f"{requests} requests of {nodes + 1} rows"
-        yield Goal(f"{what}: a step", step, unit="ms")
-        yield Goal(f"{what}: a step over its bound", step / bound, 1.33)
+        yield Goal(f"{what}: a step by {way}", step, unit="ms")
+        yield Goal(f"{what}: a step by {way} over its bound", step / bound, 1.33)
+    batch.end()
+    places = engine.places  # kept where steps are recorded
+    recordings = len(places.graphs) + len(places.acceptances) if places else None
+    yield Goal("recordings of batches", recordings, 34)
 
 
 def measure_energy(day: Day) -> Iterator[Row]:
@@ -322,18 +335,20 @@ def keep_memory(day: Day) -> Iterator[Row]:
     yield Goal("tokens/s, whole trees kept over not", ratio, 0.995, least=True)
 
 
+NEEDS = ("check-triton", "check-fused")
 SECTIONS = [
     MACHINE,
     *list_checks(wide=False, estimate_s=35),
     Section(SDPA, partial(measure_engine, way=SDPA), 60),
     Section("host", time_the_host, 30),
     Section("waiting", forbid_waiting, 5),
-    Section("batches", share_forwards, 30),
     Section("energy", measure_energy, 15),
     Section("launches", count_launches, 15),
     Section("loops", compare_loops, 60),
     Section("steady", keep_memory, 15),
-    Section(TRITON, partial(measure_engine, way=TRITON), 50, TRITON, needs=("check-triton",)),
-    Section(FUSED, partial(measure_engine, way=FUSED), 50, FUSED, needs=("check-triton", "check-fused")),
+    Section(TRITON, partial(measure_engine, way=TRITON), 50, TRITON, NEEDS[:1]),
+    Section("batches-triton", partial(share_forwards, way=TRITON), 20, TRITON, NEEDS[:1]),
+    Section(FUSED, partial(measure_engine, way=FUSED), 50, FUSED, NEEDS),
+    Section("batches-fused", partial(share_forwards, way=FUSED), 20, FUSED, NEEDS),
     Section("compiled", compare_compiled, 100, "compiled"),
 ]

@@ -127,7 +127,7 @@ def compare_kernels(day: Day, way: str) -> Iterator[Row]:
     way: of ``engine.attention``; SDPA: each of torch's kernels, and the call of the engine.
     """
     read_s = _seconds_a_byte(day)
-    counts, lengths, heads = ((1, 8), (32,), (32, 8)) if day.rehearse else ((1, 8, 64, 96), (512, 2048, 8192), (32, 8))
+    counts, lengths, heads = ((8,), (32,), (32, 8)) if day.rehearse else ((1, 8, 64, 96), (512, 2048, 8192), (32, 8))
     for count, keys, some in product(counts, lengths, heads):
         if way == FLEX and not day.rehearse and (keys, count) not in FLEX_SHAPES:
             continue

@@ -18,33 +18,38 @@ OWN = ("specbench", "methods", "scripts")
 OPTIONAL = ("ctranslate2", "math_verify", "mlflow", "onnxruntime_genai", "openvino", "openvino_tokenizers", "submitit")
 
 
-def list_modules() -> Iterator[str]:
-    """List the modules of other packages that the sources import, also within functions; not those of extras."""
+def list_imports() -> Iterator[tuple[str, str]]:
+    """List modules of other packages that the sources import, also within functions, and each name, or an empty one.
+
+    Those of extras are left out.
+    """
     files = [path for folder in OWN[:2] for path in (ROOT / folder).rglob("*.py")]
     files += [
         *Path(__file__).parent.glob("*.py"),
         *(ROOT / "scripts/lab" / f"{name}.py" for name in ("materials", "overhead")),
     ]
-    found = {"triton"}
+    found = {("triton", "")}
     for path in files:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                found.update(each.name for each in node.names)
+                found.update((each.name, "") for each in node.names)
             elif isinstance(node, ast.ImportFrom) and not node.level:
-                found.add(str(node.module))
+                found.update((str(node.module), each.name) for each in node.names)
     excluded = {*sys.stdlib_module_names, *OWN, *OPTIONAL}
-    return iter(sorted(name for name in found if name.split(".")[0] not in excluded))
+    return iter(sorted(each for each in found if each[0].split(".")[0] not in excluded))
 
 
 def list_missing() -> list[str]:
-    """Import every module that the calls import; returns those that cannot be, with the reason."""
-    missing = []
-    for name in list_modules():
+    """Import all that the calls import; returns the modules that cannot be, with the reason, and names they lack."""
+    missing = dict[str, str]()
+    for module, name in list_imports():
         try:
-            importlib.import_module(name)
+            found = importlib.import_module(module)
+            if name and not hasattr(found, name):
+                importlib.import_module(f"{module}.{name}")
         except ImportError as error:
-            missing.append(f"{name}: {error}")
-    return missing
+            missing[module] = str(error)
+    return [f"{module}: {reason}" for module, reason in missing.items()]
 
 
 def fetch(folder: Path) -> int:

@@ -24,6 +24,8 @@ from scripts.gpu_day.truth import equality
 from specbench.models.fast import compact
 
 ROOT = Path(__file__).parents[2]
+TIMED = ["triton", "batches-triton", "fused", "batches-fused"]  # what needs a right kernel
+CHECKS = {"check-triton", "check-fused"}
 CALLS = {"truth": truth.SECTIONS, "engine": engine.SECTIONS, "product": product.SECTIONS}
 
 
@@ -40,8 +42,8 @@ def test_verdicts():
 
 def test_an_engine_that_forgets_to_rotate_is_found(monkeypatch):
     """The wrong variant must fail the check: here by the check of the engine itself, before any request."""
-    given = (["llama"], {"vanilla": Vanilla(), "pld": PromptLookup()}, torch.device("cpu"), 1, "sdpa", 8)
-    assert [goal.verdict for goal in equality(*given)] == ["met", "met"]
+    given = (["llama"], {"vanilla": Vanilla(), "pld": PromptLookup()}, torch.device("cpu"), 1, "sdpa", 7)
+    assert [goal.verdict for goal in equality(*given)] == ["met"] * 3
     build = compact.CompactModel._rotary
     monkeypatch.setattr(compact.CompactModel, "_rotary", lambda *given: tuple(x * 0.9 for x in build(*given)))
     with pytest.raises(ValueError, match="does not see a draft tree"):
@@ -181,8 +183,9 @@ def test_the_plan_fits_and_checks_come_before_what_they_check():
         assert all(names.index(need) < number for number, each in enumerate(sections) for need in each.needs)
     assert [each.name for each in select(engine.SECTIONS, ["fused"])] == ["check-triton", "check-fused", "fused"]
     assert engine.SECTIONS[-1].name == "compiled"
-    for own in ("triton", "fused", "compiled"):
-        assert [each.name for each in engine.SECTIONS if each.process == own] == [own]
+    for way in ("triton", "fused"):  # batches come last, so that a fault of theirs costs nothing else
+        assert [each.name for each in engine.SECTIONS if each.process == way] == [way, f"batches-{way}"]
+    assert [each.name for each in engine.SECTIONS if each.process == "compiled"] == ["compiled"]
 
 
 def test_an_archive_is_bounded_and_without_weights(tmp_path, monkeypatch):
@@ -222,7 +225,8 @@ def test_a_missing_wheel_is_named(tmp_path):
 
 
 def test_the_check_imports_what_functions_import():
-    found = set(wheels.list_modules())
+    assert ("triton.language.extra.cuda", "gdc_wait") in wheels.list_imports()
+    found = {module for module, _ in wheels.list_imports()}
     assert {"hydra", "omegaconf", "fastchat.conversation", "datasets", "pydivsufsort", "triton"} <= found
     assert not {name.split(".")[0] for name in found} & {"specbench", "mlflow", "json"}
 
@@ -241,6 +245,13 @@ def test_wheels_are_pinned():
     } <= set(names)
 
 
+def test_a_name_that_an_old_version_lacks_is_named(monkeypatch):
+    monkeypatch.setattr(
+        wheels, "list_imports", lambda: iter([("json", "loads"), ("json", "decoder"), ("json", "gone")])
+    )
+    assert wheels.list_missing() == ["json: No module named 'json.gone'"]
+
+
 @pytest.mark.slow
 def test_importing_the_calls_asks_no_gpu():
     """A parent that has asked CUDA anything leaves forked children without it."""
@@ -254,19 +265,24 @@ import scripts.gpu_day.truth, scripts.gpu_day.engine, scripts.gpu_day.product
     assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
 
 
-FLIPPED = """
-import sys
+SHORTER = """
+import importlib.util, sys
+from dataclasses import replace
+NAME = "specbench.models.fast.kernels.tree_attention"
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "specbench.models.fast.kernels.tree_attention":
+        if name == NAME:
             sys.meta_path.remove(self)
-            from dataclasses import replace
-            from specbench.models.fast.kernels import tree_attention
-            launch = tree_attention.launch
-            def wrong(query, keys, values, mask, *rest):
-                return launch(query, keys, values, replace(mask, cached=mask.cached - 1), *rest)
-            tree_attention.launch = wrong
-            return tree_attention.__spec__
+            spec = importlib.util.find_spec(NAME)
+            execute = spec.loader.exec_module
+            def load(module):
+                execute(module)
+                launch = module.launch
+                def wrong(query, keys, values, mask, *rest):
+                    return launch(query, keys, values, replace(mask, cached=(mask.cached - 1).clamp(0)), *rest)
+                module.launch = wrong
+            spec.loader.exec_module = load
+            return spec
 sys.meta_path.insert(0, Finder())
 """
 
@@ -277,29 +293,31 @@ def test_two_calls_are_rehearsed_with_a_wrong_kernel_and_without_the_shell_of_th
     """Neither hydra nor fastchat nor datasets is there; the wrong kernel is not timed, and all else is."""
     shell = ("hydra", "omegaconf", "fastchat", "datasets", "pandas", "matplotlib")
     out = tmp_path / "day"
-    done = day("truth", "engine", "--rehearse", out=out, hidden=shell, planted=FLIPPED)
+    done = day("truth", "engine", "--rehearse", out=out, hidden=shell, planted=SHORTER)
     assert sorted(path.name for path in out.iterdir()) == ["engine.md", "engine.tar.gz", "truth.md", "truth.tar.gz"]
-    for name, wrong in (("truth", ["kernels-triton"]), ("engine", ["triton", "fused"])):
+    for name, wrong in (("truth", ["kernels-triton"]), ("engine", TIMED)):
         found = read_results(out, name)
-        assert [each["section"] for each in found.values() if each["error"]] == [], done.stdout
+        assert {each["section"] for each in found.values() if each["error"]} == CHECKS, done.stdout
         assert {each["section"] for each in found.values() if each["left_out"]} == set(wrong)
         assert "missed" in {row["verdict"] for row in found["check-triton"]["rows"]}
+        assert "does not see a draft tree" in found["check-fused"]["error"]  # by the same attention
         assert set(found) == {section.name for section in CALLS[name]}
     goals = {row["name"]: row["value"] for row in read_results(out, "truth")["ids"]["rows"]}
-    assert goals["float32 ids by sdpa that differ from the eager engine's, of 4 requests"] == 0
+    assert goals["float32 ids by sdpa that differ from the eager engine's, of 2 requests"] == 0
     assert "| figure | measured |" in (out / "engine.md").read_text()
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_right_kernels_are_timed(tmp_path):
-    done = day("engine", "--rehearse", "--only", "triton,fused", out=tmp_path / "day")
+    done = day("engine", "--rehearse", "--only", ",".join(TIMED), out=tmp_path / "day")
     assert done.returncode == 0, done.stdout + done.stderr
     found = read_results(tmp_path / "day", "engine")
-    assert set(found) == {"check-triton", "check-fused", "triton", "fused"}
-    for section in ("triton", "fused"):
-        rows = {row["name"]: row for row in found[section]["rows"]}
+    assert set(found) == {*CHECKS, *TIMED}
+    for way in ("triton", "fused"):
+        rows = {row["name"]: row for name in (way, f"batches-{way}") for row in found[name]["rows"]}
         assert rows["T(8), context 64"]["value"] > 0
+        assert rows[f"1 requests of 8 rows: a step by {way}"]["value"] > 0
 
 
 @pytest.mark.exhaustive

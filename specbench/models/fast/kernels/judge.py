@@ -230,6 +230,10 @@ def list_wide(longest: int = 2048, dtypes: Iterable[torch.dtype] = tuple(LIMITS)
                 yield AttentionCase(dtype, 2, groups, size, width, pasts, window, splits)
     for dtype, count, (size, hidden, inner) in product(dtypes, (1, 65), ((128, 4096, 11008), (80, 2560, 6912))):
         yield RowsCase(dtype, 2, 4, size, count, hidden, inner)
+    shapes = ((128, 4096, 11008), (80, 2560, 6912), (64, 896, 4864))  # without splits, and with 4
+    for dtype, count, (size, hidden, inner) in product(dtypes, (1, 16), shapes):
+        if dtype in products.DTYPES:
+            yield ProductsCase(dtype, 2, 4, size, count, hidden, inner)
 
 
 def list_few(
