@@ -50,6 +50,20 @@ def test_an_engine_that_forgets_to_rotate_is_found(monkeypatch):
         list(equality(*given))
 
 
+@pytest.mark.slow
+def test_a_batch_that_does_not_move_what_it_accepted_is_found(monkeypatch):
+    """In Triton's interpreter; requests of their own do not use this kernel."""
+    packed_rows = pytest.importorskip("specbench.models.fast.kernels.packed_rows", exc_type=ImportError)
+
+    class Nothing:
+        def __getitem__(self, grid):
+            return lambda *given, **named: None
+
+    monkeypatch.setattr(packed_rows, "move_rows", Nothing())
+    goals = list(equality(["llama"], {"vanilla": Vanilla()}, torch.device("cpu"), 1, "triton", 7))
+    assert [goal.verdict for goal in goals] == ["met", "missed", "met"]
+
+
 def read_results(out: Path, name: str) -> dict[str, dict]:
     """The section files of a call's archive."""
     with tarfile.open(out / f"{name}.tar.gz") as archive:
