@@ -119,7 +119,8 @@ class FakeCuda(TorchDispatchMode):
     def __enter__(self) -> FakeCuda:
         event = SimpleNamespace(record=lambda *_: None, elapsed_time=lambda _: 0.0)  # no time passes
         stream = SimpleNamespace(record_event=lambda event: event)
-        properties = SimpleNamespace(total_memory=1 << 40, multi_processor_count=2)  # capacity for any model of a test
+        # Memory for any model of a test; before Hopper, so that no kernel begins early.
+        properties = SimpleNamespace(total_memory=1 << 40, multi_processor_count=2, major=8, minor=0)
         stubs: dict[str, Any] = {"_lazy_init": lambda: None, "device_count": lambda: 1, "synchronize": lambda *_: None,
                  "get_device_properties": lambda *_: properties, "current_stream": lambda *_: stream,
                  "Event": lambda **_: event}  # fmt: skip

@@ -201,7 +201,7 @@ def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(
     assert differing.startswith("The runs differ in temperature (0, 0.5)")
     findings = gather([drawn])
     assert random in html.unescape(opening(findings, find_headlines(findings)))
-    console = Console(file=io.StringIO(), width=200)
+    console = Console(file=io.StringIO(), width=400)
     print_findings(findings, console)
     sentence, table = console.file.getvalue().split(random)
     assert "speedup [95 %]" in table

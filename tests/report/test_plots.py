@@ -216,7 +216,7 @@ def test_names_and_captions_of_a_paper():
         ("Modelled, decode steps only. Measured: without prefills.", "tiny on mini. Modelled, decode steps only."),
     ):
         table = Table("t", "tiny on mini.", meaning, ("Method",), (), frozenset())
-        assert f"\\caption{{{short}}}" in to_latex([table])
+        assert f"\\caption{{T: {short}}}" in to_latex([table])
         assert meaning.replace("%", r"\%") in to_notes([table])
 
 
