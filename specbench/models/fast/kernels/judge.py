@@ -116,6 +116,13 @@ class RowsCase:
     hidden: int
     inner: int  # numbers of a row that are gated
 
+    def make_ops(self, cos: Tensor, sin: Tensor) -> tuple[SmallOps, SmallOps, SmallOps]:
+        """Return our operations with these tables, torch's in float64, and torch's on the sizes of what is summed."""
+        heads, wide = self.key_heads * self.groups, (cos.double(), sin.double())
+        exact = SmallOps(wide[0], wide[1], heads, self.key_heads)
+        bound = SmallOps(wide[0].abs(), wide[1].abs(), heads, self.key_heads)
+        return small_ops.FusedOps(cos, sin, heads, self.key_heads), exact, bound
+
     def measure(self, device: torch.device) -> float:
         """Return the largest relative error of a number, in units of the limit."""
         random = torch.Generator(device).manual_seed(1)
@@ -125,9 +132,7 @@ class RowsCase:
 
         heads, places = self.key_heads * self.groups, self.count + 3
         cos, sin = draw(places, self.size), draw(places, self.size)
-        fused = small_ops.FusedOps(cos, sin, heads, self.key_heads)
-        exact = SmallOps(cos.double(), sin.double(), heads, self.key_heads)
-        bound = SmallOps(cos.double().abs(), sin.double().abs(), heads, self.key_heads)
+        fused, exact, bound = self.make_ops(cos, sin)
         rows, added, weight = draw(self.count, self.hidden), draw(self.count, self.hidden), draw(self.hidden)
         got = [*fused.add_norm(rows, added, Norm(weight, 1e-5))]
         want = [*exact.add_norm(rows.double(), added.double(), Norm(weight.double(), 1e-5))]
@@ -145,16 +150,8 @@ class RowsCase:
 
 
 @dataclass(frozen=True, slots=True)
-class ProductsCase:
+class ProductsCase(RowsCase):
     """The products of a layer on ``count`` rows, with what is computed before and after them; each twice."""
-
-    dtype: torch.dtype
-    key_heads: int
-    groups: int
-    size: int
-    count: int
-    hidden: int
-    inner: int
 
     def measure(self, device: torch.device) -> float:
         """Return the largest relative error of a number, in units of the limit; infinite if the second differs."""
@@ -165,9 +162,7 @@ class ProductsCase:
 
         heads, places = self.key_heads * self.groups, self.count + 3
         cos, sin = draw(places, self.size) - 1.5, draw(places, self.size) - 1.5
-        fused = small_ops.FusedOps(cos, sin, heads, self.key_heads)
-        exact = SmallOps(cos.double(), sin.double(), heads, self.key_heads)
-        bound = SmallOps(cos.double().abs(), sin.double().abs(), heads, self.key_heads)
+        fused, exact, bound = self.make_ops(cos, sin)
         positions, at = (torch.randperm(places, device=device, generator=random)[: self.count] for _ in range(2))
         rows, norm = draw(self.count, self.hidden), Norm(draw(self.hidden), 1e-5)
         normed: list[Normed] = []
@@ -206,7 +201,7 @@ Case = AttentionCase | RowsCase | ProductsCase
 
 
 def find_fault(cases: Iterable[Case], device: torch.device) -> str | None:
-    """Return the first case whose error is beyond the limit, with the error; None if there is none."""
+    """Return the first case whose error exceeds its limit, and that error; None if every error is within its limit."""
     for case in cases:
         if not (error := case.measure(device)) <= 1:
             return f"{case}: the error is {error:.3g} times the limit"
