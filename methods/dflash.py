@@ -37,6 +37,7 @@ from methods.parts.head_method import WIDEST, TargetEnds
 from methods.parts.tree_method import EMBEDDING, LevelsMethod, LevelsRun, TreeHead, require_width, target_ids
 from methods.parts.tree_shape import TreeShape
 from specbench.models.facade import ModelCard
+from specbench.models.fast.host.forward import Product
 from specbench.types import InputError, require_count
 
 VANILLA, GATED, RNN = KINDS = ("vanilla", "gated", "rnn")
@@ -179,13 +180,14 @@ class DFlashHead(TreeHead):
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
         self.ends, self.eps = ends, float(config.rms_norm_eps)
-        self._fc, self._norms = state["fc.weight"], (state["hidden_norm.weight"], state["norm.weight"])
+        self._fc, self._norms = Product(state["fc.weight"]), (state["hidden_norm.weight"], state["norm.weight"])
         prefixes = [f"layers.{place}." for place in range(config.num_hidden_layers)]
         self._first = state[f"{prefixes[0]}input_layernorm.weight"]
         self.layers = DraftLayers(state, prefixes, config, biased(file))
         self._mask = torch.tensor([mask_token(file, ends.vocab, *NESTED)], device=ends.device)
         self.skipped = 0 if anchored(file) else 1  # rows of a block that draft nothing: the root's
-        self._head, self._embedding = state.get(HEAD), state.get(EMBEDDED)
+        self._head = Product(state[HEAD]) if HEAD in state else None
+        self._embedding = state.get(EMBEDDED)
         self.markov = MarkovHead(state) if W1 in state else None
         markov = self.markov if reads_markov(file) else None
         self.confidence = ConfidenceHead(state, markov) if f"{SURE}.weight" in state else None
@@ -232,7 +234,7 @@ class DFlashHead(TreeHead):
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
         """Fused and normed: what every layer's keys and values are made of."""
-        return self.normed(functional.linear(torch.cat(list(features), dim=-1), self._fc), self._norms[0])
+        return self.normed(self._fc(torch.cat(list(features), dim=-1)), self._norms[0])
 
     def block(self, root: Tensor, rows: int) -> Tensor:
         """(rows,) ids of a block."""
@@ -249,7 +251,7 @@ class DFlashHead(TreeHead):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Apply the head's own output head, or the target's."""
-        return self.ends.logits(hidden) if self._head is None else functional.linear(hidden, self._head)
+        return self.ends.logits(hidden) if self._head is None else self._head(hidden)
 
 
 RANDOM_BLOCK, LONGEST = 8, 1024  # the speculators library's default; of any block

@@ -54,6 +54,7 @@ from methods.parts.tree_method import (
 from methods.parts.tree_shape import TreeShape
 from specbench.input import parse_json, read_file
 from specbench.models.facade import ModelCard
+from specbench.models.fast.host.forward import Product
 from specbench.types import InputError, require_count
 
 
@@ -64,7 +65,7 @@ class FirstHead(TreeHead):
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
         self.ends = ends
-        self._fc, self._bias = state["fc.weight"], state.get("fc.bias")
+        self._fc = Product(state["fc.weight"], state.get("fc.bias"))
         self.layers = DraftLayers(state, ["layers.0."], config, biased(file))
 
     @staticmethod
@@ -88,17 +89,17 @@ class FirstHead(TreeHead):
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Both from the mixture of embedding and state."""
-        mixed = functional.linear(torch.cat([self.ends.embed(ids), hidden], dim=-1), self._fc, self._bias)
+        mixed = self._fc(torch.cat([self.ends.embed(ids), hidden], dim=-1))
         return mixed, mixed
 
     def confine(self, ids: Sequence[int]) -> None:
         """Draft these ids alone."""
         self.known = torch.tensor(ids, device=self.ends.device)
-        self._rows = self.ends.rows_of(self.known)
+        self._rows = Product(*self.ends.rows_of(self.known))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The target's output head, or its rows of the ids that are drafted."""
-        return self.ends.logits(hidden) if self.known is None else functional.linear(hidden, *self._rows)
+        return self.ends.logits(hidden) if self.known is None else self._rows(hidden)
 
 
 # Flags of a configuration that change the forward, and what each of them does where it is true.
@@ -130,13 +131,14 @@ class ThirdHead(TreeHead):
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
         self.ends, self.eps = ends, float(config.rms_norm_eps)
-        self._fc, self._head, self._norm = state["fc.weight"], state["lm_head.weight"], state["norm.weight"]
+        self._fc, self._head = Product(state["fc.weight"]), Product(state["lm_head.weight"])
+        self._norm = state["norm.weight"]
         self._before = state["midlayer.input_layernorm.weight"], state["midlayer.hidden_norm.weight"]
         self._flags = self.flags(file)
-        self._fused = [state[name] for name in _fused_norms(self._flags, len(self._fc[0]) // ends.width)]
+        self._fused = [state[name] for name in _fused_norms(self._flags, state["fc.weight"].shape[1] // ends.width)]
         self._embedding = state.get("embed_tokens.weight")
         self.layers = DraftLayers(state, _prefixes(config), config, biased(file))
-        if len(self._head) != ends.vocab:
+        if len(state["lm_head.weight"]) != ends.vocab:
             self.known = target_ids(state["d2t"], ends.vocab, file.where)
 
     @classmethod
@@ -199,9 +201,7 @@ class ThirdHead(TreeHead):
         if FC_NORM in self._flags:
             features = [self.normed(each, weight) for each, weight in zip(features, self._fused, strict=True)]
         fused = torch.cat(list(features), dim=-1)
-        return functional.linear(
-            self.normed(fused, self._fused[0]) if NORM_BEFORE_FC in self._flags else fused, self._fc
-        )
+        return self._fc(self.normed(fused, self._fused[0]) if NORM_BEFORE_FC in self._flags else fused)
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Normed embedding and normed state, concatenated; the residual is the state."""
@@ -216,7 +216,7 @@ class ThirdHead(TreeHead):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Its own norm, if that is still to come, and output head."""
-        return functional.linear(hidden if NORM_OUTPUT in self._flags else self.normed(hidden, self._norm), self._head)
+        return self._head(hidden if NORM_OUTPUT in self._flags else self.normed(hidden, self._norm))
 
 
 def _prefixes(config: LlamaConfig) -> list[str]:

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from transformers import LlamaConfig
 
 from methods.eagle.eagle import EagleRun, static_memory
@@ -26,6 +25,7 @@ from methods.parts.head_method import TargetEnds
 from methods.parts.parameters import count
 from methods.parts.tree_method import EMBEDDING, HeadRun, TreeHead, TreeMethod, require_width
 from specbench.models.facade import ModelCard, Target
+from specbench.models.fast.host.forward import Product
 from specbench.types import InputError, require_count
 
 
@@ -181,7 +181,7 @@ class MtpHead(TreeHead):
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
         self.ends, self.eps, self._layout = ends, float(config.rms_norm_eps), find_layout(file)
-        self._project = state["input_proj.weight"]
+        self._project = Product(state["input_proj.weight"])
         self._final = ends.final_norm() if self._layout.bare else None
         self._norms = {name: state[f"{name}.weight"] for name in NORMS}
         self.layers = DraftLayers(state, [""], config, _biased(file))
@@ -217,7 +217,7 @@ class MtpHead(TreeHead):
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Normed embedding and state, projected; normed once more for attention."""
         both = [self._norm(self.ends.embed(ids), "token_layernorm"), self._norm(hidden, "hidden_layernorm")]
-        mixed = functional.linear(torch.cat(both[::-1] if self._layout.states_first else both, dim=-1), self._project)
+        mixed = self._project(torch.cat(both[::-1] if self._layout.states_first else both, dim=-1))
         return self._norm(mixed, "input_layernorm"), mixed
 
     def _norm(self, hidden: Tensor, name: str) -> Tensor:

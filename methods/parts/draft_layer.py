@@ -1,10 +1,10 @@
 """Decoder layers of trained heads: the keys and values of committed tokens are stored, those of tree nodes are dropped.
 
 A layer's keys and values depend on its inputs only, so for the committed tokens the last layer computes nothing but
-keys, values and the last token's output: with one layer, no attention over the prompt. Tree nodes have the first slots
-of the memory to themselves, committed tokens follow in order. A slot is not a position: keys and queries are rotated to
+keys, values and the last token's output: with one layer, no attention over the prompt. Committed tokens have the first
+slots of the memory in order, and tree nodes those after them. A slot is not a position: keys and queries are rotated to
 their positions before. Requests can share a forward: a drafter yields it, and is sent the outcome
-(``specbench.method.SharedDrafter``).
+(``specbench.method.SharedDrafter``). On a CPU the forward of one request is one call of compiled code.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -20,6 +21,7 @@ from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from methods.parts.head_file import TensorShape
+from specbench.models.fast.host.forward import DTYPES, HEAD, ROW, SHORT, call_compiled, load_kernels, stack, stored
 from specbench.types import InputError
 
 Forwards = Generator[Any, Any, Tensor]  # of a head: yields each forward, is sent its outcome, returns states or logits
@@ -122,9 +124,10 @@ def head_size(config: Any) -> int:
 
 
 class LayerMemory:
-    """Keys and values of one request: ``nodes`` slots of a tree, then committed tokens.
+    """Keys and values of one request: committed tokens, then ``nodes`` slots of a tree.
 
-    pairs: (layers, 2, shared heads, slots, size). mask: (rows, slots), the additive mask of a tree's rows.
+    pairs: (layers, 2, shared heads, slots, size). mask: (rows, slots), the additive mask of a tree's rows: zero for
+    committed tokens.
     """
 
     def __init__(self, layers: DraftLayers, nodes: int, width: int) -> None:
@@ -140,14 +143,20 @@ class LayerMemory:
         if tokens <= self._capacity:
             return
         self._capacity = -(-max(tokens, 2 * self._capacity) // GROWTH) * GROWTH
-        layers, stored = self._layers, (self.nodes + self.length if self.length else 0)
-        slots = self.nodes + self._capacity
+        layers, slots = self._layers, self._capacity + self.nodes
         made = layers.like.new_zeros(layers.count, 2, layers.first.shared, slots, layers.first.size)
-        if stored:
-            made[..., :stored, :] = self.pairs[..., :stored, :]
+        if self.length:
+            made[..., : self.length, :] = self.pairs[..., : self.length, :]
         self.pairs = made
         self.mask = layers.like.new_zeros(self._width, slots)
         layers.rope.reserve(self._capacity + self.nodes + 1)
+
+    def extend(self, tokens: int) -> slice:
+        """Take the next slots for committed tokens, which are counted when they are stored; returns these slots."""
+        start, end = self.length, self.length + tokens
+        self.reserve(end)
+        self.mask[:, start:end] = 0
+        return slice(start, end)
 
     def forget(self) -> None:
         """Start a request."""
@@ -171,6 +180,7 @@ class DraftLayers:
         self._layers = [_Layer(state, prefix, config, biased) for prefix in prefixes]
         self._norms = [state[f"{prefix}input_layernorm.weight"] for prefix in prefixes[1:]]
         self.first, self.count, self._eps = self._layers[0], len(prefixes), float(config.rms_norm_eps)
+        self.compiled = CompiledLayers.of(self._layers, self._norms, self.rope)
 
     def read(
         self, inputs: Tensor, residual: Tensor, memory: LayerMemory, outputs: int = 1, passing: int = 0
@@ -183,23 +193,17 @@ class DraftLayers:
         passing: of the last rows, how many are not remembered.
         Returns (outputs, D).
         """
-        start, end = memory.length, memory.length + len(inputs)
-        memory.reserve(end)
-        keys = slice(memory.nodes, memory.nodes + end)
-        written = yield LayersCall(
-            self, inputs, residual, memory, slice(start, end), memory.nodes + start, keys, outputs=outputs
-        )
-        memory.length = end - passing
+        own = memory.extend(len(inputs))
+        written = yield LayersCall(self, inputs, residual, memory, own, own.start, own.stop, outputs=outputs)
+        memory.length = own.stop - passing
         return written
 
     def keep(self, inputs: Tensor, memory: LayerMemory) -> None:
         """Remember committed tokens that every layer reads unchanged: inputs (T, width), without outputs."""
-        start, end = memory.length, memory.length + len(inputs)
-        memory.reserve(end)
-        cos, sin = self.rope.cos[start:end], self.rope.sin[start:end]
+        own = memory.extend(len(inputs))
         for layer, pair in zip(self._layers, memory.pairs, strict=True):
-            _, pair[:, :, memory.nodes + start : memory.nodes + end] = layer.project(inputs, cos, sin)
-        memory.length = end
+            _, pair[:, :, own] = layer.project(inputs, self.rope.cos[own], self.rope.sin[own])
+        memory.length = own.stop
 
     def grow(
         self, inputs: Tensor, residual: Tensor, memory: LayerMemory, first: int, depths: slice, seen: Tensor
@@ -212,15 +216,13 @@ class DraftLayers:
         seen: (w, nodes), 0 at the slots of nodes that a node sees, -inf at the others.
         """
         at = slice(memory.length + depths.start, memory.length + depths.stop)
-        mask = memory.mask[: self.first.groups * len(inputs), : memory.nodes + memory.length]
-        mask.view(self.first.groups, len(inputs), -1)[:, :, : memory.nodes] = seen
-        keys = slice(0, memory.nodes + memory.length)
-        return LayersCall(self, inputs, residual, memory, at, first, keys, mask, len(inputs))
+        keys = memory.length + memory.nodes
+        return LayersCall(self, inputs, residual, memory, at, memory.length + first, keys, seen, len(inputs))
 
     def run_together(self, calls: Sequence[LayersCall]) -> list[Tensor]:
         """The outputs of each: products are of the rows of all, attention of each request's own."""
         inputs, residual = join([call.inputs for call in calls]), join([call.residual for call in calls])
-        counts = [len(call.inputs) for call in calls]
+        counts, masks = [len(call.inputs) for call in calls], [call.fill_mask(self.first.groups) for call in calls]
         cos, sin = (
             table[calls[0].at]
             if len(calls) == 1
@@ -232,7 +234,7 @@ class DraftLayers:
             if place:
                 inputs = functional.rms_norm(residual, residual.shape[-1:], self._norms[place - 1], self._eps)
             query, made = layer.project(inputs, cos, sin)
-            parts = zip(calls, query.split(counts), made.split(counts, dim=2), wanted, strict=True)
+            parts = zip(calls, masks, query.split(counts), made.split(counts, dim=2), wanted, strict=True)
             mixed = join([layer.attend(call, call.memory.pairs[place], *part) for call, *part in parts])
             if wanted is not counts:
                 ends = zip(residual.split(counts), wanted, strict=True)
@@ -247,8 +249,8 @@ class LayersCall:
 
     inputs: (T, width), what attention of the first layer reads.
     residual: (T, D).
-    at: positions, one for all rows or one each. first: the slot of the first row. keys: the slots that are seen.
-    mask: (groups * T, keys), additive; None = committed tokens, each of which sees those up to its own.
+    at: positions, one for all rows or one each. first: the slot of the first row. keys: how many slots are seen.
+    seen: (T, nodes), see ``DraftLayers.grow``; None = committed tokens, each of which sees those up to its own.
     outputs: rows wanted, the last ones.
     """
 
@@ -258,13 +260,23 @@ class LayersCall:
     memory: LayerMemory
     at: slice
     first: int
-    keys: slice
-    mask: Tensor | None = None
+    keys: int
+    seen: Tensor | None = None
     outputs: int = 1
 
     def run(self) -> Tensor:
         """(outputs, D)."""
-        return self.owner.run_together([self])[0]
+        compiled = self.owner.compiled
+        return compiled.run(self) if compiled and len(self.inputs) <= SHORT else self.owner.run_together([self])[0]
+
+    def fill_mask(self, groups: int) -> Tensor | None:
+        """(groups * T, keys), what is added to the scores of tree nodes."""
+        if self.seen is None:
+            return None
+        count, memory = len(self.inputs), self.memory
+        mask = memory.mask[: groups * count, : self.keys]
+        mask.view(groups, count, -1)[:, :, memory.length :] = self.seen
+        return mask
 
 
 class _Layer:
@@ -274,26 +286,26 @@ class _Layer:
         attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
         self.size, self.shared = head_size(config), int(config.num_key_value_heads)
         self.groups = int(config.num_attention_heads) // self.shared
-        self._qkv = torch.cat([state[f"{attention}{name}_proj.weight"] for name in "qkv"])
-        self._bias = torch.cat([state[f"{attention}{name}_proj.bias"] for name in "qkv"]) if biased else None
-        self._norms = [state.get(f"{attention}{name}_norm.weight") for name in "qk"]
-        self._out = state[f"{attention}o_proj.weight"]
-        self._gate_up = torch.cat([state[f"{mlp}gate_proj.weight"], state[f"{mlp}up_proj.weight"]])
-        self._down = state[f"{mlp}down_proj.weight"]
-        self._norm = state[f"{prefix}post_attention_layernorm.weight"]
-        self._act, self._eps = ACT2FN[config.hidden_act], float(config.rms_norm_eps)
+        self.qkv = torch.cat([state[f"{attention}{name}_proj.weight"] for name in "qkv"])
+        self.bias = torch.cat([state[f"{attention}{name}_proj.bias"] for name in "qkv"]) if biased else None
+        self.norms = [state.get(f"{attention}{name}_norm.weight") for name in "qk"]
+        self.out = state[f"{attention}o_proj.weight"]
+        self.gate_up = torch.cat([state[f"{mlp}gate_proj.weight"], state[f"{mlp}up_proj.weight"]])
+        self.down = state[f"{mlp}down_proj.weight"]
+        self.norm = state[f"{prefix}post_attention_layernorm.weight"]
+        self.act, self.eps = ACT2FN[config.hidden_act], float(config.rms_norm_eps)
 
-    def attend(self, call: LayersCall, pair: Tensor, query: Tensor, made: Tensor, wanted: int) -> Tensor:
+    def attend(
+        self, call: LayersCall, pair: Tensor, mask: Tensor | None, query: Tensor, made: Tensor, wanted: int
+    ) -> Tensor:
         """(wanted, heads * size), what the last rows of one request's (T, heads, size) queries see.
 
         pair: (2, shared, slots, size), where made (2, shared, T, size), the rows' keys and values, are stored first.
         """
         pair[:, :, call.first : call.first + len(query)] = made
-        keys, values = pair[:, None, :, call.keys]
-        mask = call.mask
+        keys, values = pair[:, None, :, : call.keys]
         if mask is None and wanted > 1:
-            seen = call.keys.stop - call.keys.start
-            mask = torch.ones(wanted, seen, dtype=torch.bool, device=query.device).tril(seen - wanted)
+            mask = torch.ones(wanted, call.keys, dtype=torch.bool, device=query.device).tril(call.keys - wanted)
             mask = mask.repeat(self.groups, 1)
         heads = query[len(query) - wanted :].view(wanted, self.shared, self.groups, self.size)
         grouped = heads.permute(1, 2, 0, 3).reshape(1, self.shared, self.groups * wanted, self.size)
@@ -302,18 +314,72 @@ class _Layer:
 
     def project(self, inputs: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """(rows, heads, size) queries, and (2, shared, rows, size) keys and values, turned by a ``RopeTable``."""
-        qkv = functional.linear(inputs, self._qkv, self._bias).view(len(inputs), -1, self.size)
+        qkv = functional.linear(inputs, self.qkv, self.bias).view(len(inputs), -1, self.size)
         cut = self.groups * self.shared
         raw, values = qkv[:, : cut + self.shared], qkv[:, cut + self.shared :]
-        if self._norms[0] is not None:
-            parts = zip(raw.split([cut, self.shared], dim=1), self._norms, strict=True)
-            raw = torch.cat([functional.rms_norm(part, (self.size,), norm, self._eps) for part, norm in parts], dim=1)
+        if self.norms[0] is not None:
+            parts = zip(raw.split([cut, self.shared], dim=1), self.norms, strict=True)
+            raw = torch.cat([functional.rms_norm(part, (self.size,), norm, self.eps) for part, norm in parts], dim=1)
         turned = turn(raw, cos, sin)
         return turned[:, :cut], torch.stack([turned[:, cut:], values]).transpose(1, 2)
 
     def finish(self, mixed: Tensor, residual: Tensor) -> Tensor:
         """Output projection and MLP: (rows, D)."""
-        hidden = residual + functional.linear(mixed, self._out)
-        normed = functional.rms_norm(hidden, hidden.shape[-1:], self._norm, self._eps)
-        gate, up = functional.linear(normed, self._gate_up).chunk(2, dim=-1)
-        return hidden + functional.linear(self._act(gate) * up, self._down)
+        hidden = residual + functional.linear(mixed, self.out)
+        normed = functional.rms_norm(hidden, hidden.shape[-1:], self.norm, self.eps)
+        gate, up = functional.linear(normed, self.gate_up).chunk(2, dim=-1)
+        return hidden + functional.linear(self.act(gate) * up, self.down)
+
+
+class CompiledLayers:
+    """The layers on a CPU, as one call of compiled code for the rows of one request."""
+
+    def __init__(self, layers: Sequence[_Layer], norms: Sequence[Tensor], rope: RopeTable, kernels: Any) -> None:
+        """norms: before the later layers."""
+        first, empty = layers[0], layers[0].qkv.new_empty(0, layers[0].size)
+        heads = (first.groups * first.shared, first.shared)  # with norms
+        after = [*norms, torch.ones_like(first.norm)]  # the last one's result is not read
+        addresses = [[each.data_ptr() for each in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+                     for layer in layers]  # fmt: skip
+        normed = [torch.cat([empty, *(norm.expand(count, -1) for norm, count in zip(layer.norms, heads, strict=True)
+                                      if norm is not None)]) for layer in layers]  # fmt: skip
+        biases = [empty if layer.bias is None else layer.bias.view(-1, first.size) for layer in layers]
+        pairs = [norm for layer, later in zip(layers, after, strict=True) for norm in (layer.norm, later)]
+        self._constants = (
+            heads[0], first.down.shape[1], stored(first.qkv), np.array(addresses), stack(pairs), stack(normed),
+            stack(biases), first.eps,
+        )  # fmt: skip
+        self._kernels, self._rope = kernels, rope
+        self._cos = self._sin = np.empty((0, 0), np.float32)
+
+    @classmethod
+    def of(cls, layers: Sequence[_Layer], norms: Sequence[Tensor], rope: RopeTable) -> CompiledLayers | None:
+        """The layers, if compiled code can compute them."""
+        first = layers[0]
+        weights = [each for layer in layers for each in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+        fits = first.qkv.device.type == "cpu" and first.qkv.dtype in DTYPES and not first.size % HEAD
+        fits = fits and type(first.act) is type(ACT2FN["silu"]) and all(not each.shape[1] % ROW for each in weights)
+        kernels = load_kernels()[0] if fits and all(each.is_contiguous() for each in weights) else None
+        return cls(layers, norms, rope, kernels) if kernels else None
+
+    def run(self, call: LayersCall) -> Tensor:
+        """(outputs, D)."""
+        count, memory = len(call.inputs), call.memory
+        if len(self._cos) != len(self._rope.cos):
+            self._cos, self._sin = (each[:, 0].float().numpy() for each in (self._rope.cos, self._rope.sin))
+        places = np.arange(call.at.start, call.at.start + count)
+        if call.at.stop - call.at.start < count:  # one position for all
+            places[:] = call.at.start
+        if call.seen is None:
+            cached, bias = call.first, np.triu(np.ones((count, count), stored(call.inputs).dtype), 1)
+        else:
+            cached, bias = memory.length, stored(call.seen)[:, : call.first + count - memory.length]
+        out = torch.empty(call.outputs, call.residual.shape[1], dtype=torch.float32)
+        queries, inner, like, addresses, norms, head_norms, head_bias, epsilon = self._constants
+        call_compiled(
+            self._kernels.read_layers, self._kernels, call.inputs.float().contiguous().numpy(),
+            call.residual.float().contiguous().numpy(), places, call.first, cached,
+            np.ascontiguousarray(bias), queries, inner, like, addresses, norms, head_norms, head_bias, epsilon,
+            self._cos, self._sin, stored(memory.pairs.flatten(1, 2)), out.numpy(),
+        )  # fmt: skip
+        return out.to(call.inputs.dtype)

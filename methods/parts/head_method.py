@@ -27,6 +27,7 @@ from methods.parts.parameters import Parameters, count
 from methods.parts.tree_shape import TreeShape
 from specbench.method import Method
 from specbench.models.facade import ModelCard, Target
+from specbench.models.fast.host.forward import Product
 from specbench.models.transfer import upload
 from specbench.types import InputError
 
@@ -53,7 +54,9 @@ class TargetEnds:
         """device: where features arrive last and the output head stands; a trained head belongs there too."""
         self._target, self.dtype = target, target.dtype
         self.vocab, self.width = target.vocab_size, target.hidden_size
-        self.device: torch.device = target.model.get_output_embeddings().weight.device
+        head = target.model.get_output_embeddings()
+        self.device: torch.device = head.weight.device
+        self._logits = Product(head.weight, head.bias) if self.device.type == "cpu" else target.head
 
     def embed(self, ids: Tensor) -> Tensor:
         """(rows,) ids -> (rows, D) input embeddings."""
@@ -61,7 +64,7 @@ class TargetEnds:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(rows, D) states after the final norm -> (rows, V)."""
-        return self._target.head(hidden)
+        return self._logits(hidden)
 
     def rows_of(self, known: Tensor) -> tuple[Tensor, Tensor | None]:
         """(Vd, D) and (Vd,), weight and bias of the output head for these (Vd,) ids alone."""

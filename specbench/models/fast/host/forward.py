@@ -8,7 +8,7 @@ reads the weights where they are, about as fast as memory gives them, for one ro
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from specbench.models.batch import PackedRows
 from specbench.models.fast.cache import StaticKV
@@ -43,19 +44,55 @@ def build_forward(
     compact = CompactModel(model, positions, limit, False, small)
     found = reason = None
     if compiled and compact.device.type == "cpu" and not (reason := _explain_unfit(compact)):
-        try:
-            # numba, which takes a while to load
-            from specbench.models.fast.host import kernels
-        except RuntimeError:  # numba's message contains a path
-            reason = "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
-        else:
-            if isinstance(kernels.forward, FunctionType):
-                reason = "numba compiles nothing; expected no NUMBA_DISABLE_JIT"
-            else:
-                found = CompiledForward(compact, kernels)
+        kernels, reason = load_kernels()
+        found = CompiledForward(compact, kernels) if kernels else None
     if found is None and pack and can_pack(compact.dtype, compact.device):
         compact = CompactModel(model, positions, limit, True, small)
     return compact, found, reason
+
+
+def load_kernels() -> tuple[Any, str | None]:
+    """Import the compiled code, which takes a while; returns the module, or None and the reason."""
+    try:
+        from specbench.models.fast.host import kernels
+    except RuntimeError:  # numba's message contains a path
+        return None, "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
+    if isinstance(kernels.forward, FunctionType):
+        return None, "numba compiles nothing; expected no NUMBA_DISABLE_JIT"
+    return kernels, None
+
+
+def call_compiled(function: Callable[..., None], kernels: Any, *given: Any) -> None:
+    """Call a function of ``kernels`` with the threads that torch has, which is its last argument."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        function(*given, None)
+        return
+    with ONE_AT_A_TIME:
+        kernels.wake(threads)
+        if torch.get_num_threads() != threads:  # numba's first start sets OpenMP's count, which is torch's too
+            torch.set_num_threads(threads)
+        function(*given, threads)
+
+
+class Product:
+    """``x -> x W^T + b`` of (rows, in) inputs: few rows on a CPU by compiled code, all others by torch."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """weight: (out, in). bias: (out,)."""
+        self._weight, self._bias = weight, bias
+        fits = weight.device.type == "cpu" and weight.dtype in DTYPES and not weight.shape[1] % ROW
+        self._kernels = load_kernels()[0] if fits and weight.is_contiguous() else None
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(rows, in) -> (rows, out)."""
+        if self._kernels is None or len(rows) > SHORT:
+            return functional.linear(rows, self._weight, self._bias)
+        out = torch.empty(len(rows), len(self._weight), dtype=torch.float32)
+        given = rows.float().contiguous().numpy(), self._weight.data_ptr(), stored(self._weight), out.numpy()
+        call_compiled(self._kernels.multiply_rows, self._kernels, *given)
+        out = out.to(rows.dtype)
+        return out if self._bias is None else out.add_(self._bias)
 
 
 def _explain_unfit(model: CompactModel) -> str | None:
@@ -116,21 +153,17 @@ class CompiledForward:
             np.array([kinds.index(layer.kind) for layer in layers]),
             model.query_heads,
             _products(layers[0])[-1].weight.shape[1],
-            _stored(model.embedding),
+            stored(model.embedding),
             np.array([*addresses, [model.head.weight.data_ptr(), 0, 0, 0]]),
-            self._stack([norm.weight for norm in norms]),
-            self._stack([self._head_norms(layer) for layer in layers]),
-            self._stack([self._head_bias(layer) for layer in layers]),
+            stack([norm.weight for norm in norms]),
+            stack([self._head_norms(layer) for layer in layers]),
+            stack([self._head_bias(layer) for layer in layers]),
             np.array([norms[0].epsilon, (layers[0].heads or norms)[0].epsilon]),
-            self._stack(list(model.small.cos)),
-            self._stack(list(model.small.sin)),
+            stack(list(model.small.cos)),
+            stack(list(model.small.sin)),
         )
         self._taps: dict[tuple[int, ...], np.ndarray] = {}
         self._logits = torch.empty(0, len(model.head.weight), dtype=torch.float32)
-
-    def _stack(self, parts: Sequence[Tensor]) -> np.ndarray:
-        stacked: np.ndarray = torch.stack([part.float() for part in parts]).numpy()
-        return stacked
 
     def _head_norms(self, layer: Any) -> Tensor:
         """(H + K, size), or no rows."""
@@ -156,7 +189,7 @@ class CompiledForward:
         out = np.empty(3 + (2 * moved or frame.width), dtype=np.float32)
         forced = NO_PICKS if frame.forced is None else frame.forced.numpy()
         shape = frame.ids.numpy(), frame.parents.numpy(), frame.reach.numpy(), int(frame.past[0])
-        self._kernels.accept(_stored(logits), forced, *shape, _stored(cache.whole), moved, out)
+        self._kernels.accept(stored(logits), forced, *shape, stored(cache.whole), moved, out)
         return torch.from_numpy(out)
 
     def lay_out(self, rows: PackedRows, room: int) -> PackedLayout:
@@ -168,9 +201,9 @@ class CompiledForward:
         ends, windows = iter(rows.bounds[1:]), self._constants[0]
         spans = np.array([(first, next(ends) - first, each.place * room, each.length, each.length)
                           for first, each in zip(rows.bounds, rows.handles, strict=False)])  # fmt: skip
-        count, most, stored = len(rows), int(spans[:, 1].max()), _stored(self._model.embedding).dtype
+        count, most, kind = len(rows), int(spans[:, 1].max()), stored(self._model.embedding).dtype
         found = PackedLayout(np.array(above), spans, np.empty(count, np.int64), np.empty(count, np.float32),
-                             np.empty((len(windows), count, most), stored))  # fmt: skip
+                             np.empty((len(windows), count, most), kind))  # fmt: skip
         self._kernels.lay_out(found.parents, spans, windows, found.places, found.reach, found.biases)
         return found
 
@@ -187,7 +220,7 @@ class CompiledForward:
         """``found`` of ``kernels.accept_all``. moved: at least 1."""
         found = np.empty((len(layout.spans), 2 + 2 * moved), dtype=np.int64)
         shape = ids.numpy(), layout.parents, layout.reach, layout.spans
-        self._kernels.accept_all(_stored(logits), NO_PICKS, *shape, _stored(cache.whole), moved, found)
+        self._kernels.accept_all(stored(logits), NO_PICKS, *shape, stored(cache.whole), moved, found)
         numbers: list[list[int]] = found.tolist()
         return numbers
 
@@ -217,7 +250,7 @@ class CompiledForward:
         for window in self._model.windows.values():
             seen = [rows.list_near(window) for rows in parts]
             shape = sum(map(len, seen)), max(near.shape[1] for near in seen)
-            bias, first = np.ones(shape, _stored(self._model.embedding).dtype), 0
+            bias, first = np.ones(shape, stored(self._model.embedding).dtype), 0
             for near in seen:
                 bias[first : first + len(near), : near.shape[1]] = ~near
                 first += len(near)
@@ -242,22 +275,21 @@ class CompiledForward:
         if wanted > len(self._logits):
             self._logits = self._logits.new_empty(wanted, self._logits.shape[1])
         tapped = torch.empty(len(taps), len(ids), self._model.embedding.shape[1], dtype=torch.float32)
-        logits, threads = self._logits[:wanted], torch.get_num_threads()
+        logits = self._logits[:wanted]
         given = (ids, places, turned, np.asarray(spans), biases[0], biases[-1], *self._constants,
-                 _stored(cache.whole), self._taps[taps], tapped.numpy(), logits.numpy())  # fmt: skip
-        if threads == 1:
-            self._kernels.forward(*given, None)
-        else:
-            with ONE_AT_A_TIME:
-                self._kernels.wake(threads)
-                if torch.get_num_threads() != threads:  # numba's first start sets OpenMP's count, which is torch's too
-                    torch.set_num_threads(threads)
-                self._kernels.forward(*given, threads)
+                 stored(cache.whole), self._taps[taps], tapped.numpy(), logits.numpy())  # fmt: skip
+        call_compiled(self._kernels.forward, self._kernels, *given)
         hidden = {tap: states.to(self._model.dtype) for tap, states in zip(taps, tapped, strict=True)}
         return logits.to(self._model.dtype), hidden
 
 
-def _stored(numbers: Tensor) -> np.ndarray:
+def stored(numbers: Tensor) -> np.ndarray:
     """A tensor's own memory; of bfloat16, which numpy lacks, the bits."""
     array: np.ndarray = (numbers.view(torch.int16) if numbers.dtype == torch.bfloat16 else numbers).numpy()
     return array
+
+
+def stack(parts: Sequence[Tensor]) -> np.ndarray:
+    """Tensors of one shape, in single precision."""
+    stacked: np.ndarray = torch.stack([part.float() for part in parts]).numpy()
+    return stacked

@@ -367,6 +367,36 @@ def require_rows(ids, turned, table, cos):
             raise IndexError("a position has no row in the table of rotations; expected those of the model's context")
 
 
+@njit(error_model="numpy")
+def read_rows(given, heads, queries, weights, bias, norms, epsilon, like, cos, sin, turned, slots, spans, threads):
+    """The first half of a layer: heads (n, H + 2K, size) of what attention reads (n, W); k and v go to their slots."""
+    project(given, weights, like, heads.ctypes.data, heads.shape[1] * heads.shape[2], threads)
+    finish(heads, bias, norms, epsilon, like)
+    rotate_all(heads, queries, cos, sin, turned, slots, spans)
+
+
+@njit(error_model="numpy")
+def write_rows(heads, slots, spans, order, seen, oldest, room, query, result, mixed, added, rows, pairs, gated, normed,
+               addresses, after, before, epsilon, like, threads):  # fmt: skip
+    """The second half of a layer: rows (n, D) += attention and what follows it; normed: the rows for the next layer.
+
+    after, before: (D,) norms after attention, and before the next layer's. The rest: see ``forward``, ``make_rows``
+    and ``make_scratch``.
+    """
+    count, width = rows.shape
+    if threads is None:
+        attend(heads, slots, 0, 1, spans, order, seen, oldest, room[0], query[0], result[0], mixed)
+    else:
+        attend_shared(heads, slots, spans, order, seen, oldest, room, query, result, mixed)
+    wide = mixed.shape[1] * mixed.shape[2]
+    project(mixed.reshape(count, wide), addresses[1], like, added.ctypes.data, width, threads)
+    add_norm(rows, added, after, epsilon, like, normed)
+    project(normed, addresses[2], like, pairs.ctypes.data, pairs.shape[1], threads)
+    gate(pairs, like, gated)
+    project(gated, addresses[3], like, added.ctypes.data, width, threads)
+    add_norm(rows, added, before, epsilon, like, normed)
+
+
 @njit(error_model="numpy", nogil=True)
 def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, queries, inner, table, addresses, norms,
             head_norms, head_bias, epsilons, cos, sin, slots, taps, tapped, logits, threads):  # fmt: skip
@@ -404,23 +434,58 @@ def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, querie
             for span in spans:
                 own, given = slice(span[0], span[0] + span[1]), other_bias if kind else bias
                 list_seen(given[own], places[own], windows[kind], span, order[own], seen[own], oldest[own])
-        qkv, out, up, down = addresses[layer, 0], addresses[layer, 1], addresses[layer, 2], addresses[layer, 3]
-        project(normed, qkv, table, heads.ctypes.data, heads.shape[1] * size, threads)
-        finish(heads, head_bias[layer], head_norms[layer], epsilons[1], table)
-        rotate_all(heads, queries, cos, sin, turned, slots[layer], spans)
-        if threads is None:
-            attend(heads, slots[layer], 0, 1, spans, order, seen, oldest, room[0], query[0], result[0], mixed)
-        else:
-            attend_shared(heads, slots[layer], spans, order, seen, oldest, room, query, result, mixed)
-        project(mixed.reshape(count, queries * size), out, table, added.ctypes.data, width, threads)
-        add_norm(rows, added, norms[2 * layer + 1], epsilons[0], table, normed)
-        project(normed, up, table, pairs.ctypes.data, 2 * inner, threads)
-        gate(pairs, table, gated)
-        project(gated, down, table, added.ctypes.data, width, threads)
-        add_norm(rows, added, norms[2 * layer + 2], epsilons[0], table, normed)
+        read_rows(
+            normed, heads, queries, addresses[layer, 0], head_bias[layer], head_norms[layer], epsilons[1], table,
+            cos, sin, turned, slots[layer], spans, threads,
+        )  # fmt: skip
+        write_rows(
+            heads, slots[layer], spans, order, seen, oldest, room, query, result, mixed, added, rows, pairs, gated,
+            normed, addresses[layer], norms[2 * layer + 1], norms[2 * layer + 2], epsilons[0], table, threads,
+        )  # fmt: skip
     if tap < len(taps):
         copy(normed, tapped[tap])
     project(normed[count - len(logits) :], addresses[layers, 0], table, logits.ctypes.data, logits.shape[1], threads)
+
+
+@njit(error_model="numpy", nogil=True)
+def read_layers(given, residual, turned, begin, cached, bias, queries, inner, like, addresses, norms, head_norms,
+                head_bias, epsilon, cos, sin, slots, out, threads):  # fmt: skip
+    """Feed n rows of one request through layers without embedding and output head: out (m, D) of the last m rows.
+
+    given: (n, W), what attention of the first layer reads. residual: (n, D). turned: (n,) positions.
+    begin, cached: the slot of the first row, and the cached slots, which all rows see.
+    bias: (n, begin + n - cached), 0 where a row sees the j-th slot after the cached ones, as stored.
+    like: an array of the stored type. out: (m, D). The rest: see ``forward``.
+    """
+    (count, width), layers, shares = residual.shape, len(slots), 1 if threads is None else threads
+    keys, size, wanted = slots.shape[1] // 2, slots.shape[3], len(out)
+    rows, normed, added, heads, mixed, pairs, gated = make_rows(count, width, queries, keys, size, inner)
+    query, result, room = make_scratch(shares, min(count, ROWS) * queries // keys, size, begin + count)
+    order, seen, oldest = np.empty(bias.shape, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    spans = np.array([[0, count, 0, begin, cached]])
+    copy(residual, rows)
+    list_seen(bias, turned, -1, spans[0], order, seen, oldest)
+    for layer in range(layers):
+        read_rows(
+            normed if layer else given, heads, queries, addresses[layer, 0], head_bias[layer], head_norms[layer],
+            epsilon, like, cos, sin, turned, slots[layer], spans, threads,
+        )  # fmt: skip
+        if layer == layers - 1 and wanted < count:  # keys and values of the other rows are all that is wanted of them
+            cut = count - wanted
+            rows, normed, added, heads, mixed = rows[cut:], normed[cut:], added[cut:], heads[cut:], mixed[cut:]
+            pairs, gated, order, seen, oldest = pairs[cut:], gated[cut:], order[cut:], seen[cut:], oldest[cut:]
+            spans[0, 1], spans[0, 3] = wanted, begin + cut
+        write_rows(
+            heads, slots[layer], spans, order, seen, oldest, room, query, result, mixed, added, rows, pairs, gated,
+            normed, addresses[layer], norms[2 * layer], norms[2 * layer + 1], epsilon, like, threads,
+        )  # fmt: skip
+    copy(rows, out)
+
+
+@njit(error_model="numpy", nogil=True)
+def multiply_rows(rows, weights, like, out, threads):
+    """Out (M, N) = rows (M, K) times weights, the address of (N, K), stored as ``like``."""
+    project(rows, weights, like, out.ctypes.data, out.shape[1], threads)
 
 
 @njit(error_model="numpy")
