@@ -279,39 +279,54 @@ import scripts.gpu_day.truth, scripts.gpu_day.engine, scripts.gpu_day.product
     assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
 
 
-SHORTER = """
-import importlib.util, sys
+PLANTED = """
+import importlib.util, os, sys, time
 from dataclasses import replace
-NAME = "specbench.models.fast.kernels.tree_attention"
+
+def shorten(module):
+    launch = module.launch
+    def wrong(query, keys, values, mask, *rest):
+        return launch(query, keys, values, replace(mask, cached=(mask.cached - 1).clamp(0)), *rest)
+    module.launch = wrong
+
+def break_sections(module):
+    def die(day):
+        os._exit(1)
+        yield
+    def sleep(day):
+        time.sleep(600)
+        yield
+    faults = {"waiting": {"measure": die}, "steady": {"measure": sleep, "estimate_s": -14}}  # its limit is 2 s
+    module.SECTIONS[:] = [replace(each, **faults.get(each.name, {})) for each in module.SECTIONS]
+
+PLANTS = {"specbench.models.fast.kernels.tree_attention": shorten, "scripts.gpu_day.engine": break_sections}
+
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == NAME:
-            sys.meta_path.remove(self)
-            spec = importlib.util.find_spec(NAME)
+        if plant := PLANTS.pop(name, None):
+            spec = importlib.util.find_spec(name)
             execute = spec.loader.exec_module
-            def load(module):
-                execute(module)
-                launch = module.launch
-                def wrong(query, keys, values, mask, *rest):
-                    return launch(query, keys, values, replace(mask, cached=(mask.cached - 1).clamp(0)), *rest)
-                module.launch = wrong
-            spec.loader.exec_module = load
+            spec.loader.exec_module = lambda module: (execute(module), plant(module))
             return spec
+
 sys.meta_path.insert(0, Finder())
 """
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_two_calls_are_rehearsed_with_a_wrong_kernel_and_without_the_shell_of_the_harness(tmp_path):
-    """Neither hydra nor fastchat nor datasets is there; the wrong kernel is not timed, and all else is."""
+def test_two_calls_are_rehearsed_with_planted_faults_and_without_the_shell_of_the_harness(tmp_path):
+    """A wrong kernel, a dead and an endless section; neither hydra nor fastchat nor datasets is there."""
     shell = ("hydra", "omegaconf", "fastchat", "datasets", "pandas", "matplotlib")
     out = tmp_path / "day"
-    done = day("truth", "engine", "--rehearse", out=out, hidden=shell, planted=SHORTER)
+    done = day("truth", "engine", "--rehearse", out=out, hidden=shell, planted=PLANTED)
     assert sorted(path.name for path in out.iterdir()) == ["engine.md", "engine.tar.gz", "truth.md", "truth.tar.gz"]
-    for name, wrong in (("truth", ["kernels-triton"]), ("engine", TIMED)):
+    ended = {"waiting": "its process ended with exit code 1", "steady": "did not end in time"}
+    for name, wrong, faults in (("truth", ["kernels-triton"], {}), ("engine", TIMED, ended)):
         found = read_results(out, name)
-        assert {each["section"] for each in found.values() if each["error"]} == CHECKS, done.stdout
+        errors = {each["section"]: each["error"] for each in found.values() if each["error"]}
+        assert set(errors) == CHECKS | set(faults), done.stdout
+        assert all(errors[each].startswith(message) for each, message in faults.items())
         assert {each["section"] for each in found.values() if each["left_out"]} == set(wrong)
         assert "missed" in {row["verdict"] for row in found["check-triton"]["rows"]}
         assert "does not see a draft tree" in found["check-fused"]["error"]  # by the same attention
