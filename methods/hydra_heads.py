@@ -109,7 +109,7 @@ class HydraTree(StackedHeads):
 
     format = FORMAT
     random_sizes = (BLOCKS, False)
-    grown = None
+    grown, by_place = None, False
 
     @property
     def needs(self) -> Needs:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 
+from methods.parts.best_tree import draft_places
 from methods.parts.draft_lm import DraftLM, draw_one
 from methods.parts.draft_method import DrawingMethod, TargetTraits
 from methods.parts.parameters import KEPT, count
@@ -36,6 +37,8 @@ class _Chain(SharedDrafter):
             return EMPTY
         rows = yield self._request.feeding(context, self._settled, [method.mask] * (count - 1))
         self._settled = len(context)
+        if method.nodes is not None:
+            return draft_places(rows, min(method.nodes, budget), self.goes_on)
         drawn_from = None if method.sampling is None or not method.draws else method.drawn_from(rows)
         chain = rows.argmax(-1) if drawn_from is None else draw_one(drawn_from, self._random)
         probs = None if drawn_from is None else method.pad_probs(drawn_from)
@@ -57,10 +60,15 @@ class Pard(DrawingMethod):
     length: int = count(12)
     mask_token: int | None = count(None, low=0, high=KEPT)
     choice: Literal["drawn", "argmax"] = "drawn"
+    nodes: int | None = count(None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.draws, self.mask = self.choice == "drawn", self.mask_token or 0
+        if self.nodes is not None and self.draws:
+            raise InputError(
+                f"nodes={self.nodes}: the likeliest paths are not drawn; expected choice=argmax, got drawn"
+            )
 
     def check(self, model: ModelCard) -> None:
         """The draft must have the target's vocabulary and a mask token."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig
 
+from methods.parts.best_tree import draft_places, keep_best, log_probs
 from methods.parts.draft_layer import DraftLayers, Forwards, LayerMemory, RowFunction
 from methods.parts.head_file import (
     HEAD,
@@ -154,11 +155,6 @@ def target_ids(offsets: Tensor, vocab: int, where: str) -> Tensor:
     return ids
 
 
-def log_probs(logits: Tensor) -> Tensor:
-    """Log probabilities in at least single precision."""
-    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-
-
 def grow(run: HeadRun, top_k: int, depth: int, nodes: int, goes_on: GoesOn | None = None) -> Drafting:
     """The dynamic tree: ``depth`` times the ``top_k`` best nodes of a level are expanded, the best ``nodes`` kept.
 
@@ -184,24 +180,7 @@ def grow(run: HeadRun, top_k: int, depth: int, nodes: int, goes_on: GoesOn | Non
             ids, rows, numbers = kept[-1][0][place], place // top_k, place + start
             law = laws[rows[0]]
             start += len(below)
-    return _best([torch.cat(parts) for parts in zip(*kept, strict=True)], nodes, depth + 1)
-
-
-def _best(candidates: list[Tensor], nodes: int, depth: int) -> Draft:
-    """The best of C candidates in level order, as a draft.
-
-    candidates: ids (C,) int64, log probabilities of their paths (C,) and their own (C,), parents (C,) int64.
-    depth: levels of them.
-    """
-    ids, scores, steps, parents = candidates
-    order = torch.sort(scores, descending=True, stable=True).indices  # of equal ones the shallower first
-    chosen = torch.sort(order[:nodes]).values
-    above = torch.searchsorted(chosen, parents[chosen])  # of the root's children 0, corrected below
-    above = torch.where(parents[chosen] < 0, -1, above)
-    if above.device.type != "cpu":  # there the engine lays the tree out
-        return Draft(ids[chosen], above, source=[0] * len(chosen), depth=depth)
-    hosted = torch.stack([above.double(), steps[chosen].exp().double()]).tolist()
-    return Draft(ids[chosen], [int(parent) for parent in hosted[0]], score=hosted[1], source=[0] * len(chosen))
+    return keep_best([torch.cat(parts) for parts in zip(*kept, strict=True)], nodes, depth + 1)
 
 
 Filled = Generator[Any, Any, tuple[Tensor, Tensor | None]]  # tokens (N,), and the chances (N,) that a head states
@@ -345,6 +324,11 @@ class LevelsRun(HeadRun):
         self._level = 0
         return self._levels[:1]
 
+    def places(self) -> Forwards:
+        """(levels, Vd) logits of all levels, where they do not depend on drafted tokens."""
+        yield from self.root()
+        return self._levels
+
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
         """The next level's logits (w, Vd), the same below every node."""
         self._level += 1
@@ -364,6 +348,9 @@ class TreeDrafter(SharedDrafter):
         method, run = self._method, self._run
         if budget < 1:
             return EMPTY
+        if method.by_place:
+            logits = yield from run.places()
+            return draft_places(logits, min(budget, method.nodes), self.goes_on, run.head.ids)
         if method.grown:
             top_k, depth, nodes = method.grown
             return (yield from grow(run, top_k, depth, min(budget, nodes), self.goes_on))
@@ -397,6 +384,7 @@ class TreeMethod(HeadMethod):
     """
 
     kind: ClassVar[type[TreeHead]]
+    by_place = False  # the tree is made from one distribution for each place
 
     choices: list[list[int]] | None = None
     sampling: Literal["top", "drawn"] = "drawn"
@@ -484,10 +472,26 @@ class LevelsMethod(TreeMethod):
     runs: ClassVar[type[LevelsRun]]
 
     length: int | None = count(None)
+    nodes: int | None = count(None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nodes is not None and self.choices is not None:
+            raise InputError(f"nodes={self.nodes}: choices have a shape of their own; expected one of the two")
+        if self.nodes is not None and self.draws:
+            raise InputError(f"nodes={self.nodes}: the likeliest paths are not drawn; expected sampling=top")
 
     def usual_counts(self) -> Sequence[Sequence[int]]:
         """Returns the counts of a chain of ``length`` tokens."""
         return [[1]] * (self.length or 7)
+
+    def bind(self, target: Target) -> None:
+        """As ``TreeMethod``; if drafted tokens change later places, the tree of ``nodes`` grows level by level."""
+        super().bind(target)
+        self.by_place = self.nodes is not None and not getattr(self.bound, "markov", None)
+        if self.nodes is not None:
+            drafted = self.bound.ends.vocab if self.bound.known is None else len(self.bound.known)
+            self.grown = (min(self.nodes, drafted), len(self.shape.levels) - 1, self.nodes)
 
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
         """A request's place in the head."""

@@ -1,0 +1,111 @@
+"""Trees of the likeliest paths: of candidates that a head has expanded, or from a distribution for each place.
+
+DDTree (Ringel and Romano 2026, arXiv 2604.12989): a drafter that drafts all places in one forward gives each place a
+distribution that does not depend on the drafted tokens before it. So the probability of a path is a product of one
+factor a place, and the tree of N nodes with the greatest sum of probabilities is the N likeliest paths: a path is at
+most as likely as its beginning, so each path's beginnings are among them. They are found best first: when a node is
+taken, its first child and its next sibling become candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench.method import DraftLevel, GoesOn
+from specbench.models.compiled_code import njit
+from specbench.types import EMPTY, ROOT, Draft
+
+
+def keep_best(candidates: list[Tensor], nodes: int, depth: int) -> Draft:
+    """The best of C candidates in level order, as a draft.
+
+    candidates: ids (C,) int64, log probabilities of their paths (C,) and their own (C,), parents (C,) int64.
+    depth: levels of them.
+    """
+    ids, scores, steps, parents = candidates
+    order = torch.sort(scores, descending=True, stable=True).indices  # of equal ones the shallower first
+    chosen = torch.sort(order[:nodes]).values
+    above = torch.searchsorted(chosen, parents[chosen])  # of the root's children 0, corrected below
+    above = torch.where(parents[chosen] < 0, -1, above)
+    if above.device.type != "cpu":  # there the engine lays the tree out
+        return Draft(ids[chosen], above, source=[0] * len(chosen), depth=depth)
+    hosted = torch.stack([above.double(), steps[chosen].exp().double()]).tolist()
+    return Draft(ids[chosen], [int(parent) for parent in hosted[0]], score=hosted[1], source=[0] * len(chosen))
+
+
+def log_probs(logits: Tensor) -> Tensor:
+    """Log probabilities in at least single precision."""
+    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def draft_places(
+    logits: Tensor, nodes: int, goes_on: GoesOn | None = None, ids: Callable[[Tensor], Tensor] | None = None
+) -> Draft:
+    """The tree of the ``nodes`` likeliest paths.
+
+    logits: (L, Vd) of each place's token.
+    goes_on: see ``Drafter``; it is asked about the best path's places.
+    ids: turns tokens of the drafter into the target's.
+    """
+    laws = log_probs(logits)
+    if goes_on:
+        reach = laws.amax(-1).cumsum(0).exp().tolist()
+        levels = (DraftLevel(place, reach[place - 1], laws[place - 1].exp(), True) for place in range(1, len(laws)))
+        laws = laws[: next((level.depth for level in levels if not goes_on(level)), len(laws))]
+    if nodes < 1:
+        return EMPTY
+    logs, tokens = laws[:nodes].topk(min(nodes, laws.shape[1]))
+    tokens = ids(tokens) if ids else tokens
+    if laws.device.type == "cpu":
+        found, steps = find_best(logs.double().numpy(), nodes)
+        chosen = tokens.numpy()[found[:, LEVEL], found[:, RANK]]
+        return Draft(chosen.tolist(), found[:, PARENT].tolist(), score=np.exp(steps).tolist(), source=[0] * len(chosen))
+    return draft_levels(logs, tokens, nodes)
+
+
+def draft_levels(logs: Tensor, tokens: Tensor, nodes: int) -> Draft:
+    """The same tree by operations on tensors, which wait for no device. logs, tokens: (L, k), in descending order."""
+    scores, parents = logs[0], torch.full_like(tokens[0], ROOT)
+    kept, start = [(tokens[0], scores, logs[0], parents)], 0
+    for step, below in zip(logs[1:], tokens[1:], strict=True):
+        paths, above = (scores[:, None] + step).view(-1), start
+        start += len(scores)
+        scores, place = paths.topk(min(nodes, len(paths)))
+        rank = place % len(step)
+        kept.append((below[rank], scores, step[rank], above + place // len(step)))
+    return keep_best([torch.cat(parts) for parts in zip(*kept, strict=True)], nodes, len(logs))
+
+
+LEVEL, RANK, PARENT = range(3)  # columns of a node
+
+
+@njit()
+def find_best(logs, nodes):
+    """The likeliest paths, best first: (n, 3) int64 of their last nodes, and (n,) the nodes' own log probabilities.
+
+    logs: (L, k) float64, of each place in descending order. Of equal paths the one that became a candidate first.
+    """
+    found, scores, steps = np.empty((nodes, 3), np.int64), np.empty(nodes), np.empty(nodes)
+    waiting, chances = np.empty((2 * nodes + 1, 3), np.int64), np.full(2 * nodes + 1, -np.inf)
+    waiting[0, LEVEL], waiting[0, RANK], waiting[0, PARENT], chances[0] = 0, 0, ROOT, logs[0, 0]
+    count = 0
+    while count < nodes:
+        best = np.argmax(chances)
+        if chances[best] == -np.inf:
+            break
+        level, rank, parent = waiting[best, LEVEL], waiting[best, RANK], waiting[best, PARENT]
+        found[count], scores[count], steps[count] = waiting[best], chances[best], logs[level, rank]
+        chances[best] = -np.inf
+        if rank + 1 < logs.shape[1]:  # the next sibling has the place of the node
+            waiting[best, RANK] = rank + 1
+            chances[best] = logs[level, rank + 1] + (0.0 if parent == ROOT else scores[parent])
+        if level + 1 < len(logs):
+            child = count + 1
+            waiting[child, LEVEL], waiting[child, RANK], waiting[child, PARENT] = level + 1, 0, count
+            chances[child] = scores[count] + logs[level + 1, 0]
+        count += 1
+    return found[:count], steps[:count]

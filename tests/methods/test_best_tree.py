@@ -1,0 +1,172 @@
+"""DDTree: no tree of its size has a greater sum of probabilities, and heads and draft models draft it."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders.models import plain_greedy
+from draft_models import fitted, noisy
+from draft_models import run as run_draft
+from head_models import DFlash as DFlashModule
+from head_models import PEagle as PEagleModule
+from head_models import begun, bound, features_of, run
+from methods.dflash import DFlash
+from methods.eagle.eagle import PEagle
+from methods.pard import Pard
+from methods.parts.best_tree import draft_levels, draft_places
+from specbench.method import DraftLevel
+from specbench.models.tree import compute_depths
+from specbench.types import ROOT, InputError
+
+
+def list_paths(tokens, parents):
+    """The path of each node, as tokens from the root's child on."""
+    paths = []
+    for token, parent in zip(tokens, parents, strict=True):
+        paths.append((*(paths[parent] if parent != ROOT else ()), int(token)))
+    return paths
+
+
+def greatest_sum(chances: np.ndarray, nodes: int) -> float:
+    """By brute force: any tree is a set of paths with all their beginnings, so at most the likeliest paths."""
+    depths, tokens = range(1, len(chances) + 1), range(chances.shape[1])
+    every = [np.prod([chances[place, token] for place, token in enumerate(path)])
+             for depth in depths for path in product(tokens, repeat=depth)]  # fmt: skip
+    return float(np.sort(every)[::-1][:nodes].sum())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 40), st.integers(0, 2**31), st.sampled_from([0.3, 1, 6]))
+def test_no_tree_of_the_size_is_likelier(levels, vocab, nodes, seed, sharpness):
+    logits = torch.from_numpy(np.random.default_rng(seed).normal(size=(levels, vocab)) * sharpness)
+    chances = logits.softmax(-1).numpy()
+    draft = draft_places(logits, nodes)
+    paths = list_paths(draft.tokens, draft.parents)
+    assert len(paths) == len(set(paths)) == min(nodes, sum(vocab**depth for depth in range(1, levels + 1)))
+    own = [np.prod([chances[place, token] for place, token in enumerate(path)]) for path in paths]
+    assert sum(own) == pytest.approx(greatest_sum(chances, nodes))
+    assert np.allclose(own, sorted(own, reverse=True))  # so what a smaller budget leaves is a best tree too
+    depths = compute_depths(draft.parents)
+    assert draft.score == pytest.approx([chances[at - 1, path[-1]] for at, path in zip(depths, paths, strict=True)])
+
+
+def test_a_wrong_variant_is_less_likely():
+    """The chain's most likely tokens alone, and siblings of the root first."""
+    chances = np.array([[0.5, 0.3, 0.2], [0.6, 0.3, 0.1], [0.9, 0.05, 0.05]])
+    best = greatest_sum(chances, 4)
+    draft = draft_places(torch.from_numpy(chances).log(), 4)
+    own = [np.prod([chances[at, token] for at, token in enumerate(path)])
+           for path in list_paths(draft.tokens, draft.parents)]  # fmt: skip
+    assert sum(own) == pytest.approx(best)
+    chain, wide = 0.5 + 0.3 + 0.27, 0.5 + 0.3 + 0.2 + 0.3
+    assert max(chain, wide) < best - 0.01
+
+
+def test_a_gpu_gets_the_same_tree():
+    """By operations on tensors, here on a CPU."""
+    random = torch.Generator().manual_seed(0)
+    for nodes in (1, 2, 7, 64):
+        logits = torch.randn(6, 50, generator=random, dtype=torch.float64) * 3
+        ours = draft_places(logits, nodes)
+        found = draft_levels(*logits.log_softmax(-1)[:nodes].topk(min(nodes, 50)), nodes)
+        truth, same = (
+            dict(zip(list_paths(each.tokens, each.parents), each.score, strict=True)) for each in (ours, found)
+        )
+        assert same == pytest.approx(truth)
+
+
+def test_a_policy_cuts_the_places():
+    logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
+    asked: list[DraftLevel] = []
+
+    def goes_on(level):
+        asked.append(level)
+        return level.depth < 3
+
+    draft = draft_places(logits, 40, goes_on)
+    assert max(compute_depths(draft.parents)) <= 3
+    short = draft_places(logits[:3], 40)
+    assert (draft.tokens, draft.parents) == (short.tokens, short.parents)
+    assert [level.depth for level in asked] == [1, 2, 3]
+    assert asked[1].probability == pytest.approx(float(logits.softmax(-1).amax(-1)[:2].prod()), rel=1e-5)
+
+
+def likeliest(law, levels, nodes):
+    """Paths, best first, with a heap of every child of what was taken. law: path -> (Vd,) log probabilities."""
+    heap, taken = [(-float(each), (token,)) for token, each in enumerate(law(()))], []
+    heapq.heapify(heap)
+    while len(taken) < nodes:
+        least, path = heapq.heappop(heap)
+        taken.append(path)
+        if len(path) < levels:
+            for token, each in enumerate(law(path)):
+                heapq.heappush(heap, (least - float(each), (*path, token)))
+    return taken
+
+
+@pytest.mark.parametrize("kind", ["p_eagle", "dflash", "dspark", "dspark rnn"])
+@torch.inference_mode()
+def test_heads_draft_the_likeliest_paths(kind, model, tmp_path):
+    """Against a heap over the head's own laws; with a Markov head a place's law depends on the path."""
+    context, root = [5, 6, 7, 8, 9], 9
+    if kind == "p_eagle":
+        module = PEagleModule()
+        module.norm.weight.data *= 6  # so that the law is sharp, and the tree deep
+        head = module.save(tmp_path, eagle_aux_hidden_state_layer_ids=[0, 1, 2])
+        method = bound(PEagle(head, length=4, nodes=12, sampling="top"), model)
+        levels = module.levels(model, features_of(model, method, context[:-1]), context[1:], 4)
+    else:
+        markov = {"rank": 8, "kind": kind.split()[-1] if " " in kind else "vanilla"} if kind != "dflash" else {}
+        module = DFlashModule(**markov)
+        module.norm.weight.data *= 6
+        if markov:
+            for name in ("markov_w1", "markov_w2"):
+                module.markov_head[name].weight.data *= 8
+        settings = {"markov_rank": 8, "markov_head_type": markov["kind"], "speculators_model_type": "dspark",
+                    "enable_confidence_head": True, "confidence_head_with_markov": True} if markov else {}  # fmt: skip
+        layout = {"block_size": 6, "mask_token_id": 3, "aux_hidden_state_layer_ids": [0, 1, 2]}
+        head = module.save(tmp_path, **{"speculators_model_type": "dflash", **layout, **settings})
+        method = bound(DFlash(head, length=4, nodes=12, sampling="top"), model)
+        rows = 4 + method.bound.skipped
+        hidden = module.norm(module.block(model, features_of(model, method, context[:-1]), root, rows))
+        levels = module.project(hidden, model)[method.bound.skipped :]
+
+    def law(path):
+        logits = levels
+        if kind.startswith("dspark"):
+            logits = levels + module.biases([root, *path, *[0] * 4][:4], hidden)
+        return logits[len(path)].log_softmax(-1)
+
+    wanted = likeliest(law, 4, 12)
+    for budget in (64, 5):
+        draft = begun(method, model, context).propose(context, budget)
+        assert set(list_paths(draft.tokens, draft.parents)) == set(wanted[:budget])
+    assert max(map(len, wanted)) > 1
+    assert method.by_place == (not kind.startswith("dspark"))
+    assert run(model, method, limit=40).ids == plain_greedy(model, [5, 6, 7, 8], 40)
+
+
+def test_a_draft_model_drafts_the_likeliest_paths(model):
+    """Its mask token is not trained, so only the first level is right; the ids are the target's."""
+    draft = noisy(model, 0.02)
+    method = fitted(Pard("unused", length=4, mask_token=3, choice="argmax", nodes=12), draft)
+    out = run_draft(model, method, limit=40)
+    assert out.ids == plain_greedy(model, [5, 6, 7], 40)
+    assert max(out.proposed) == 12
+    assert sum(accepted > 0 for accepted in out.accept) > len(out.accept) / 2
+
+
+def test_settings_that_contradict_are_refused():
+    with pytest.raises(InputError, match="nodes=8: choices have a shape of their own"):
+        DFlash("random", nodes=8, choices=[[1]], sampling="top")
+    with pytest.raises(InputError, match="nodes=8: the likeliest paths are not drawn; expected sampling=top"):
+        PEagle("random", nodes=8)
+    with pytest.raises(InputError, match="nodes=8: the likeliest paths are not drawn; expected choice=argmax"):
+        Pard("unused", nodes=8)
