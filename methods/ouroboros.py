@@ -216,7 +216,7 @@ class Ouroboros(DraftModelMethod):
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
         """As ``DraftModelMethod.adopt``; a forward is recorded from the first window to the last one with all phrases.
 
-        Before the root it has at most a token that was drafted last, and an ending.
+        Before the root there are at most the token that was drafted last, and an ending.
         """
         super().adopt(lm, traits)
         first = self.level + self.window - 2

@@ -217,7 +217,7 @@ def test_a_killed_or_stuck_rank_is_named_within_seconds(kind):
 
 
 @pytest.mark.parametrize(("kind", "follower", "note"), [
-    (Unsound, Plain, "engine.attention=auto chose sdpa: of rank 1: the kernels are wrong here"),
+    (Unsound, Plain, "engine.attention=auto chose sdpa: rank 1: the kernels are wrong here"),
     (Passing, Fused, None),
 ])  # fmt: skip
 def test_all_ranks_have_the_kernels_or_none_has(kind, follower, note):

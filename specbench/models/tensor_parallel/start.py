@@ -95,7 +95,7 @@ def start(settings: TeamSettings) -> tuple[Leader, WholeModel, str | None]:
         reasons = [seats[0].explain_unfused(share), *ranks.await_ready()]
         options = settings.options
         if options.attention == AUTO:
-            found = (f"of rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason)
+            found = (f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason)
             options, note = take_fused(options, next(found, None))
         store.set(ATTENTION, options.attention)
         team = seats[0].join(store)
