@@ -276,6 +276,12 @@ class CardSession:
 class CardActor(DraftActor):
     """The draft model that fills caches."""
 
+    def __init__(self, lm: DraftLM, traits: TargetTraits, options: dict[str, Any]) -> None:
+        """See ``DraftActor``; layers are recorded, after any number of earlier ones."""
+        super().__init__(lm, traits, options)
+        nodes = options["nodes_per_layer"]
+        lm.prepare((nodes, layers * nodes, nodes) for layers in range(1, options["max_depth"] + 1))
+
     def session(self, context: list[int], seed: int) -> CardSession:
         """A session after ``context``; nothing is drawn, so the seed is not used."""
         return CardSession(self, context)

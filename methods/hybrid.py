@@ -292,6 +292,11 @@ class Hybrid(Parameters, Method):
         """The members' files."""
         return tuple(path for member in self.members.values() for path in member.inputs)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The members' warnings."""
+        return tuple(f"{name}: {text}" for name, member in self.members.items() for text in member.warnings)
+
     def check(self, model: ModelCard) -> None:
         """Check every member."""
         for name, member in self.members.items():

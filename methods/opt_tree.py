@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from methods.parts.draft_method import DraftModelMethod
+from methods.parts.draft_lm import DraftLM
+from methods.parts.draft_method import DraftModelMethod, TargetTraits
 from methods.parts.parameters import count, number
 from specbench.method import Drafter
 from specbench.models.facade import Target
@@ -116,6 +117,11 @@ class OptTree(DraftModelMethod):
         """Refuse a tree larger than a draft; load the draft's weights."""
         require_nodes(f"nodes={self.nodes}", self.nodes, target.max_nodes)
         super().bind(target)
+
+    def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
+        """As ``DraftModelMethod.adopt``; layers of up to ``nodes`` nodes are recorded."""
+        super().adopt(lm, traits)
+        lm.prepare((self.nodes, layers * self.nodes, self.nodes) for layers in range(1, self.max_depth))
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Start from an empty cache."""

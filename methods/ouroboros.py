@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from methods.parts.draft_lm import TreeRequest
-from methods.parts.draft_method import DraftModelMethod
-from methods.parts.lookahead_window import Window, branch_of, hang_below
+from methods.parts.draft_lm import DraftLM, TreeRequest
+from methods.parts.draft_method import DraftModelMethod, TargetTraits
+from methods.parts.lookahead_window import Window, branch_of, hang_below, largest_window
 from methods.parts.parameters import count
 from specbench.decode.walk import Walk
 from specbench.method import Drafter
@@ -212,6 +212,16 @@ class Ouroboros(DraftModelMethod):
         nodes = self.gamma + self.level - 2 + self.endings * (self.level - 1)
         require_nodes(f"gamma={self.gamma}, level={self.level}, endings={self.endings}", nodes, target.max_nodes)
         super().bind(target)
+
+    def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
+        """As ``DraftModelMethod.adopt``; a forward is recorded from the first window to the last one with all phrases.
+
+        Before the root there are at most the token that was drafted last, and an ending.
+        """
+        super().adopt(lm, traits)
+        first = self.level + self.window - 2
+        most = self.level + 1 + largest_window(self.level, self.window) + self.window * (self.level - 2)
+        lm.prepare((rows, rows, rows) for rows in range(first, most + 1))
 
     def reset(self) -> None:
         """An empty pool."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from methods.parts.draft_lm import CHAIN, DraftLM, DraftRequest
+from methods.parts.draft_lm import DraftLM, DraftRequest
 from methods.parts.draft_method import ChainMethod, DraftChain, TargetTraits
 from methods.parts.parameters import count, number
 from specbench.method import Drafter, Drafting
@@ -169,7 +169,7 @@ class SelfSpeculation(ChainMethod):
         devices = {parameter.device for parameter in target.model.parameters()}
         if len(devices) > 1 or out.weight.shape[1] != text.num_attention_heads * size:
             raise InputError("skip: the target is shared by several devices; expected model.gpus=1")
-        self._target = target
+        self._target, self._lms = target, {}
         self.adopt(self._find_lm(0), TargetTraits.of(target))
 
     def reset(self) -> None:
@@ -190,9 +190,8 @@ class SelfSpeculation(ChainMethod):
         target = self._target
         assert target is not None
         if number not in self._lms:
-            lm = DraftLM(keep_layers(target.model, self.sets[number]), target.card.context, target.attention)
-            lm.prepare(CHAIN)
-            self._lms[number] = lm
+            part = keep_layers(target.model, self.sets[number])
+            self._lms[number] = DraftLM(part, target.card.context, target.attention)
         return self._lms[number]
 
     @torch.inference_mode()

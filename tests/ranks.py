@@ -96,6 +96,37 @@ class Recording(Follower):
         self.graphs = Recorder(self.device)
 
 
+class Plain(Follower):
+    """Must not have our kernels."""
+
+    attentions = ("sdpa",)
+
+    def __init__(self, *given, **options):
+        super().__init__(*given, **options)
+        if self.attention not in self.attentions:
+            raise ValueError(f"has {self.attention}")
+
+
+class Fused(Plain):
+    """Must have them."""
+
+    attentions = ("fused",)
+
+
+class Passing(TeamSettings):
+    """The kernels pass the check on every share, which is not run."""
+
+    def explain_unfused(self, share):
+        return None
+
+
+class Unsound(TeamSettings):
+    """They fail it on rank 1's share."""
+
+    def explain_unfused(self, share):
+        return "the kernels are wrong here" if self.rank == 1 else None
+
+
 def card_of(model, name: str = "m") -> ModelCard:
     dtype = str(model.dtype).removeprefix("torch.")
     return ModelCard(name, "random", model.config, None, 512, frozenset(), dtype, "cpu")
@@ -104,7 +135,7 @@ def card_of(model, name: str = "m") -> ModelCard:
 @contextlib.contextmanager
 def team(model, ranks: int = 2, **terms):
     """(engine, whole model) of a seeded random model that ``ranks`` processes hold."""
-    engine, whole = start(TeamSettings(card_of(model), ranks, NODES, threads=1, **terms))
+    engine, whole, _ = start(TeamSettings(card_of(model), ranks, NODES, threads=1, **terms))
     try:
         yield engine, whole
     finally:

@@ -22,7 +22,9 @@ from specbench.models.runner import DraftCache, Run, Shape, make_runner
 from specbench.models.tree import TreeRows
 from specbench.types import ROOT, InputError
 
-CHAIN = ((1, 1, 1), (2, 2, 1))  # a chain's forwards: a step; what was accepted last, and the token after it
+# The forwards of a chain: a step; at a draft's start the last drafted token and the one after it, or more tokens after
+# steps in which others drafted.
+CHAIN = ((1, 1, 1), (2, 2, 1), (16, 16, 1))
 UNREAD = -1  # instead of a token that stays on the device
 Sampler = Callable[[Tensor], Tensor]  # (m, v) logits -> (m, v) probabilities, or wider
 
@@ -91,22 +93,21 @@ class DraftLM:
     """Holds the weights, and the caches of its requests: a request has one for as long as it lives."""
 
     def __init__(self, model: Any, context: int, attention: str = "sdpa") -> None:
-        """model: a causal LM in eval mode. context: [tokens] its limit. attention: ``engine.attention``."""
+        """Prepare chains. model: a causal LM in eval mode. context: [tokens] its limit. attention: of the target."""
         self.model, self.context = model, context
         self.runner = make_runner(model, context, attention)
         self.device = self.runner.device
         self._free: list[DraftCache] = []  # allocated once, and recorded on once
+        self.prepare(CHAIN)
 
     @classmethod
     def load(cls, card: ModelCard, attention: str = "sdpa") -> DraftLM:
-        """The model of a card, on the card's device, ready for chains. attention: ``engine.attention``."""
-        lm = cls(load_model(card), card.context, attention)
-        lm.prepare(CHAIN)
-        return lm
+        """The model of a card, on the card's device. attention: the target's."""
+        return cls(load_model(card), card.context, attention)
 
     @torch.inference_mode()
     def prepare(self, shapes: Iterable[Shape]) -> None:
-        """Record forwards on the next request's cache; see ``Runner.prepare``. Others are recorded when they come."""
+        """Record forwards on the next request's cache, and on those that concurrent requests add; see ``Runner``."""
         cache = self._take()
         self._free.append(cache)
         self.runner.empty(cache)
@@ -127,7 +128,11 @@ class DraftLM:
         return [each.cut(rows) for rows, each in zip(found, forwards, strict=True)]
 
     def _take(self) -> DraftCache:
-        return self._free.pop() if self._free else self.runner.new_cache()
+        if self._free:
+            return self._free.pop()
+        cache = self.runner.new_cache()
+        self.runner.record(cache)
+        return cache
 
 
 class DraftRequest:

@@ -55,11 +55,17 @@ class DraftModelMethod(Parameters, Method):
         super().__post_init__()
         self._card: ModelCard | None = None
         self.sampling: Sampler | None = None
+        self._note: str | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The draft model."""
         return (self._card.path,) if self._card else ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why the draft model lacks the target's attention, if it does."""
+        return (self._note,) if self._note else ()
 
     def check(self, model: ModelCard) -> None:
         """The draft must have the target's vocabulary."""
@@ -72,7 +78,7 @@ class DraftModelMethod(Parameters, Method):
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
         """Draft with ``lm`` for a target; the distributions go to its device."""
-        self.lm, self._target_device = lm, traits.device
+        self.lm, self._target_device, self._note = lm, traits.device, lm.runner.note
         self.vocab, self.eos, self.sampling = traits.vocab, traits.eos, traits.sampling
 
     def chain(self) -> DraftRequest:

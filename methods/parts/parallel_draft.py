@@ -133,6 +133,10 @@ class DraftActor(ABC):
         self.sessions[number] = self.session(list(context), seed)
         return self.first_answer(self.sessions[number])
 
+    def note(self) -> str | None:
+        """Returns the warning about the draft model's attention."""
+        return self.lm.runner.note
+
     @abstractmethod
     def session(self, context: list[int], seed: int) -> Any:
         """A new session after ``context``."""
@@ -250,6 +254,7 @@ class ParallelDraft(DraftModelMethod):
         self.one_device = device.type == traits.device.type and (device.index or 0) == (traits.device.index or 0)
         try:
             self.partner = Port(self.port, build, (*first, traits, self.options()), self.patience_s)
+            self._note = self.partner.ask("note")
         except CaseError as error:
             raise InputError(f"port={self.port}: {error}") from error
 

@@ -53,11 +53,11 @@ def check_kernels(day: Day, way: str, wide: bool) -> Iterator[Row]:
     from specbench.models.fast.kernels import judge  # here: needs Triton
 
     if day.rehearse:  # bfloat16 is wrong in Triton's interpreter
-        cases = judge.list_few(torch.float16, 2, 4, 64, [40], (1, 8), 256, 704, 80)
+        cases = judge.list_few(torch.float16, 2, 4, 64, [40], (1, 8), 256, 704, 80, 499)
     elif wide:
         cases = judge.list_wide()
     else:
-        cases = judge.list_few(day.dtype, 32, 1, 128, [None], (1, 8, 64, 96), 4096, 11008, 4096)
+        cases = judge.list_few(day.dtype, 32, 1, 128, [None], (1, 8, 64, 96), 4096, 11008, 4096, 32000)
     errors: dict[str, list[float]] = defaultdict(list)
     for case in cases:
         if isinstance(case, judge.AttentionCase) == (way == TRITON):

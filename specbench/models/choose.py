@@ -12,7 +12,7 @@ from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import Engine
 from specbench.models.facade import ModelCard
 from specbench.models.family import find_head_size, find_windows
-from specbench.models.fast.attention import FUSED, SDPA, FastOptions, explain_unusable, require_attention
+from specbench.models.fast.attention import FUSED, OURS, SDPA, FastOptions, explain_unusable, require_attention
 from specbench.models.fast.compact import explain_unfit, explain_unsupported
 from specbench.models.fast.engine import STANDARD, STANDING, FastEngine
 from specbench.models.tensor_parallel.share import explain_uneven
@@ -22,6 +22,7 @@ from specbench.types import InputError
 
 AUTO, TENSOR, PIPELINE = "auto", "tensor", "pipeline"
 WAYS = (AUTO, TENSOR, PIPELINE)
+NODES = 100  # after the context, of the trees that draft models are checked with: more than the rows of a forward
 SHARED = (EngineKind.AUTO, EngineKind.FAST)  # engines that can run on several ranks
 
 
@@ -53,36 +54,60 @@ def make_engine(
 def choose_attention(
     options: FastOptions, card: ModelCard, max_nodes: int, model: Any = None
 ) -> tuple[FastOptions, str | None]:
-    """Return options of the fast engine with an attention in the place of ``auto``, and a note if a GPU has SDPA.
+    """Return options of the fast engine with an attention instead of ``auto``, and a note if a GPU has SDPA.
 
-    On a GPU it is ``fused`` if our kernels pass their check on the model's shapes. model: None = shared by ranks.
+    On a GPU it is ``fused`` if our kernels pass their check on the model's shapes. model: None = shared by ranks, each
+    of which checks its share, so that ``auto`` stays.
     """
     if options.attention != AUTO:
         return options, None
     if not card.device.startswith("cuda"):
         return replace(options, attention=SDPA), None
-    reason = _explain_unfused(card, max_nodes, model) if model else "the kernels are checked for one GPU, not for ranks"
-    note = reason and f"engine.attention=auto chose {SDPA}: {reason}"
-    return replace(options, attention=SDPA if reason else FUSED), note
+    return take_fused(options, explain_unfused(model, card.context, max_nodes + 1)) if model else (options, None)
 
 
-def _explain_unfused(card: ModelCard, max_nodes: int, model: Any) -> str | None:
-    weight, text = model.get_input_embeddings().weight, card.config.get_text_config()
+def take_fused(options: FastOptions, reason: str | None) -> tuple[FastOptions, str | None]:
+    """Return options with ``fused``, or with SDPA and a note if there is a reason against ``fused``."""
+    if reason:
+        return replace(options, attention=SDPA), f"engine.attention=auto chose {SDPA}: {reason}"
+    return replace(options, attention=FUSED), None
+
+
+def choose_for_draft(attention: str, model: Any, context: int, rows: int) -> tuple[str, str | None]:
+    """Return the attention of a draft model, and a note if it is SDPA although the target has our kernels.
+
+    attention: of the target. The rest: see ``explain_unfused``.
+    """
+    if attention not in OURS:
+        return SDPA, None
+    reason = explain_unfused(model, context, rows, NODES)
+    return SDPA if reason else attention, reason and f"the draft model has engine.attention={SDPA}: {reason}"
+
+
+def explain_unfused(model: Any, context: int, rows: int, columns: int | None = None) -> str | None:
+    """Explain why ``fused`` is not for a loaded model, or a rank's share of one; None = the kernels pass their check.
+
+    context: [tokens]. rows: of the largest forward. columns: nodes of a draft model's tree, see ``AttentionCase``.
+    """
+    weight, text, layer = model.get_input_embeddings().weight, model.config.get_text_config(), model.model.layers[0]
     size, heads, key_heads = find_head_size(text), text.num_attention_heads, text.num_key_value_heads
-    if reason := explain_unusable(FUSED, card.device, str(weight.dtype).removeprefix("torch."), size):
+    if reason := explain_unusable(FUSED, weight.device.type, str(weight.dtype).removeprefix("torch."), size):
         return reason
     from specbench.models.fast.kernels import judge  # needs Triton, which may not be installed
 
-    windows = [window if window and window < card.context else None for window in find_windows(card.config).values()]
+    windows = [window if window and window < context else None for window in find_windows(model.config).values()]
     cases = judge.list_few(
-        weight.dtype, key_heads, heads // key_heads, size, windows, [n for n in (1, 8, 64) if n <= max_nodes + 1],
-        text.hidden_size, text.intermediate_size, min(STANDING, card.context) + max_nodes + 2,
+        weight.dtype, key_heads, heads // key_heads, size, windows, [n for n in (1, 8, 64) if n <= rows],
+        text.hidden_size, layer.mlp.down_proj.weight.shape[1], min(STANDING, context) + rows + 1,
+        len(model.get_output_embeddings().weight), any(name.endswith("bias") for name in layer.self_attn.state_dict()),
+        columns,
     )  # fmt: skip
     try:
         with torch.inference_mode():
             fault = judge.find_fault_once(cases, weight.device)
     except Exception as error:  # of the compiler or the driver: no reason to end a run that did not ask for kernels
-        torch.cuda.synchronize(weight.device)  # ends it if the error has ended the GPU's context
+        if weight.is_cuda:
+            torch.cuda.synchronize(weight.device)  # ends it if the error has ended the GPU's context
         first, *_ = f"{type(error).__name__}: {error}".splitlines()
         return f"the check of the kernels failed, {first}"
     return fault and f"the kernels are wrong here, {fault}"

@@ -46,7 +46,7 @@ class Target:
     model: Any
     max_nodes: int
     sampling: Callable[[Tensor], Tensor] | None
-    attention: str = "sdpa"  # of drafts, the engine's, which draft models have too
+    attention: str = "sdpa"  # of drafts, the engine's; a draft model has it too if the kernels are right for it
     asked: list[str] | None = None
 
     @property

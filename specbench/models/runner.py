@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import ge
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from specbench.models.choose import choose_for_draft
 from specbench.models.eager.cache import SlotCache
 from specbench.models.family import find_windows
-from specbench.models.fast.attention import SDPA, find_for_drafts
+from specbench.models.fast.attention import SDPA, find_attention, find_small_ops
 from specbench.models.fast.cache import CachedPlace, SharedKV
 from specbench.models.fast.compact import explain_unfit, list_prompt_inputs, read_prompt
 from specbench.models.fast.engine import STANDING
@@ -28,6 +30,7 @@ from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, Frames, many_r
 from specbench.models.fast.host.forward import SHORT, build_forward
 from specbench.models.transfer import upload
 from specbench.models.tree import TreeRows
+from specbench.types import MOST
 
 ROOMS = (32, 128, 512, 2048)  # nodes that a frame on a GPU has columns for
 
@@ -66,15 +69,18 @@ class RowFrame(Frame):
 Ids = Sequence[int] | Tensor
 Run = tuple[Any, Ids, Sequence[int], TreeRows | None, int]  # the arguments of ``Runner.run``
 EXTRA = 16  # a request is fed with others if the logits of at most this many of its rows are not wanted
-Shape = tuple[int, int, int]  # of a forward: rows, nodes behind the context with them, rows whose logits are wanted
+Shape = tuple[int, int, int]  # of a forward: rows, nodes after the context with them, rows whose logits are wanted
 DraftCache = CachedPlace | SlotCache  # of a context, and of a tree after it
 
 
 class Runner(ABC):
     """Runs one loaded draft model.
 
-    device, dtype: of its weights. rows: of its embedding. windows: see ``family.find_windows``.
+    device, dtype: of its weights. rows: of its embedding. windows: see ``family.find_windows``. note: a warning about
+    its attention.
     """
+
+    note: str | None = None
 
     def __init__(self, model: Any, context: int) -> None:
         """context: [tokens] of the model; every later token is at its last position."""
@@ -113,7 +119,10 @@ class Runner(ABC):
         cache.truncate(0)
 
     def prepare(self, cache: Any, shapes: Iterable[Shape]) -> None:
-        """Record forwards of these shapes at every length of keys on an empty cache, if forwards are recorded."""
+        """Record forwards of these shapes on an empty cache, if forwards are recorded; smaller ones are padded."""
+
+    def record(self, cache: Any) -> None:
+        """Record what was prepared on another empty cache."""
 
     def _make_room(self, cache: Any, slots: int) -> None:
         """Grow the cache to ``slots``; cached tokens stay."""
@@ -161,24 +170,26 @@ class LibraryRunner(Runner):
 class CompactRunner(Runner):
     """Runs a draft model by the compact forward.
 
-    On a GPU forwards, except those of prompts, are recorded by rows, nodes, length of keys and rows wanted.
+    On a GPU forwards, except those of prompts, are recorded by rows, nodes, length of keys and rows wanted. Each is
+    padded to the smallest shape that was prepared and has room for it, so that few recordings serve all steps.
     """
 
     def __init__(
         self, model: Any, context: int, buckets: Buckets | None = None, compiled: bool = True, attention: str = SDPA
     ) -> None:
-        """buckets: default by device. compiled: use compiled code if possible. attention: see ``find_for_drafts``."""
+        """buckets: default by device. compiled: use compiled code if possible. attention: as of the fast engine."""
         super().__init__(model, context)
-        self.buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
+        buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
+        compiled = compiled and attention == SDPA and buckets == EXACT
         with torch.no_grad():
-            self._model, self._compiled, _ = build_forward(
-                model, context, context, pack=True, compiled=compiled and self.buckets == EXACT
-            )
-        self._attend = find_for_drafts(attention, self.device, self.dtype, self._model.size)
-        if self._attend:
-            self._compiled, self.buckets = None, replace(self.buckets, whole=True)
+            small = find_small_ops(attention, self.device, self.dtype)
+            built = build_forward(model, context, context, pack=True, compiled=compiled, small=small)
+        self._model, self._compiled, _ = built
+        self._attend = find_attention(attention, self.device, self.dtype, self._model.size)
+        self.buckets = replace(buckets, whole=attention != SDPA)
         self._rooms = Buckets(ROOMS) if self.buckets.widths else EXACT
         self._standing = min(STANDING, context) + self.buckets.widths[-1] if self.buckets.widths else 0
+        self._prepared: set[Shape] = set()
         make = partial(RowFrame, windows=self.windows, dtype=self.dtype, device=self.device, attend=self._attend)
         self._make_frame: Callable[..., RowFrame] = make
         self.frames = Frames(make, self.buckets, self._model.head.weight)
@@ -200,7 +211,7 @@ class CompactRunner(Runner):
 
     @override
     def run(self, cache: CachedPlace, ids: Ids, places: Sequence[int], tree: TreeRows | None, wanted: int) -> Tensor:
-        start, count, last = cache.length, len(ids), wanted == 1
+        start, count = cache.length, len(ids)
         if start == 0 and tree is None and not (self._compiled and count <= SHORT):
             self._make_room(cache, count)
             cache.length = count
@@ -211,17 +222,17 @@ class CompactRunner(Runner):
         if self._compiled:
             return self._feed([(cache, ids, places, tree, wanted)], wanted)
         graphed = count <= max(self.buckets.widths, default=count)
-        buckets, rooms = (self.buckets, self._rooms) if graphed else (EXACT, EXACT)
-        width, room = buckets.width(count), rooms.width(len(rows.places))
+        needed = count, len(rows.places), wanted
+        width, room, read = self._find_shape(needed) if graphed else needed
         end = max(start + width, start + count - len(rows.places) + room)
         self._make_room(cache, end)
-        length = buckets.length(end, cache.capacity)
+        length = self.buckets.length(end, cache.capacity) if graphed else end
         frame = self._find_frame(width, room) if graphed else self._make_frame(width, columns=room)
         plain = self._attend is None and not self.buckets.lengths and max(width, room) == 1  # a row may see all keys
         masked = [kind for kind, window in self.windows.items() if not plain or (window and window < length)]
         frame.fill(ids, start, rows, masked)
-        call = partial(self.compute, cache, frame, length, masked, last)
-        logits = cache.graphs.run((width, room, length, last), call) if graphed else call()
+        call = partial(self.compute, cache, frame, length, masked, read == 1)
+        logits = cache.graphs.run((width, room, length, read == 1), call) if graphed else call()
         cache.length = start + count
         return logits[-wanted:]
 
@@ -270,24 +281,46 @@ class CompactRunner(Runner):
             cache.truncate(0)
         if not self.buckets.widths:
             return
-        self._make_room(cache, 1)
+        widest = self.buckets.widths[-1]
+        self._prepared |= {self._pad(shape) for shape in shapes if shape[0] <= widest and shape[1] <= MOST}
+        most = max(map(max, self._prepared), default=0)
+        self._standing = max(self._standing, min(STANDING, self._context) + most)
+        self.record(cache)
+
+    @override
+    def record(self, cache: CachedPlace) -> None:
+        if not self._prepared:
+            return
+        if self._standing > cache.capacity:
+            cache.grow(self._standing)
         with many_recordings():
-            for count, nodes, wanted in shapes:
-                width, room = self.buckets.width(count), self._rooms.width(nodes)
-                self._make_room(cache, max(width, room))
+            for width, room, read in sorted(self._prepared):
                 frame = self._find_frame(width, room)
-                frame.fill([0] * count, 0, TreeRows(None, range(count)), [*self.windows])
+                frame.fill([0], 0, TreeRows(None, [0]), [*self.windows])
                 for length in self.buckets.list_lengths(max(width, room), cache.capacity):
-                    call = partial(self.compute, cache, frame, length, [*self.windows], wanted == 1)
-                    cache.graphs.prepare((width, room, length, wanted == 1), call)
+                    call = partial(self.compute, cache, frame, length, [*self.windows], read == 1)
+                    cache.graphs.prepare((width, room, length, read == 1), call)
+
+    def _find_shape(self, needed: Shape) -> Shape:
+        """Return the smallest prepared shape that has room for a forward, else that of its buckets."""
+        fits = [each for each in self._prepared if all(map(ge, each, needed))]
+        return min(fits) if fits else self._pad(needed)
+
+    def _pad(self, shape: Shape) -> Shape:
+        """Return the shape of a forward by buckets: the logits of the last row are read, or those of all rows."""
+        width, room = self.buckets.width(shape[0]), self._rooms.width(shape[1])
+        return width, room, 1 if shape[2] == 1 else width
 
     def _find_frame(self, width: int, room: int) -> RowFrame:
         return self.frames.find(width, columns=room, most=max(self.buckets.widths, default=0))
 
 
 def make_runner(model: Any, context: int, attention: str = SDPA) -> Runner:
-    """Choose how a draft model runs. context: [tokens] of it. attention: of the target, ``engine.attention``."""
+    """Choose how a draft model runs. context: [tokens] of it. attention: of the target."""
     single = len({parameter.device for parameter in model.parameters()}) == 1
-    if single and explain_unfit(model) is None and model.config._attn_implementation == "sdpa":
-        return CompactRunner(model, context, attention=attention)
-    return LibraryRunner(model, context)
+    if not single or explain_unfit(model) is not None or model.config._attn_implementation != "sdpa":
+        return LibraryRunner(model, context)
+    way, note = choose_for_draft(attention, model, context, GRAPHED.widths[-1])
+    runner = CompactRunner(model, context, attention=way)
+    runner.note = note
+    return runner

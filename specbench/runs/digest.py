@@ -69,18 +69,23 @@ def settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
     return {group: values for group, values in kept.items() if values or group != "load"}  # one request: as before
 
 
-def _as_before(node: Any, group: str = "") -> Any:
-    """The settings of a group or a method without those that were added later and have their earlier value."""
+def _as_before(node: Any, group: str = "", fill: bool = False) -> Any:
+    """The settings of a group or a method without those that were added later and have their earlier value.
+
+    fill: with all of those instead.
+    """
     if not isinstance(node, Mapping):
         return node
     name = str(node.get("_target_") or group)
-    added, values = ADDED.get(name, {}), {key: _as_before(value, f"{name}.{key}") for key, value in node.items()}
-    return {key: value for key, value in values.items() if key not in added or value != added[key]}
+    added = ADDED.get(name, {})
+    given = {**node, **{key: value for key, value in added.items() if fill and key not in node}}
+    values = {key: _as_before(value, f"{name}.{key}", fill) for key, value in given.items()}
+    return {key: value for key, value in values.items() if fill or key not in added or value != added[key]}
 
 
 def fixed(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that stay the same while a run grows: without its methods, cases and rounds."""
-    kept = {group: values for group, values in settled(resolved).items() if group != "method"}
+    kept = {group: _as_before(values, group, True) for group, values in decisive(resolved).items() if group != "method"}
     apart = {**GROWS, "model": MATERIAL}
     return kept | {
         group: {k: v for k, v in kept.get(group, {}).items() if k not in keys} for group, keys in apart.items()
@@ -89,7 +94,7 @@ def fixed(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_methods(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Method -> its settings, which must stay the same while a run grows."""
-    return {name: _as_before(node) for name, node in resolved.get("method", {}).items()}
+    return {name: _as_before(node, fill=True) for name, node in resolved.get("method", {}).items()}
 
 
 def with_outside(resolved: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

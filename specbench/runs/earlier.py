@@ -24,6 +24,7 @@ from specbench.records.store import LOCK, MANIFEST, RECORDS, parse_lines, read_m
 from specbench.runs.digest import find_difference, fixed, of_methods
 from specbench.runs.job import Job
 from specbench.runs.ledger import Ledger
+from specbench.runs.sources import Stage
 from specbench.serving.settings import find_last_arrival
 from specbench.types import InputError
 
@@ -67,6 +68,19 @@ def check_same(job: Job, earlier: Manifest, directory: Path) -> None:
             raise InputError(
                 f"results directory {directory}: holds a run of another {what};"
                 " choose another with hydra.run.dir=..., or keep it aside with measure.fresh=true"
+            )
+
+
+def check_forward(stage: Stage, earlier: Manifest, directory: Path) -> None:
+    """Raise InputError if ``auto`` has chosen another engine, or another forward of it, than in the earlier run."""
+    kinds, forwards = (earlier.engine, stage.engine.kind), (earlier.forward, stage.engine.describe_forward())
+    for what, (old, new) in (("engine", kinds), ("forward", forwards)):
+        if old not in (None, new):
+            why = f" ({stage.note})" if stage.note else ""
+            raise InputError(
+                f"results directory {directory}: holds a run whose {what} is {old!r}, here it is {new!r}{why}; expected"
+                " the GPU and the packages of that run; or choose another directory with hydra.run.dir=..., or keep it"
+                " aside with measure.fresh=true"
             )
 
 

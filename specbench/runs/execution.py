@@ -42,7 +42,7 @@ from specbench.records.store import (
     write_manifest,
 )
 from specbench.runs.digest import with_outside
-from specbench.runs.earlier import check_growth, check_recorded, check_same
+from specbench.runs.earlier import check_forward, check_growth, check_recorded, check_same
 from specbench.runs.job import Job
 from specbench.runs.ledger import Ledger
 from specbench.runs.load_session import LoadSession
@@ -212,6 +212,8 @@ def _decode(job: Job, writer: RunWriter, rest: Sequence[Block], earlier: Manifes
     threads = earlier.threads.count if earlier and earlier.threads else None
     try:
         with set_stage(left, threads) as stage, _Attempts(directory) as attempts:
+            if earlier:
+                check_forward(stage, earlier, directory)
             meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))
             manifest = build_manifest(job, stage, earlier, rest)
             write_manifest(directory, share(manifest.as_dict()))

@@ -48,6 +48,7 @@ SAME: dict[str, Callable[[Manifest], Any]] = {
     "dtype": lambda manifest: manifest.model.dtype,
     "kind of device": lambda manifest: str(manifest.model.device).partition(":")[0],
     "engine": lambda manifest: manifest.engine,
+    "forward": lambda manifest: manifest.forward,
     "version of specbench": lambda manifest: manifest.specbench,
 }
 

@@ -108,8 +108,7 @@ class Source:
         config, kind, most = self.config, self.config.engine.kind, self.config.engine.max_nodes
         log.info("loading the weights of %s", self.card.name)
         if way == TENSOR:
-            options, note = choose_attention(_fast_options(config), self.card, most)
-            engine, model = start(
+            engine, model, note = start(
                 TeamSettings(
                     card=self.card,
                     ranks=config.model.gpus or 1,
@@ -117,7 +116,7 @@ class Source:
                     revision=config.model.revision,
                     safetensors=config.model.safetensors,
                     seed=_seed(config),
-                    options=options,
+                    options=choose_attention(_fast_options(config), self.card, most)[0],
                     threads=config.model.threads,
                     check=config.model.check_ranks,
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from types import SimpleNamespace
 
@@ -11,17 +12,22 @@ import torch
 
 from actors import inline_actor
 from builders.models import VOCAB, build
+from builders.runs import entry_of
 from draft_models import MAKE, PARALLEL, begin, fitted, noisy, run, transcript
+from head_models import card_of, target_of
+from methods.parts import draft_lm
 from methods.parts.draft_lm import CHAIN, DraftLM, DraftRequest, TreeRequest
+from methods.self_speculation import SelfSpeculation, keep_layers
 from playback import Playback
 from specbench.decode.sampling import Sampling
 from specbench.models import runner as runners
-from specbench.models.fast.attention import SDPA, TRITON
-from specbench.models.fast.graphs import Buckets
+from specbench.models.fast.attention import FUSED, SDPA, TRITON
+from specbench.models.fast.graphs import GRAPHED, Buckets
+from specbench.models.fast.operations import Unscaled
 from specbench.models.runner import CompactRunner
 from specbench.models.tree import TreeRows
 
-FEW = Buckets((1, 2, 4, 8, 16, 32, 64), (64, 128, 256, 512))
+FEW = Buckets((1, 2, 4, 8, 16, 32, 64), (64, 128, 256, 512, 1024))
 LIMIT = 30
 NAMES = [*MAKE, "card", "pearl"]
 
@@ -48,6 +54,62 @@ def recorded(lm: DraftLM, attention: str = SDPA) -> DraftLM:
 
 def lm_of(method) -> DraftLM:
     return inline_actor(method.partner).lm if hasattr(method, "partner") else method.lm
+
+
+def bind(name, method, model, draft):
+    """Give a method its draft model, from the target's layers or loaded."""
+    if name != "self_speculation":
+        return fitted(method, draft)
+    method.check(card_of(model))
+    method.bind(target_of(model))
+    return method
+
+
+DRAFTING = [*MAKE, *(pytest.param(name, marks=pytest.mark.exhaustive if "card-" in name else ()) for name in PARALLEL),
+            "self_speculation"]  # fmt: skip
+
+
+def record_by(name, monkeypatch):
+    """A method whose draft models record from the start."""
+    monkeypatch.setattr(draft_lm, "make_runner", Recorded)
+    return {**MAKE, **PARALLEL, "self_speculation": lambda: SelfSpeculation(length=4)}[name]()
+
+
+@pytest.mark.parametrize("name", DRAFTING)
+def test_nothing_is_recorded_in_a_step(model, name, monkeypatch):
+    """Of a first request, of a longer one, of two concurrent ones, and of one after another ``bind``."""
+    method, draft = record_by(name, monkeypatch), noisy(model, 0.02)
+    for prompts in ([[5, 6, 7], [place * 7 % VOCAB for place in range(50)]], [[5, 6, 7]]):
+        caches = lm_of(bind(name, method, model, draft)).runner.caches
+        prepared = {*caches[0].graphs._recorded}
+        for prompt in prompts:
+            run(model, method, prompt, 20)
+        both = begin(method, [5, 6]), begin(method, [9, 8])
+        for drafter, context, budget in zip(both, ([5, 6], [9, 8]), (64, 3), strict=True):
+            drafter.propose(context, budget)
+        assert [{*cache.graphs._recorded} for cache in caches] == [prepared] * 2
+
+
+@pytest.mark.parametrize("name", ["opt_tree", "ouroboros", "card", "specinfer", "pard", "speculative_sampling"])
+def test_what_a_method_does_not_prepare_is_recorded_in_a_step(model, name, monkeypatch):
+    """The wrong variant: chains alone are prepared."""
+    prepare = DraftLM.prepare
+    monkeypatch.setattr(DraftLM, "prepare", lambda lm, shapes: prepare(lm, shapes) if shapes is CHAIN else None)
+    method = record_by(name, monkeypatch)
+    [cache] = lm_of(bind(name, method, model, noisy(model, 0.02))).runner.caches
+    prepared = {*cache.graphs._recorded}
+    run(model, method, [5, 6, 7], 12)
+    assert ({*cache.graphs._recorded} == prepared) is (name == "speculative_sampling")
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("opt_tree", 5), ("ouroboros", 10), ("card", 7), ("sequoia", 8), ("pard", 5)]
+)
+def test_the_shapes_of_default_parameters_are_few(model, name, count, monkeypatch):
+    monkeypatch.setattr(draft_lm, "make_runner", lambda *given: CompactRunner(*given[:2], GRAPHED))
+    monkeypatch.setattr(CompactRunner, "record", lambda runner, cache: None)
+    method = fitted(entry_of(name).method, noisy(model, 0.02))
+    assert len(lm_of(method).runner._prepared) == count
 
 
 @pytest.mark.matrix
@@ -149,6 +211,38 @@ def test_our_kernel_drafts_what_sdpa_drafts(name):
     assert found[0] == found[1]
 
 
+@torch.inference_mode()
+def test_the_fused_forward_is_as_near_to_exact_numbers_as_torchs(monkeypatch):
+    """In float16, in Triton's interpreter: catching up, and trees of up to 16 rows and more; all products are ours."""
+    products = pytest.importorskip("specbench.models.fast.kernels.products", reason="pip install '.[triton]'")
+    launch, kinds, wrong = products.ShortLinear._launch, set(), []
+
+    def run_product(self, given, after, *rest, **named):
+        kinds.add(after)
+        if wrong:
+            (given.rows if isinstance(given, Unscaled) else given)[:, -1] = 0
+        return launch(self, given, after, *rest, **named)
+
+    def read(model, trees, way=SDPA):
+        runner = CompactRunner(model, 512, FEW, attention=way)
+        request, lm.runner = TreeRequest(lm, VOCAB), runner
+        request.cache = runner.new_cache()
+        request.feed(context[:5], 0)
+        rows = [request.feed(context[:7], 5).clone()[None]]
+        rows += [request.expand(context[:count], [-1] * count).clone() for count in trees]
+        return torch.cat(rows).double()
+
+    monkeypatch.setattr(products.ShortLinear, "_launch", run_product)
+    model, context = keep_layers(build("qwen2", torch.float16), [0]), [place * 7 % VOCAB for place in range(17)]
+    lm = DraftLM(model, 512)
+    truth, sdpa, fused = read(copy.deepcopy(model).double(), (3, 17)), read(model, (3, 17)), read(model, (3, 17), FUSED)
+    nearness = float((sdpa - truth).abs().max())
+    assert float((fused - truth).abs().max()) < 2 * nearness < 0.1 * float(truth.abs().max())
+    assert len(kinds) == 4
+    wrong.append("an input is left out")
+    assert float((read(model, (), FUSED) - truth[:1]).abs().max()) > 2 * nearness
+
+
 def moved(runner, size):
     runner.frames.known.clear()
     return CompactRunner._find_frame(runner, *size)
@@ -162,7 +256,7 @@ def test_a_draft_model_is_recorded_on_when_it_is_loaded_and_its_methods_share_th
     assert cache.capacity >= 100 + FEW.widths[-1]
     recorded_shapes = set(cache.graphs._recorded)
     assert {(width, length) for width, _, length, _ in recorded_shapes} == {
-        (w, n) for w in (1, 2) for n in (64, 128, 256)
+        (w, n) for w in (1, 2, 16) for n in (64, 128, 256)
     }
     for _ in range(2):
         method = fitted(MAKE["speculative_sampling"](), model)

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import builtins
 import json
+from dataclasses import replace
 
 import pytest
 import torch
+from ranks import card_of
 
-from builders.models import build
+from builders.models import VOCAB, build
+from draft_models import MAKE, PARALLEL
+from methods.hybrid import Hybrid
+from methods.parts.draft_lm import DraftLM
+from methods.parts.draft_method import TargetTraits
 from specbench.models import choose
 from specbench.models.facade import ModelCard
 from specbench.models.fast import attention
 from specbench.models.fast.attention import FastOptions
+from specbench.models.fast.operations import SmallOps
+from specbench.models.runner import make_runner
+from specbench.models.tensor_parallel.share import load_share
+from specbench.models.tensor_parallel.start import TeamSettings
 from specbench.types import InputError
 
 judge = pytest.importorskip(
@@ -122,11 +132,50 @@ def test_where_there_is_no_choice_nothing_is_said_or_imported(gpu, given, monkey
     assert gpu.checks == []
 
 
-def test_ranks_have_sdpa(gpu):
-    card = ModelCard("m", "m", gpu.model.config, None, 256, frozenset(), "float16", "cuda")
-    options, note = choose.choose_attention(AUTO, card, 20)
-    assert options.attention == "sdpa"
-    assert note == "engine.attention=auto chose sdpa: the kernels are checked for one GPU, not for ranks"
+@pytest.mark.parametrize("family", ["llama", "phi3"])
+def test_each_rank_checks_the_shapes_of_its_share(gpu, family):
+    card = replace(card_of(build(family, torch.float16)), device="cuda")
+    assert choose.choose_attention(AUTO, card, 20) == (AUTO, None)
+    for rank, vocab in ((0, VOCAB), (1, 1)):  # the head is rank 0's
+        share = load_share(card, "cpu", rank, 2, revision=None, safetensors=True, seed=0)
+        settings = TeamSettings(card, 2, 20, options=AUTO, rank=rank)
+        gpu.fault = f"fault of rank {rank}"
+        assert settings.explain_unfused(share) == f"the kernels are wrong here, fault of rank {rank}"
+        [last] = gpu.checks[rank][-1:]
+        assert last == judge.ProductsCase(torch.float16, 1, 2, 16, 17, 64, 64, vocab, False)
+        assert replace(settings, options=FastOptions()).explain_unfused(share) is None
+    assert choose.take_fused(AUTO, None) == (FastOptions(attention="fused"), None)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_a_draft_model_has_the_kernels_if_they_pass_on_its_own_shapes(gpu, family):
+    model = build(family, torch.float16)
+    runner = make_runner(model, 256, "fused")
+    assert (type(runner._model.small), runner._attend) == (judge.small_ops.FusedOps, judge.tree_attention.attend)
+    assert runner.note is None
+    [cases] = gpu.checks
+    assert cases[-1] == judge.ProductsCase(torch.float16, 2, 2, 16, 17, 64, 128, VOCAB, family == "qwen2")
+    assert {(case.width, case.columns) for case in cases if isinstance(case, judge.AttentionCase)} == {
+        (width, columns) for width in (1, 8, 64) for columns in (None, choose.NODES)
+    }
+    assert make_runner(model, 256, "sdpa").note is make_runner(model, 256, "flex").note is None
+    assert len(gpu.checks) == 1
+
+
+@pytest.mark.parametrize("way", ["fused", "triton"])
+def test_a_draft_model_on_whose_shapes_they_fail_has_sdpa_and_its_method_warns(gpu, way):
+    """Through any port of a partner that drafts, and as a member of a hybrid."""
+    gpu.fault, model = FAULT, build("llama", torch.float16)
+    note = f"the draft model has engine.attention=sdpa: the kernels are wrong here, {FAULT}"
+    traits = TargetTraits(VOCAB, frozenset(), None, torch.device("cpu"))
+    for method in (MAKE["speculative_sampling"](), *(PARALLEL["pearl"](port=port) for port in ("inline", "thread"))):
+        assert method.warnings == ()
+        method.adopt(DraftLM(model, 256, way), traits)
+        assert method.warnings == (note,)
+        assert Hybrid({"member": method}).warnings == (f"member: {note}",)
+        method.close()
+    runner = make_runner(model, 256, way)
+    assert (type(runner._model.small), runner._attend) == (SmallOps, None)
 
 
 def test_a_verdict_is_used_for_the_same_gpu_driver_and_shapes_alone(gpu):

@@ -65,6 +65,19 @@ def test_a_wrong_mask_is_found(dtype, change, monkeypatch):
     assert "AttentionCase(dtype=torch.float" in judge.find_fault([case(dtype)], CPU)
 
 
+@DTYPES
+def test_nodes_that_were_fed_before_are_seen(dtype, monkeypatch):
+    """As in a draft model's tree: the last rows are fed. The wrong variant reads the bits of as many slots as rows."""
+    drawn, run = judge.AttentionCase(dtype, 1, 2, 16, 20, (31, 64), columns=70), kernel.launch
+    assert judge.find_fault([drawn], CPU) is None
+    monkeypatch.setattr(
+        kernel,
+        "launch",
+        lambda query, keys, values, mask, *rest: run(query, keys, values, replace(mask, columns=None), *rest),
+    )
+    assert judge.find_fault([drawn], CPU)
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @WRONG
 def test_a_wrong_mask_is_found_in_bfloat16_among_many_keys(change, monkeypatch):
@@ -121,7 +134,7 @@ def test_a_wrong_small_operation_is_found(wrong, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
 @pytest.mark.parametrize("count", [1, 16, 17])
 def test_the_products_pass(dtype, count):
-    assert judge.find_fault([judge.ProductsCase(dtype, 2, 2, 16, count, 72, 100)], CPU) is None
+    assert judge.find_fault([judge.ProductsCase(dtype, 2, 2, 16, count, 72, 100, 199, True)], CPU) is None
 
 
 def without_an_input(self, run, given, after, out, *rest, **named):
@@ -155,12 +168,26 @@ def with_a_row_of_its_memory(self, run, given, after, out, *rest, **named):
     return found
 
 
+def without_the_bias(self, run, *given, **named):
+    self.bias = None
+    return run(self, *given, **named)
+
+
+def in_the_last_block_of_a_head(self, run, given, after, out, *rest, **named):
+    found = run(self, given, after, out, *rest, **named)
+    if len(self.weight) == 199:
+        found[:, -1] *= 1.1
+    return found
+
+
 @pytest.mark.parametrize(
-    "wrong", [without_an_input, in_the_next_column, with_other_squares, at_other_positions, with_a_row_of_its_memory]
-)
+    "wrong",
+    [without_an_input, in_the_next_column, with_other_squares, at_other_positions, with_a_row_of_its_memory,
+     without_the_bias, in_the_last_block_of_a_head],
+)  # fmt: skip
 def test_a_wrong_product_is_found(wrong, monkeypatch):
     run = products.ShortLinear._launch
-    drawn = judge.ProductsCase(torch.float16, 2, 2, 16, 3, 72, 100)
+    drawn = judge.ProductsCase(torch.float16, 2, 2, 16, 3, 72, 100, 199, True)
     monkeypatch.setattr(
         products.ShortLinear, "_launch", lambda self, *given, **named: wrong(self, run, *given, **named)
     )
@@ -184,7 +211,7 @@ def test_the_wide_set_has_every_pair_of_values():
 
 def test_the_cases_of_a_model_go_through_the_call_of_its_engine(monkeypatch):
     """With the model's window, the memory of its cache, and the splits that ``attend`` chooses."""
-    few = list(judge.list_few(torch.float32, 1, 2, 16, [None, 8, None], (1, 5), 72, 100, 70))
+    few = list(judge.list_few(torch.float32, 1, 2, 16, [None, 8, None], (1, 5), 72, 100, 70, 99, columns=40))
     assert {each.window for each in few if isinstance(each, judge.AttentionCase)} == {None, 8}
     assert judge.find_fault(few, CPU) is None
     monkeypatch.setattr(kernel, "attend", flip_a_bit(kernel.attend))

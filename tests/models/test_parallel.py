@@ -13,7 +13,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranks import NODES, Dawdling, Dying, Failing, Forgetful, Narrow, Recorder, Recording, Twisted, card_of, team
+from ranks import (
+    NODES,
+    Dawdling,
+    Dying,
+    Failing,
+    Forgetful,
+    Fused,
+    Narrow,
+    Passing,
+    Plain,
+    Recorder,
+    Recording,
+    Twisted,
+    Unsound,
+    card_of,
+    team,
+)  # fmt: skip
 
 import specbench.models.fast.engine as fast_engine
 from builders.engines import assert_same_rows, decode_script, draw_rows, scripts
@@ -22,6 +38,7 @@ from specbench.decode.check import check_engine
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.models.engine import Silent
+from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import GRAPHED, Buckets
 from specbench.models.tensor_parallel.start import TeamSettings, start
@@ -199,6 +216,24 @@ def test_a_killed_or_stuck_rank_is_named_within_seconds(kind):
         assert time.perf_counter() - begin < 20
 
 
+@pytest.mark.parametrize(("kind", "follower", "note"), [
+    (Unsound, Plain, "engine.attention=auto chose sdpa: rank 1: the kernels are wrong here"),
+    (Passing, Fused, None),
+])  # fmt: skip
+def test_all_ranks_have_the_kernels_or_none_has(kind, follower, note):
+    """The check itself is not run here."""
+    pytest.importorskip("specbench.models.fast.kernels.small_ops", reason="pip install '.[triton]'")
+    model, options = build("llama"), FastOptions(attention="auto")
+    settings = kind(card_of(model), 2, NODES, threads=1, check=True, options=options, follower=follower)
+    engine, _, found = start(settings)
+    try:
+        assert (found, engine.attention) == (note, follower.attentions[0])
+        truth = plain_greedy(model, PROMPTS[1], 6)
+        assert run(engine, scripts(truth)["wide"], limit=6).ids == truth
+    finally:
+        engine.close()
+
+
 def test_a_rank_that_dies_while_rank_0_is_busy_elsewhere_is_noticed():
     model = build("llama", torch.float64)
     with team(model) as (engine, _):
@@ -214,7 +249,7 @@ def test_a_rank_that_dies_while_rank_0_is_busy_elsewhere_is_noticed():
 def abandon(said: Connection) -> None:
     """A rank 0 that starts another rank and ends without any clean-up."""
     torch.multiprocessing.get_context = lambda _=None: multiprocessing.get_context("fork")
-    engine, _ = start(TeamSettings(card_of(build("llama")), 2, NODES, threads=1))
+    engine, *_ = start(TeamSettings(card_of(build("llama")), 2, NODES, threads=1))
     said.send(engine._ranks.processes[0].pid)
     os._exit(0)
 

@@ -26,7 +26,7 @@ from builders.resumed import edit_manifest, replay_of, timeless
 from builders.runs import Stopped, execute_job, watch_job
 from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, point_latest, read_manifest, read_run
-from specbench.runs.digest import ADDED, digest
+from specbench.runs.digest import ADDED, digest, find_difference, fixed, of_methods
 from specbench.types import InputError
 
 LIVE = ("model=tiny", "method=[pld]", "suite.limit=1", "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0")
@@ -123,6 +123,17 @@ def test_a_run_does_not_go_on_with_other_inputs(run, tmp_path, section, key, wha
     run(tmp_path / "r", stop_after=1)
     edit_manifest(tmp_path / "r", lambda manifest: manifest[section].update({key: "other"}))
     with pytest.raises(InputError, match=f"another {what}"):
+        run(tmp_path / "r")
+
+
+@pytest.mark.parametrize(("key", "other"), [("engine", "fast"), ("forward", "operations of torch and attention=fused")])
+def test_a_run_does_not_go_on_with_what_auto_chose_otherwise(run, tmp_path, key, other):
+    """The engine and its attention; a manifest of an older version lacks them."""
+    run(tmp_path / "r", stop_after=1)
+    edit_manifest(tmp_path / "r", lambda manifest: manifest.update({key: None}))
+    run(tmp_path / "r", stop_after=1)
+    edit_manifest(tmp_path / "r", lambda manifest: manifest.update({key: other}))
+    with pytest.raises(InputError, match=f"holds a run whose {key} is '{other}', here it is "):
         run(tmp_path / "r")
 
 
@@ -266,6 +277,16 @@ def test_a_setting_that_came_later_leaves_the_hash_at_its_default():
             for plain, value in ((later, default), (other, "another")):
                 functools.reduce(operator.getitem, inside, plain)[key] = value
             assert digest(later) == digest(before) != digest(other)
+
+
+def test_a_difference_names_the_value_that_an_older_run_had_without_the_setting():
+    there, here = (
+        {"engine": {"kind": "fast", **more}, "suite": {}, "model": {}} for more in ({}, {"attention": "sdpa"})
+    )
+    assert find_difference(fixed(there), fixed(here)) == ("engine.attention", "auto", "sdpa")
+    assert find_difference(fixed(there), fixed({**here, "engine": {"kind": "fast", "attention": "auto"}}))[0] == ""
+    one, two = ({"m": {"_target_": "methods.ouroboros.Ouroboros", **more}} for more in ({}, {"overshoot": "cut"}))
+    assert find_difference(*map(of_methods, ({"method": one}, {"method": two}))) == ("m.overshoot", "kept", "cut")
 
 
 def test_a_field_of_suites_that_came_later_leaves_the_hash_at_its_default():

@@ -127,12 +127,6 @@ def find_attention(way: str, device: torch.device, dtype: torch.dtype, size: int
     return attend_flex if way == FLEX else None
 
 
-def find_for_drafts(way: str, device: torch.device, dtype: torch.dtype, size: int) -> Attend | None:
-    """Return the attention of a draft model: our kernel if the target uses it and it supports the draft model."""
-    usable = way in OURS and explain_unusable(way, device.type, str(dtype).removeprefix("torch."), size) is None
-    return find_attention(way, device, dtype, size) if usable else None
-
-
 def find_small_ops(way: str, device: torch.device, dtype: torch.dtype) -> type[SmallOps]:
     """Return the operations between a layer's products. Raises InputError."""
     require_attention(way, device.type, str(dtype).removeprefix("torch."))

@@ -19,14 +19,16 @@ from torch import Tensor, nn
 from torch.backends.cuda import cudnn_sdp_enabled, enable_cudnn_sdp
 from transformers import AutoModelForCausalLM
 
+from specbench.models.choose import explain_unfused, take_fused
 from specbench.models.facade import ModelCard
-from specbench.models.fast.attention import FastOptions
+from specbench.models.fast.attention import AUTO, FastOptions
 from specbench.models.fast.engine import STANDARD
 from specbench.models.fast.graphs import Buckets
 from specbench.models.tensor_parallel.engine import Follower, Leader
 from specbench.models.tensor_parallel.share import load_share
 from specbench.models.tensor_parallel.team import LOST, Ranks, Team, open_store
 
+ATTENTION = "attention"  # of all ranks, a key of their store
 PATIENCE_S = 120.0  # for one sum; graphs are recorded and kernels chosen within it
 
 
@@ -56,6 +58,11 @@ class TeamSettings:
         options: Any = {"revision": self.revision, "safetensors": self.safetensors, "seed": self.seed}
         return load_share(self.card, self.device, self.rank, self.ranks, **options)
 
+    def explain_unfused(self, share: Any) -> str | None:
+        """Explain why ``fused`` is not for its share, if the check decides (``engine.attention=auto``)."""
+        auto = self.options.attention == AUTO
+        return explain_unfused(share, self.card.context, self.max_nodes + 1) if auto else None
+
     def join(self, store: Any) -> Team:
         """Connect to the other ranks."""
         return Team(store, self.rank, self.ranks, torch.device(self.device), self.patience_s)
@@ -66,8 +73,12 @@ class TeamSettings:
         return kind(share, self.card.context, self.card.eos, self.max_nodes, **options)
 
 
-def start(settings: TeamSettings) -> tuple[Leader, WholeModel]:
-    """The engine of rank 0, and the model that methods see. Raises InputError or TeamError; then no process is left."""
+def start(settings: TeamSettings) -> tuple[Leader, WholeModel, str | None]:
+    """The engine of rank 0, the model that methods see, and a note of ``take_fused``.
+
+    With ``auto`` all ranks take ``fused`` if the kernels pass their check on the share of each. Raises InputError or
+    TeamError; then no process is left.
+    """
     if settings.card.device == "cpu":
         threads = settings.threads or max(1, torch.get_num_threads() // settings.ranks)
         torch.set_num_threads(threads)
@@ -78,17 +89,22 @@ def start(settings: TeamSettings) -> tuple[Leader, WholeModel]:
     devices = [kind if kind == "cpu" else f"{kind}:{int(first or 0) + rank}" for rank in range(settings.ranks)]
     seats = [replace(sent, rank=rank, device=device) for rank, device in enumerate(devices)]
     ranks = Ranks(follow, seats[1:])
-    team = None
+    team = note = None
     try:
         share = seats[0].load()
-        ranks.await_ready()
+        reasons = [seats[0].explain_unfused(share), *ranks.await_ready()]
+        options = settings.options
+        if options.attention == AUTO:
+            found = (f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason)
+            options, note = take_fused(options, next(found, None))
+        store.set(ATTENTION, options.attention)
         team = seats[0].join(store)
         ranks.watch(team)
-        engine = seats[0].make_engine(Leader, share, team, ranks=ranks)
+        engine = replace(seats[0], options=options).make_engine(Leader, share, team, ranks=ranks)
     except BaseException:
         ranks.close(team)
         raise
-    return engine, WholeModel(share, settings.card.config, engine)
+    return engine, WholeModel(share, settings.card.config, engine), note
 
 
 def follow(seat: TeamSettings, words: Connection) -> None:
@@ -102,9 +118,11 @@ def follow(seat: TeamSettings, words: Connection) -> None:
             torch.set_num_threads(seat.threads)
         enable_cudnn_sdp(seat.cudnn)
         share = seat.load()
-        _report(words, "ready", "")
-        team = seat.join(open_store(seat.port, seat.ranks))
-        seat.make_engine(seat.follower, share, team).serve()
+        _report(words, "ready", seat.explain_unfused(share) or "")
+        store = open_store(seat.port, seat.ranks)
+        options = replace(seat.options, attention=store.get(ATTENTION).decode())
+        team = seat.join(store)
+        replace(seat, options=options).make_engine(seat.follower, share, team).serve()
     except Exception as error:  # the process ends here: rank 0 shows the error to the user
         _report(words, type(error).__name__, str(error))
         os._exit(LOST)  # no clean-up may wait for the other ranks

@@ -231,15 +231,20 @@ class Ranks:
             self._ends.append(ours)
             self.processes.append(process)
 
-    def await_ready(self) -> None:
-        """Wait until every rank has loaded its share. Raises InputError or TeamError with a rank's own error."""
+    def await_ready(self) -> list[str]:
+        """Wait until every rank has loaded its share. Raises InputError or TeamError with a rank's own error.
+
+        Returns the text of each report: why ``fused`` is not for the share, if it is not.
+        """
+        texts: list[str] = []
         for place, end in enumerate(self._ends):
             report = self._report_of(place) if wait([end, self.processes[place].sentinel]) else {}
             if report.get("kind") == "InputError":
                 raise InputError(report["text"])
             if report.get("kind") != "ready":
                 raise TeamError(self._describe_end(place))
-            del self._reports[place]
+            texts.append(self._reports.pop(place)["text"])
+        return texts
 
     def _report_of(self, place: int) -> dict[str, str]:
         """A rank's report, {} without one."""

@@ -50,13 +50,15 @@ class AttentionCase:
     window: int | None = None
     splits: int | None = None  # None: those that ``attend`` chooses
     slots: int = 0  # of each request's memory, at least
+    columns: int | None = None  # nodes after the context, of which the last ones are fed; None: all are
 
     def measure(self, device: torch.device) -> float:
         """Return the largest relative error of a number, in units of the limit."""
         random = torch.Generator(device).manual_seed(1)
         options: Any = {"device": device, "generator": random}
-        batches, heads, most = len(self.pasts), self.key_heads * self.groups, max(self.pasts) + self.width
-        layouts = [_draw_tree(self.width, seed) for seed in range(batches)]
+        nodes = self.columns or self.width
+        batches, heads, most = len(self.pasts), self.key_heads * self.groups, max(self.pasts) + nodes
+        layouts = [_draw_tree(nodes, seed) for seed in range(batches)]
         fed = torch.randn(batches * self.width, heads + 2 * self.key_heads, self.size, **options).to(self.dtype)
         both = torch.full(
             (2, batches, self.key_heads, max(self.slots, most + 1), self.size), torch.nan,
@@ -64,7 +66,7 @@ class AttentionCase:
         )  # fmt: skip
         code = torch.arange(most, device=device)[:, None] % self.size == torch.arange(self.size, device=device)
         for batch, past in enumerate(self.pasts):
-            end = past + self.width
+            end = past + nodes
             both[0, batch, :, :end] = torch.randn(self.key_heads, end, self.size, **options).to(self.dtype)
             values = 1 + torch.rand(self.key_heads, end, 1, **options)
             values[:, max(past - 1, 0) :] = HEAVY
@@ -74,10 +76,11 @@ class AttentionCase:
         seen = np.stack([seen for seen, _ in layouts])
         if self.window is not None:
             seen &= depths[:, :, None] - depths[:, None, :] < self.window
-        bits = torch.from_numpy(pack_bits(seen.reshape(-1, self.width))).to(device)
+        seen, depths = seen[:, -self.width :], depths[:, -self.width :].copy()
+        bits = torch.from_numpy(pack_bits(seen.reshape(-1, nodes))).to(device)
         mask = TreeMask(
             tree_attention.attend, torch.tensor(self.pasts, device=device),
-            torch.from_numpy(depths).flatten().to(device), bits, self.window,
+            torch.from_numpy(depths).flatten().to(device), bits, self.window, nodes,
         )  # fmt: skip
         if self.splits is None:
             got = tree_attention.attend(query, keys, values, mask)
@@ -94,7 +97,7 @@ class AttentionCase:
 
     def _compute(self, rows: Tensor, keys: Tensor, values: Tensor, past: int, seen: Tensor, depths: Tensor) -> Tensor:
         """(width, H, size) float64 of one request. rows: (width, H, size). keys, values: (K, slots, size)."""
-        keys, values = (each[:, : past + self.width].double() for each in (keys, values))
+        keys, values = (each[:, : past + seen.shape[1]].double() for each in (keys, values))
         query = rows.double().unflatten(1, (self.key_heads, self.groups)).permute(1, 2, 0, 3)
         scores = query @ keys[:, None].mT * self.size**-0.5
         near = torch.ones(self.width, past, dtype=torch.bool, device=rows.device)
@@ -151,7 +154,13 @@ class RowsCase:
 
 @dataclass(frozen=True, slots=True)
 class ProductsCase(RowsCase):
-    """The products of a layer on ``count`` rows, with what is computed before and after them; each twice."""
+    """The products of a layer and of the head on ``count`` rows, with what is around them; each is computed twice.
+
+    Of a wide head only as many outputs are computed as give the same kind of blocks, and the same last one.
+    """
+
+    vocab: int  # outputs of the head
+    biased: bool = False  # of q, k and v, as Qwen2's
 
     def measure(self, device: torch.device) -> float:
         """Return the largest relative error of a number, in units of the limit; infinite if the second differs."""
@@ -168,14 +177,16 @@ class ProductsCase(RowsCase):
         normed: list[Normed] = []
         errors = []
 
-        def compare(outputs: int, fed: Normed, run: Callable[[SmallOps, Linear, Any], Tensor]) -> None:
+        def compare(
+            outputs: int, fed: Normed, run: Callable[[SmallOps, Linear, Any], Tensor], bias: Tensor | None = None
+        ) -> None:
             plain = fed.norm(fed.rows.double()).double() if isinstance(fed, Unscaled) else fed.double()
             inputs = plain.shape[1]
             line, column = (torch.arange(count, device=device) % max(1, inputs // TERMS) for count in (outputs, inputs))
-            layer = SimpleNamespace(weight=draw(outputs, inputs).mul_(line[:, None] == column), bias=None)
+            layer = SimpleNamespace(weight=draw(outputs, inputs).mul_(line[:, None] == column), bias=bias)
             short = products.ShortLinear([layer], False)
             first, again = run(fused, short, fed), run(fused, short, fed)
-            layer.weight = layer.weight.double()
+            layer.weight, layer.bias = layer.weight.double(), None if bias is None else bias.double()
             want, sizes = (run(ops, Linear([layer], False), plain) for ops in (exact, bound))
             errors.append(_compare(first, want, 2 * sizes) if torch.equal(first, again) else float("inf"))
 
@@ -193,7 +204,10 @@ class ProductsCase(RowsCase):
         compare(self.hidden, draw(self.count, self.inner), add)
         compare(2 * self.inner, normed[0], lambda ops, taken, fed: ops.gate_product(taken, fed))
         compare(2 * self.inner, normed[0], lambda _, taken, fed: taken(fed))
-        compare((heads + 2 * self.key_heads) * self.size, normed[0], rotate)
+        outputs, width = (heads + 2 * self.key_heads) * self.size, products.BROAD.width
+        compare(outputs, normed[0], rotate, draw(outputs) if self.biased else None)
+        outputs = width * (1 + tree_attention.count_processors(device)) + self.vocab % width
+        compare(min(self.vocab, outputs), draw(self.count, self.hidden), lambda _, taken, fed: taken(fed))
         return float(np.max(errors))  # NaN if one is
 
 
@@ -225,24 +239,28 @@ def list_wide(longest: int = 2048, dtypes: Iterable[torch.dtype] = tuple(LIMITS)
                 yield AttentionCase(dtype, 2, groups, size, width, pasts, window, splits)
     for dtype, count, (size, hidden, inner) in product(dtypes, (1, 65), ((128, 4096, 11008), (80, 2560, 6912))):
         yield RowsCase(dtype, 2, 4, size, count, hidden, inner)
-    shapes = ((128, 4096, 11008), (80, 2560, 6912), (64, 896, 4864))  # without splits, and with 4
-    for dtype, count, (size, hidden, inner) in product(dtypes, (1, 16), shapes):
+    shapes = ((128, 4096, 11008, 32000), (80, 2560, 6912, 50257), (64, 896, 4864, 151936))  # no splits, and 4
+    for dtype, count, (size, hidden, inner, vocab) in product(dtypes, (1, 16), shapes):
         if dtype in products.DTYPES:
-            yield ProductsCase(dtype, 2, 4, size, count, hidden, inner)
+            yield ProductsCase(dtype, 2, 4, size, count, hidden, inner, vocab, size == 64)
 
 
 def list_few(
     dtype: torch.dtype, key_heads: int, groups: int, size: int, windows: Iterable[int | None], widths: Sequence[int],
-    hidden: int, inner: int, slots: int,
+    hidden: int, inner: int, slots: int, vocab: int, biased: bool = False, columns: int | None = None,
 ) -> Iterator[Case]:  # fmt: skip
-    """List cases of one model's shapes, which its engine is about to compile. slots: of its cache."""
+    """List cases of one model's shapes, which its engine is about to compile. slots: of its cache. The rest: as there.
+
+    columns: of one more case for each width.
+    """
     for window, width in product(dict.fromkeys(windows), widths):
-        for past in (0, 31, 32, 65, min(2048, slots - width - 1)):
-            yield AttentionCase(dtype, key_heads, groups, size, width, (past,), window, None, slots)
+        pasts = (0, 31, 32, 65, min(2048, slots - width - 1))
+        for past, nodes in dict.fromkeys([*((past, None) for past in pasts), (65, columns)]):
+            yield AttentionCase(dtype, key_heads, groups, size, width, (past,), window, None, slots, nodes)
     for width in widths:
         yield RowsCase(dtype, key_heads, groups, size, width, hidden, inner)
     for count in (1, 15, 16, 17) if dtype in products.DTYPES else ():
-        yield ProductsCase(dtype, key_heads, groups, size, count, hidden, inner)
+        yield ProductsCase(dtype, key_heads, groups, size, count, hidden, inner, vocab, biased)
 
 
 def find_fault_once(cases: Iterable[Case], device: torch.device) -> str | None:
