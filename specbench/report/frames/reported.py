@@ -374,8 +374,22 @@ def doubt_times(entries: Sequence[ReportedRun]) -> Iterator[str]:
         yield f"The drafting times are unsafe: {reason}."
 
 
+def _limits(entry: ReportedRun) -> Iterator[str]:
+    """The limits of nodes that the methods of a run have, if they have limits of their own."""
+    methods = entry.run.section("methods")
+    nodes = {name: methods[name]["nodes"] for name in entry.facts.methods if "nodes" in methods.get(name, {})}
+    if not nodes:
+        return
+    shown = ", ".join(f"{name} {most or '0 (plain decoding)'}" for name, most in nodes.items())
+    setting = ",".join(f"{name}:{most}" for name, most in nodes.items())
+    chosen = entry.run.section("config", "engine").get("max_nodes") == "auto"
+    again = f"; engine.max_nodes={{{setting}}} repeats this choice" if chosen else ""
+    yield f"Drafts have at most the nodes that {'pay here' if chosen else 'are set'}: {shown}{again}."
+
+
 def _of_each(entries: Sequence[ReportedRun]) -> Iterator[str]:
     for entry in entries:
+        yield from _limits(entry)
         if "random" in map(entry.run.section("model").get, ("path", "weights")):
             yield _RANDOM
         columns = entry.trials.columns(VANILLA)

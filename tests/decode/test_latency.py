@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from builders.runs import job_for
-from specbench.advise import latency
-from specbench.advise.latency import Bench, Limits, best_of, measure_ceilings, shape_of, sweep, sweep_rows, traits_of
+from specbench.decode import latency
+from specbench.decode.latency import Bench, Limits, best_of, measure_ceilings, shape_of, sweep, sweep_rows, traits_of
 from specbench.input import whole_numbers
 from specbench.models.engine import Engine
 from specbench.models.fast.graphs import GRAPHED
