@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 import specbench.runs.nodes
 import specbench.runs.session
-from builders.runs import execute_job, run_main, watch_job
+from builders.profiles import FIT
+from builders.runs import execute_job, replay_settings, run_main, watch_job
 from specbench.commands.compare import main as compare
 from specbench.input import InputError
+from specbench.profile import Fit, write_profile
 from specbench.records.store import read_manifest, read_run
 from specbench.runs.job import job_of
 from specbench.runs.nodes import SIZES, search
@@ -137,11 +140,23 @@ def test_limits_that_cannot_be_chosen_are_refused(given, message):
         job_of([*RUN, *given])
 
 
-def test_a_replay_takes_the_cost_of_a_step_from_a_profile(tmp_path):
-    """It has no model to measure; on an H100 a whole draft pays, and where a row costs a forward none does."""
-    execute_job(tmp_path / "run", *RUN[:-1], "decode.max_new_tokens=40")
-    replay = ("model=replay", f"model.trace={tmp_path / 'run' / 'records.jsonl'}", "method=[pld]", "measure.warmup=0")
+def test_a_replay_takes_the_cost_of_a_step_from_a_profile(steps, tmp_path):
+    """It has no model to measure. The same drafts pay where a row is free, and none pays where a row costs a step."""
+    answer = [5, 6, 7, 8, 5, 6, 9, 5, 7, 8, 6] * 4
+    lines = [{"case": "a", "category": "a", "turns": [{"prompt_ids": [1, 5, 6, 7, 8, 5], "ids": answer}]}]
+    replay = (
+        *replay_settings(tmp_path / "t.jsonl", lines),
+        "method=[pld]",
+        "measure.warmup=0",
+        "engine.max_nodes=auto",
+    )
     with pytest.raises(InputError, match="length_profile=None: expected a latency profile, as a replay"):
-        job_of([*replay, "engine.max_nodes=auto"])
-    execute_job(tmp_path / "h100", *replay, "engine.max_nodes=auto", "decode.length_profile=h100-8b")
-    assert read_manifest(tmp_path / "h100").methods["pld"].nodes > 3
+        job_of([*replay])
+    chosen = {}
+    for name, row_us in (("free", 0.0), ("dear", 1e6)):
+        path = write_profile(replace(FIT, model=name, surface=Fit(5.0, row_us, 0.0, 1.0)), tmp_path)
+        execute_job(tmp_path / name, *replay, f"decode.length_profile={path}")
+        manifest = read_manifest(tmp_path / name)
+        chosen[name] = manifest.methods["pld"].nodes
+        assert manifest.step_ms is None  # it is the profile's
+    assert chosen == {"free": 256, "dear": 0}
