@@ -17,15 +17,15 @@ from specbench.decode.latency import price_rows
 from specbench.measure.plan import Block
 from specbench.method import Peer
 from specbench.records.manifest import Manifest
-from specbench.records.record import VANILLA, CaseRecord
+from specbench.records.record import DRAFTER_PHASES, VANILLA, CaseRecord
 from specbench.runs.entry import Entry
 from specbench.runs.job import Job
 from specbench.runs.session import Session
 from specbench.runs.sources import LOADING, Stage
 
-SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)  # [nodes] tried, below those of whole drafts
-FAR = 0.8  # of the best speedup so far: more nodes are not tried
-CASES, TOKENS = 4, 64  # of a trial, the tokens of each turn
+SIZES = (1, 2, 3, 5, 8, 16, 32, 64, 128)  # [nodes] tried, below those of whole drafts
+FAR = 0.85  # of the best speedup so far: more nodes are not tried
+CASES, TOKENS = 4, 48  # of a trial, the tokens of each turn
 
 loading = logging.getLogger(LOADING)
 
@@ -103,7 +103,7 @@ def find_speedup(records: Sequence[CaseRecord], step_s: Callable[[int], float]) 
     turns = [turn for record in records if record.status == "ok" for turn in record.turns if turn.accept]
     if not turns:
         return 0.0
-    drafting_s = [(turn.phases_s["draft"] + turn.phases_s["update"]) / len(turn.accept) for turn in turns]
+    drafting_s = [sum(turn.phases_s[phase] for phase in DRAFTER_PHASES) / len(turn.accept) for turn in turns]
     rows = [fed for turn in turns for fed in turn.fed]
     spent_s = sum(map(step_s, rows)) + len(rows) * statistics.median(drafting_s)
     return sum(sum(turn.accept) for turn in turns) * step_s(1) / spent_s
