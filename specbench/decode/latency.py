@@ -43,9 +43,11 @@ _DRIFT, _LEAST_DRIFT = 0.05, 8  # a forward commits one token; this far around a
 class Bench:
     """One engine at a given context: times the forward and the complete step of any draft. No node is ever accepted."""
 
-    def __init__(self, engine: Engine, device: torch.device, vocab: int, seed: int = 0) -> None:
-        """Prepare an engine. vocab: prompts and drafts are uniform ids below it."""
-        self._engine, self._clock = engine, Clock(device)
+    def __init__(
+        self, engine: Engine, device: torch.device, vocab: int, seed: int = 0, settling: int = _MOST_SETTLING
+    ) -> None:
+        """Prepare an engine. vocab: prompts and drafts are uniform ids below it. settling: most forwards in front."""
+        self._engine, self._clock, self._settling = engine, Clock(device), settling
         self._vocab, self._random = vocab, np.random.default_rng(seed)
 
     def ids(self, count: int) -> list[int]:
@@ -60,7 +62,7 @@ class Bench:
         cached, (low, high) = 0, self._find_span(drafts, context, needs.rows)
         for number in range(rounds + _WARM):
             for place in self._random.permutation(len(drafts)):
-                most = min(_MOST_SETTLING, max(1, high - low - 1))
+                most = min(self._settling, max(1, high - low - 1))
                 if not cached or cached + most + 1 > high:
                     cached = self._read(max(1, min(low, high - most - 1)), high, needs)
                 cached += self._settle(drafts[place], most) + 1
@@ -144,20 +146,27 @@ def sweep_rows(bench: Bench, k: Sequence[int], w: Sequence[int], contexts: Seque
 
 STEP_CONTEXT = 512  # [tokens] at which a run prices a step
 STEP_ROWS = (1, 2, 3, 5, 9, 17, 33, 65)  # that it measures: the root, and 0, 1, 2, 4 ... nodes
-BUDGET_S, MOST_ROUNDS = 0.5, 8  # no further round begins after it
+SETTLING = 3  # forwards of a width in front of the one that counts
+BUDGET_S, LEAST_ROUNDS, MOST_ROUNDS = 0.5, 2, 16  # [s] of the processor, within which there are further rounds
 
 
-def measure_steps(bench: Bench, engine: Engine) -> dict[int, float]:
-    """Rows -> time of a step [ms], forward and host, in about ``BUDGET_S``, or in two rounds of a slow model."""
+def measure_steps(engine: Engine, device: torch.device, vocab: int) -> dict[int, float]:
+    """Rows -> time of a step [ms], forward and host, measured in about ``BUDGET_S``, or in few rounds of a slow model.
+
+    It is the least time that was seen, of as many rows or more: other processes only make a step slower. device, vocab:
+    as of ``Bench``.
+    """
+    bench = Bench(engine, device, vocab, settling=SETTLING)
     context = max(1, min(STEP_CONTEXT, engine.context // 2 - STEP_ROWS[-1]))
     rows = [count for count in STEP_ROWS if count - 1 <= engine.max_nodes]
     drafts = [Draft.chain(bench.ids(count - 1)) if count > 1 else EMPTY for count in rows]
-    begun = time.perf_counter()
-    times = [bench.visit(drafts, context, 1, Needs())]
-    spent_s = time.perf_counter() - begun
-    if (more := min(MOST_ROUNDS, int((BUDGET_S - spent_s) / spent_s * (1 + _WARM)) - _WARM)) > 0:
-        times.append(bench.visit(drafts, context, more, Needs()))
-    return dict(zip(rows, np.median(np.concatenate(times)[:, :, 1], axis=0).round(6).tolist(), strict=True))
+    begun = time.thread_time()
+    times = bench.visit(drafts, context, LEAST_ROUNDS, Needs())
+    spent_s = time.thread_time() - begun
+    if (more := min(MOST_ROUNDS, int((BUDGET_S - spent_s) / spent_s * (LEAST_ROUNDS + _WARM)) - _WARM)) > 0:
+        times = np.concatenate([times, bench.visit(drafts, context, more, Needs())])
+    least = np.minimum.accumulate(times[:, :, 1].min(axis=0)[::-1])[::-1]
+    return dict(zip(rows, least.round(6).tolist(), strict=True))
 
 
 def profile_of_steps(step_ms: Mapping[int, float], engine: Engine) -> Profile:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from specbench.decode.latency import price_rows
+from specbench.measure.environment import spell_busy
 from specbench.measure.plan import Block
 from specbench.method import Peer
 from specbench.records.manifest import Manifest
@@ -67,17 +68,18 @@ def choose_nodes(job: Job, stage: Stage, entry: Entry) -> tuple[int, dict[str, f
         return [record for block in session.run(plan) for record in block]
 
     assert stage.profile is not None
-    return search(try_out, price_rows(stage.profile), stage.engine.max_nodes)
+    step_s, busy = price_rows(stage.profile), bool(spell_busy())
+    return search(try_out, lambda records: find_speedup(records, step_s, busy), stage.engine.max_nodes)
 
 
 def search(
-    try_out: Callable[[int], Sequence[CaseRecord]], step_s: Callable[[int], float], most: int
+    try_out: Callable[[int], Sequence[CaseRecord]], speedup_of: Callable[[Sequence[CaseRecord]], float], most: int
 ) -> tuple[int, dict[str, float]]:
     """Try whole drafts, then small limits upwards until one is far behind the best.
 
     Args:
         try_out: limit [nodes] -> the records of a trial.
-        step_s: rows of a step -> its time [s].
+        speedup_of: as of ``find_speedup``.
         most: [nodes] the engine's limit.
 
     Returns:
@@ -85,9 +87,9 @@ def search(
     """
     records = try_out(most)
     widest = max((nodes for record in records for turn in record.turns for nodes in turn.proposed), default=0)
-    whole, tried = find_speedup(records, step_s), dict[int, float]()
+    whole, tried = speedup_of(records), dict[int, float]()
     for nodes in (size for size in SIZES if size < widest):
-        tried[nodes] = find_speedup(try_out(nodes), step_s)
+        tried[nodes] = speedup_of(try_out(nodes))
         if tried[nodes] < FAR * max(tried.values()):
             break
     tried[most] = whole
@@ -95,15 +97,25 @@ def search(
     return best if tried[best] > 1 else 0, {str(nodes): round(found, 3) for nodes, found in tried.items()}
 
 
-def find_speedup(records: Sequence[CaseRecord], step_s: Callable[[int], float]) -> float:
+def find_speedup(records: Sequence[CaseRecord], step_s: Callable[[int], float], busy: bool = False) -> float:
     """Plain decoding's time of the emitted tokens over that of the steps; 0 if no case was decoded.
 
-    Drafting counts with its median over turns, as in a prediction.
+    Drafting counts as in a prediction: with its median over turns, on a busy machine by the processor's time.
+
+    Args:
+        records: of a trial.
+        step_s: rows of a step -> its time [s].
+        busy: other processes compete.
     """
     turns = [turn for record in records if record.status == "ok" for turn in record.turns if turn.accept]
     if not turns:
         return 0.0
-    drafting_s = [sum(turn.phases_s[phase] for phase in DRAFTER_PHASES) / len(turn.accept) for turn in turns]
+    drafting_s = [
+        (turn.cpu_s / turn.wall_s if busy and turn.cpu_s else 1.0)
+        * sum(turn.phases_s[phase] for phase in DRAFTER_PHASES)
+        / len(turn.accept)
+        for turn in turns
+    ]
     rows = [fed for turn in turns for fed in turn.fed]
     spent_s = sum(map(step_s, rows)) + len(rows) * statistics.median(drafting_s)
     return sum(sum(turn.accept) for turn in turns) * step_s(1) / spent_s

@@ -17,7 +17,7 @@ import torch
 from torch.backends.cuda import enable_cudnn_sdp
 
 from specbench.decode.budgets import Budgets, EqualBudget
-from specbench.decode.latency import Bench, measure_steps, profile_of_steps
+from specbench.decode.latency import measure_steps, profile_of_steps
 from specbench.decode.lengths import describe_idle
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.threads import choose_threads
@@ -80,7 +80,7 @@ def _priced(stage: Stage, stored: Mapping[str, float] | None) -> Stage:
     """A stage with the cost of its engine's steps: as stored, or measured."""
     engine, target = stage.engine, stage.target
     step_ms = {int(rows): ms for rows, ms in (stored or {}).items()}
-    step_ms = step_ms or measure_steps(Bench(engine, target.device, target.vocab_size), engine)
+    step_ms = step_ms or measure_steps(engine, target.device, target.vocab_size)
     return replace(stage, profile=profile_of_steps(step_ms, engine), step_ms=step_ms)
 
 

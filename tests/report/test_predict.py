@@ -93,10 +93,12 @@ def test_who_leads_with_drafting_at_half_and_at_twice_the_measured_time():
     frame = pd.DataFrame({"vanilla_ms": [30.0, 30.0], "method_ms": [15.0, 15.0], "own_ms": [1.0, 1.0]})
     dear = pd.DataFrame({"vanilla_ms": [30.0, 30.0], "method_ms": [14.5, 14.5], "own_ms": [4.0, 4.0]})
     assert describe_leads({"cheap": frame, "dear": dear}) == (
-        "With drafting at half the measured time dear leads cheap by 1.160 and at twice the measured time cheap leads"
-        " dear by 1.156."
+        "With drafting at half and at twice the measured time dear leads cheap by 1.160 and cheap leads dear by 1.156."
     )
     assert describe_leads({"cheap": frame}) == ""
+    assert describe_leads({"one": frame, "other": 1.1 * frame.assign(vanilla_ms=27.0)}) == (
+        "With drafting at half and at twice the measured time one leads other by 1.111 and 1.111."
+    )
 
 
 @pytest.mark.parametrize(

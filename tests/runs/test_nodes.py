@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from specbench.input import InputError
 from specbench.profile import Fit, write_profile
 from specbench.records.store import read_manifest, read_run
 from specbench.runs.job import job_of
-from specbench.runs.nodes import SIZES, search
+from specbench.runs.nodes import SIZES, find_speedup, search
 
 WIDE = 30
 STEP_MS = {1: 1.0, 2: 1.1, 3: 1.2, 5: 1.4, 9: 1.8, 17: 2.6, 33: 4.2, 65: 7.4}
@@ -29,7 +30,7 @@ def trial(nodes: int, right: float = 0.7, drafting_s: float = 0.0, failed: bool 
     fed = min(nodes, WIDE)
     turn = SimpleNamespace(
         proposed=[fed] * 10, fed=[1 + fed] * 10, accept=[sum(right**depth for depth in range(fed + 1))] * 10,
-        phases_s={"draft": 10 * drafting_s, "update": 0.0},
+        phases_s={"draft": 10 * drafting_s, "update": 0.0}, wall_s=4.0, cpu_s=1.0,
     )  # fmt: skip
     return [SimpleNamespace(status="error" if failed else "ok", turns=[turn])]
 
@@ -46,7 +47,9 @@ def test_the_limit_with_the_most_tokens_a_second_is_found(row, drafting_s):
         return sum(0.7**depth for depth in range(nodes + 1)) / (step_s(1 + nodes) + drafting_s)
 
     seen: list[int] = []
-    found, tried = search(lambda nodes: seen.append(nodes) or trial(nodes, 0.7, drafting_s), step_s, 256)
+    found, tried = search(
+        lambda nodes: seen.append(nodes) or trial(nodes, 0.7, drafting_s), partial(find_speedup, step_s=step_s), 256
+    )
     best = max(speedup(nodes) for nodes in range(1, WIDE + 1))
     if best > 1:
         assert speedup(min(found, WIDE)) > 0.95 * best
@@ -55,14 +58,27 @@ def test_the_limit_with_the_most_tokens_a_second_is_found(row, drafting_s):
         assert found == 0
     assert seen[0] == 256  # the whole draft, which tells where to end
     assert seen[1:] == list(SIZES[: len(seen) - 1])
-    if row >= 0.2:
+    if row >= 0.6:
         assert len(seen) < 1 + sum(size < WIDE for size in SIZES)  # it ends where more nodes are far behind
 
 
 def test_a_draft_that_is_always_worth_it_stays_whole_and_failed_trials_never_draft():
-    assert search(trial, lambda rows: 1.0, 256)[0] == 256
-    assert search(lambda nodes: trial(nodes, failed=True), lambda rows: 1.0, 256)[0] == 0
-    assert search(lambda nodes: trial(nodes, right=0.0), lambda rows: 1.0 + 0.01 * rows, 256)[0] == 0
+    flat, rising = (partial(find_speedup, step_s=step_s) for step_s in (lambda rows: 1.0, lambda rows: 1 + 0.01 * rows))
+    assert search(trial, flat, 256)[0] == 256
+    assert search(lambda nodes: trial(nodes, failed=True), flat, 256)[0] == 0
+    assert search(lambda nodes: trial(nodes, right=0.0), rising, 256)[0] == 0
+
+
+def test_on_a_busy_machine_drafting_is_the_processors_time():
+    """A drafter that waited for the processor in three quarters of its time pays, and by the wall time it does not."""
+    found = {}
+    for busy in (False, True):
+        found[busy] = search(
+            lambda nodes: trial(nodes, 0.7, drafting_s=4.0),
+            partial(find_speedup, step_s=lambda rows: 1.0, busy=busy),
+            256,
+        )[0]
+    assert found == {False: 0, True: 256}
 
 
 @pytest.fixture
@@ -71,11 +87,11 @@ def steps(monkeypatch):
     monkeypatch.setattr(specbench.runs.session, "measure_steps", lambda *_: dict(STEP_MS))
     find = specbench.runs.nodes.find_speedup
 
-    def without_drafting(records, step_s):
+    def without_drafting(records, step_s, busy):
         for record in records:
             for turn in record.turns:
                 turn.phases_s |= {"draft": 0.0, "update": 0.0}
-        return find(records, step_s)
+        return find(records, step_s, busy)
 
     monkeypatch.setattr(specbench.runs.nodes, "find_speedup", without_drafting)
     monkeypatch.setattr(specbench.runs.nodes, "CASES", 1)

@@ -93,11 +93,13 @@ def describe_leads(cases: Mapping[str, pd.DataFrame]) -> str:
     """
     if len(cases) < 2:
         return ""
-    parts = []
-    for factor, spelled in ((0.5, "half"), (2.0, "twice")):
+    leads = []
+    for factor in (0.5, 2.0):
         (first, best), (second, next_best), *_ = speedups_at(cases, factor).items()
-        parts.append(f"at {spelled} the measured time {first} leads {second} by {best / next_best:.3f}")
-    return f"With drafting {' and '.join(parts)}."
+        leads.append((f"{first} leads {second} by ", f"{best / next_best:.3f}"))
+    (half, by_half), (twice, by_twice) = leads
+    both = f"{by_half} and {by_twice}" if half == twice else f"{by_half} and {twice}{by_twice}"
+    return f"With drafting at half and at twice the measured time {half}{both}."
 
 
 def _price(rows: Columns, steps: Steps, profile: Profile) -> dict[str, Floats]:
