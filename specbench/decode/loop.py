@@ -185,7 +185,7 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     drafter.finish(context)
     out.decode_s = clock.elapsed("update") - out.prefill_s
     out.ids = context[len(request.prompt) :]
-    out.cpu_s = clock.cpu_s()
+    out.cpu_s = clock.processor_s()
     out.step_s = [round(seconds, DIGITS) for seconds in clock.steps()]
     out.count(log, method.sources)
     out.stats = method.figures(drafter, out.ids) | walk.stats()

@@ -64,7 +64,7 @@ class Clock:
         self._phases[phase] = self._phases.get(phase, 0.0) + (now_ns - self._last_ns) * 1e-9
         self._last_ns = now_ns
 
-    def cpu_s(self) -> float | None:
+    def processor_s(self) -> float | None:
         """Processor time of this thread since ``start``, which counts no other process; None on a GPU."""
         return None if self._cuda else time.thread_time() - self._used_s
 
