@@ -20,6 +20,7 @@ from methods.parts.draft_layer import LayerMemory
 from methods.parts.head_method import EAGLE_TREE, MEDUSA_TREE, WIDEST
 from methods.parts.tree_method import BestChoice, DrawnChoice, fill, grow, target_ids
 from methods.parts.tree_shape import ShapePlan, TreeShape
+from specbench.decode.budgets import chances_of
 from specbench.decode.sampling import Sampling
 from specbench.method import complete
 from specbench.types import InputError
@@ -245,6 +246,29 @@ def test_no_node_stands_without_its_parent(top_k, depth, nodes, flat, seed):
     paths = paths_of(draft)
     assert len(set(paths)) == len(paths)
     assert len(draft.score) == len(draft)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 5, 8])
+def test_a_small_budget_grows_the_best_part_of_the_whole_tree_in_fewer_and_narrower_forwards(nodes):
+    class Counted(Fixed):
+        rows = 0
+
+        def expand(self, ids, rows):
+            Counted.rows += len(ids)
+            return super().expand(ids, rows)
+
+    logits = torch.randn(12, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    paths, counts = [], []
+    for most in (60, nodes):
+        Counted.rows = 0
+        draft = complete(grow(Counted(logits), 10, 5, most))
+        ranked = sorted(zip(chances_of(draft), paths_of(draft), strict=True), reverse=True)
+        paths.append([path for _, path in ranked[:nodes]])
+        counts.append(Counted.rows)
+    assert len(paths[0]) == nodes
+    assert paths[1] == paths[0]
+    assert counts[0] == 50
+    assert counts[1] <= nodes * (nodes - 1)
 
 
 def test_published_trees_and_their_first_parts():
