@@ -214,10 +214,11 @@ class _Cache(Drafter):
         if len(tail) < method.leader_length:
             return Draft()
         tree = ChainedTree(tail, method.growth == "merged")
-        left = room
+        left, most = room, method.total_draft_length
+        reserve = method.chaining_reserve * min(budget, most) // most  # the same share of a smaller draft
         together = method.frozen_growth == "node"
         for sources in ({DYNAMIC, FROZEN},) if together else ({DYNAMIC}, {FROZEN}):
-            left = tree.grow(partial(method.query, sources), left, method.chaining_reserve if DYNAMIC in sources else 0)
+            left = tree.grow(partial(method.query, sources), left, reserve if DYNAMIC in sources else 0)
         return tree.to_draft()
 
     def observe(self, step: Step) -> None:

@@ -20,6 +20,7 @@ from methods.parts.draft_layer import RowFunction, RowsCall
 from methods.parts.head_file import HeadFile, HeadFormat, TensorShape, require_shapes
 from methods.parts.head_method import StackedHeads
 from methods.parts.parameters import number
+from methods.parts.tree_shape import TreeShape
 from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.models.facade import Target
 from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, Typical
@@ -67,11 +68,10 @@ class _Heads(SharedDrafter):
         if budget < 1:
             return EMPTY
         method = self._method
-        count = min(budget, len(method.shape))
         logits = yield RowsCall(method.output, self._hidden)
         best = logits[0].topk(method.width).indices
-        tokens = best[method.depths[:count], method.ranks[:count]]
-        return Draft(tokens, method.shape.parents[:count], source=[0] * count)
+        shape, depths, ranks = method.plan(min(budget, len(method.shape)))
+        return Draft(best[depths, ranks], shape.parents, source=[0] * len(shape))
 
     def observe(self, step: Step) -> None:
         last = step.path[-1] + 1 if step.path else 0
@@ -125,11 +125,20 @@ class Medusa(StackedHeads):
         state, (heads, blocks), self.shape, ends = self.load(target)
         self.output = RowFunction(MedusaHeads(state, heads, blocks))
         self.width = max(self.shape.ranks) + 1
-        depths = [depth for depth, level in enumerate(self.shape.levels) for _ in level.ranks]
-        self.depths = torch.tensor(depths, device=ends.device)
-        self.ranks = torch.tensor(self.shape.ranks, device=ends.device)
+        self._device, self._plans = ends.device, dict[int, tuple[TreeShape, Tensor, Tensor]]()
+        self.plan(len(self.shape))
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Start from the state of the last prompt token."""
         hidden = prefill.hidden[self._layers[0]][-1:]
-        return _Heads(self, hidden.to(self.ranks.device, copy=True))
+        return _Heads(self, hidden.to(self._device, copy=True))
+
+    def plan(self, nodes: int) -> tuple[TreeShape, Tensor, Tensor]:
+        """The tree's likeliest nodes; of each the head that drafts it, and its rank there, kept for the next call."""
+        if nodes not in self._plans:
+            shape = self.shape.part(self.shape.likeliest(nodes))
+            heads = [depth for depth, level in enumerate(shape.levels) for _ in level.ranks]
+            self._plans[nodes] = (
+                shape, torch.tensor(heads, device=self._device), torch.tensor(shape.ranks, device=self._device)
+            )  # fmt: skip
+        return self._plans[nodes]

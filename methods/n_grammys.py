@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -190,6 +191,7 @@ class _Batch(Drafter):
             self._index.extend(prompt)
         self._from_context = 0  # rows of the last draft
         self._owners: Sequence[int] = ()  # of the last draft's nodes, if it was a trie
+        self._width = method.width  # of its rows
         self._figures: Counter[str] = Counter()
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
@@ -201,7 +203,12 @@ class _Batch(Drafter):
         self._from_context = len(rows)
         if len(rows) < method.k:
             rows.extend(method.fill(context[-1], rows))
-        rows = rows[: min(method.k, budget // method.width)]
+        count, width = method.k, method.width
+        if budget < count * width:  # fewer and shorter rows, in the same proportion
+            width = min(width, max(1, round(width * math.sqrt(budget / (count * width)))))
+            count = min(count, budget // width)
+            rows = [row[:width] for row in rows]
+        rows, self._width = rows[:count], width
         own = self._from_context = min(self._from_context, len(rows))
         figures = self._figures
         figures["steps"] += 1
@@ -213,19 +220,20 @@ class _Batch(Drafter):
         if method.verify == "trie":
             tree = Branches(merge=True)
             for number, row in enumerate(rows):
-                tree.add(ROOT, row, number, method.width)
+                tree.add(ROOT, row, number, width)
             self._owners = tree.source  # of each node, the first row that contains it
             source = [CONTEXT if row < own else method.filler for row in self._owners]
             return Draft(tree.tokens, tree.parents, source=source)
         tokens = list(chain.from_iterable(rows))
-        source = [CONTEXT] * own * method.width + [method.filler] * (len(rows) - own) * method.width
-        return Draft(tokens, method.parents[: len(tokens)], source=source)
+        source = [CONTEXT] * own * width + [method.filler] * (len(rows) - own) * width
+        parents = method.parents if width == method.width else parents_of(len(rows), width)
+        return Draft(tokens, parents[: len(tokens)], source=source)
 
     def observe(self, step: Step) -> None:
         if not step.path:
             return
         node = step.path[-1]
-        row = self._owners[node] if self._method.verify == "trie" else node // self._method.width
+        row = self._owners[node] if self._method.verify == "trie" else node // self._width
         winner = "context" if row < self._from_context else self._method.sources[self._method.filler]
         self._figures[f"won_{winner}"] += 1
         self._figures[f"accepted_rank_{row}"] += 1
@@ -233,6 +241,11 @@ class _Batch(Drafter):
 
     def stats(self) -> dict[str, float]:
         return {name: float(count) for name, count in self._figures.items()}
+
+
+def parents_of(rows: int, width: int) -> list[int]:
+    """The parents of rows of ``width`` nodes, one after the other."""
+    return [node - 1 if node % width else ROOT for node in range(rows * width)]
 
 
 @dataclass(eq=False)
@@ -257,7 +270,7 @@ class NGrammys(Parameters, Method):
         require_count("k * w", self.k * self.w)
         self.width = 1 if self.strategy in ("bigram", "unigram") else self.w
         self.filler = UNIGRAM if self.strategy == "unigram" else BIGRAM
-        self.parents = [ROOT if node % self.width == 0 else node - 1 for node in range(self.k * self.width)]
+        self.parents = parents_of(self.k, self.width)
         self._first: int | None = None  # the BOS token's id
         self._top = np.empty((0, 0), np.int32)  # (V, k) best successors, or (1, k) for the unigram
         self._rows = np.empty((0, 0), np.int32)  # (V, width) each token and what follows it greedily

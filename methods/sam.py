@@ -255,7 +255,7 @@ class _Matcher(Drafter):
         corpus_matched -= method.len_bias
         longest = max(matched, corpus_matched)
         if method.matrix is not None and longest < method.len_threshold:
-            found = method.matrix.draft(root)
+            found = method.matrix.draft(root, budget)
             return replace(found, source=[AUXILIARY] * len(found))
         most = method.n_predicts if aided else min(method.n_predicts, 1 + int(method.alpha * longest))
         count = min(budget, most - 1)  # the reference counts the root too

@@ -39,6 +39,7 @@ class Sequoia(FixedTreeMethod):
         work = self.nodes**2 * min(self.depth, self.nodes) * len(acceptance)
         require_count("nodes ** 2 * depth * acceptances", work, high=MOST_WORK)
         parents, _ = find_best_shape(self.nodes, min(self.depth, self.nodes), acceptance)
+        self.chances = acceptance
         self.plant(TreeShape.of(parents), f"nodes={self.nodes}")
 
 

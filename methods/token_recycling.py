@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from methods.parts.parameters import Parameters, count
 from methods.parts.recycling import RecyclingMatrix, Update
-from methods.parts.tree_shape import TreeShape
+from methods.parts.tree_shape import SHARES, TreeShape
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
 from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
@@ -28,7 +28,6 @@ REFERENCE = (  # github.com/Luowaterbi/TokenRecycling, model/recycling/tree_temp
     (3, 1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1, 0, 0),
     (2, 0, 0, 1, 0, 0, 0, 0),
 )
-SHARES = (49, 10, 6, 5, 3, 3, 2, 2)  # how many of its 80 nodes stand at or below the root's child of each rank
 
 Path = tuple[int, ...]  # a node as the ranks on the way to it
 
@@ -77,7 +76,7 @@ class _Recycler(Drafter):
         self._matrix = matrix
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        return self._matrix.draft(context[-1])
+        return self._matrix.draft(context[-1], budget)
 
     def observe(self, step: Step) -> None:
         if step.fed is not None and step.topk is not None:

@@ -52,7 +52,8 @@ class Drafter(ABC):
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         """Draft the tokens that may follow ``context`` (prompt and emitted ids; its last one is the root).
 
-        context: (T,) read-only. budget: the most nodes that the draft may have. An empty draft is legal.
+        context: (T,) read-only. budget: the most nodes that the draft may have; below the method's size, the
+        likeliest ones. An empty draft is legal.
         """
 
     def launch(self) -> None:

@@ -213,9 +213,9 @@ def test_command_line_wins_over_an_experiments_axis():
 
 def test_a_sweep_with_a_policy_that_cannot_be_made_ends_before_its_first_job(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("specbench.runs.sweep.run_one", lambda *_, **__: pytest.fail("a job began"))
-    place = f"hydra.sweep.dir={tmp_path / 'jobs'}"
-    assert run_command.main(["-m", "decode.length=fixed,price", "suite.limit=1", place]) == 2
-    assert "decode.length_profile=None: expected a latency profile" in capsys.readouterr().err
+    given = ["decode.length=fixed,price", "decode.length_profile=no/such.json", "suite.limit=1"]
+    assert run_command.main(["-m", *given, f"hydra.sweep.dir={tmp_path / 'jobs'}"]) == 2
+    assert "profile no/such.json: no such file" in capsys.readouterr().err
     assert not (tmp_path / "jobs").exists()
 
 

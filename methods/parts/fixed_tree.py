@@ -15,7 +15,7 @@ from torch import Tensor
 
 from methods.parts.draft_lm import DraftLM, draw_one
 from methods.parts.draft_method import DrawingMethod, TargetTraits
-from methods.parts.tree_shape import Level, ShapePlan, TreeShape, draw_children
+from methods.parts.tree_shape import RANK_CHANCES, Level, ShapePlan, TreeShape, draw_children
 from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.models.facade import Target
 from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step, require_nodes
@@ -24,11 +24,12 @@ from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, Step, requi
 class FixedTreeMethod(DrawingMethod):
     """A draft-model method whose tree has the same shape at every step. Subclasses call ``plant``.
 
-    replace: siblings are drawn with replacement, and may repeat.
+    replace: siblings are drawn with replacement, and may repeat. chances: as of ``TreeShape.likeliest``.
     """
 
     draws = True
     replace = False
+    chances: Sequence[float] = RANK_CHANCES
 
     def plant(self, shape: TreeShape, setting: str) -> None:
         """Take the tree's shape. setting: what the user would change to have fewer nodes. Raises InputError."""
@@ -46,7 +47,7 @@ class FixedTreeMethod(DrawingMethod):
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
         """As ``DraftModelMethod.adopt``; the shape goes to the draft's device, its levels are recorded."""
         super().adopt(lm, traits)
-        self.plan = ShapePlan(self.shape, lm.device)
+        self.plan = ShapePlan(self.shape, lm.device, self.chances)
         fed = [len(level.inner) for level in self.shape.levels if level.inner]
         lm.prepare([(count, nodes, count) for count, nodes in zip(fed, accumulate(fed), strict=True)])
 

@@ -205,6 +205,6 @@ class StackedHeads(HeadMethod):
             sizes = self._checked_sizes(shapes_of(state), file)
         used = min(self.heads or sizes[0], len(self._shape.levels))
         sizes = (used, *sizes[1:])
-        tree = self._shape.cut(sum(len(level.ranks) for level in self._shape.levels[:used]))
+        tree = self._shape.part(range(sum(len(level.ranks) for level in self._shape.levels[:used])))
         placed = ends.place({name: state[name] for name in self.shapes(*sizes)}, file.where)
         return placed, sizes, tree, ends

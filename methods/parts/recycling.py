@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from methods.parts.tree_shape import TreeShape
-from specbench.types import Draft, TopK
+from specbench.types import EMPTY, MOST, Draft, TopK
 
 Update = Literal["last", "first", "merge"]
 
@@ -36,32 +36,43 @@ class RecyclingMatrix:
         update: which of a repeated token's rows stays (see ``TokenRecycling``). on_host: work with numpy; None = where
         the device is a CPU.
         """
-        self._shape, self._k, self._update = shape, k, update
+        self._shape, self._k, self._update, self._device = shape, k, update, device
         self.rows = torch.zeros(vocab, k, dtype=torch.long, device=device)
-        self._on_host = on_host = device.type == "cpu" if on_host is None else on_host
-        above = 0  # where the level above starts in root and draft; 0 = the root
-        self._levels: list[tuple[Any, Any]] = []  # of each level's nodes: place of the parent one level up, rank
-        for level in shape.levels:
-            ranks = np.array(level.ranks)
-            parents = np.array(shape.parents[level.start : level.start + len(ranks)]) + 1 - above
-            on_device = (torch.from_numpy(parents).to(device), torch.from_numpy(ranks).to(device))
-            self._levels.append((parents, ranks) if on_host else on_device)
-            above = level.start + 1
+        self._on_host = device.type == "cpu" if on_host is None else on_host
+        self._plans: dict[int, tuple[TreeShape, list[tuple[Any, Any]]]] = {}  # nodes -> shape and its levels
+        self._plan(len(shape))
 
     def clear(self) -> None:
         """A cold matrix: every token's candidates are token 0, as in the reference."""
         self.rows.zero_()
 
-    def draft(self, root: int) -> Draft:
-        """The tree below ``root``, gathered level by level."""
+    def _plan(self, nodes: int) -> tuple[TreeShape, list[tuple[Any, Any]]]:
+        """The shape's likeliest nodes, and of each level's nodes the place of the parent one level up, and the rank."""
+        if nodes in self._plans:
+            return self._plans[nodes]
+        whole, above, levels = self._shape, 0, []  # where the level above starts in root and draft; 0 = the root
+        shape = whole if nodes == len(whole) else whole.part(whole.likeliest(nodes))
+        for level in shape.levels:
+            ranks = np.array(level.ranks)
+            parents = np.array(shape.parents[level.start : level.start + len(ranks)]) + 1 - above
+            on_device = (torch.from_numpy(parents).to(self._device), torch.from_numpy(ranks).to(self._device))
+            levels.append((parents, ranks) if self._on_host else on_device)
+            above = level.start + 1
+        return self._plans.setdefault(nodes, (shape, levels))
+
+    def draft(self, root: int, budget: int = MOST) -> Draft:
+        """The tree below ``root``, gathered level by level, or its ``budget`` likeliest nodes."""
+        if not budget:
+            return EMPTY
+        shape, levels = self._plan(min(budget, len(self._shape)))
         host = self._on_host
         rows: Any = self.rows.numpy() if host else self.rows  # the same memory, also of a copy
         level: Any = np.array([root]) if host else torch.full((1,), root, device=self.rows.device)
         filled = []
-        for parents, ranks in self._levels:
+        for parents, ranks in levels:
             level = rows[level[parents], ranks]
             filled.append(level)
-        return Draft(np.concatenate(filled).tolist() if host else torch.cat(filled), self._shape.parents)
+        return Draft(np.concatenate(filled).tolist() if host else torch.cat(filled), shape.parents)
 
     def learn_prompt(self, tokens: Sequence[int], topk: TopK) -> None:
         """Learn from the prefill: row i of ``topk`` has the candidates after token i."""

@@ -160,9 +160,9 @@ def grow(run: HeadRun, top_k: int, depth: int, nodes: int, goes_on: GoesOn | Non
 
     goes_on: see ``Drafter``.
     """
-    depth = min(depth, nodes - 1)  # deeper ones cannot all be kept
+    top_k, depth = min(top_k, nodes), min(depth, nodes - 1)  # of a level, and of a path, no more can be kept
     laws = log_probs((yield from run.root()))
-    law, (logs, choice) = laws[0], laws.topk(min(top_k, nodes))
+    law, (logs, choice) = laws[0], laws.topk(top_k)
     ids, scores, steps = run.head.ids(choice)[0], logs[0], logs[0]
     rows = torch.zeros_like(ids)
     parents = torch.full_like(ids, -1)  # of candidates, numbered level by level

@@ -1,8 +1,8 @@
 """Draft trees whose shape is fixed before decoding: how many children each node gets, and the drawing of children.
 
 Nodes are listed level by level, siblings side by side, so any first part of a shape is a tree again. A shape is given
-by its parents or by child counts. Children of a level's nodes are drawn without replacement from the distribution
-after each node.
+by its parents or by child counts. Within a budget, its likeliest nodes are kept. Children of a level's nodes are drawn
+without replacement from the distribution after each node.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from torch import Tensor
 
 from specbench.models.tree import compute_depths
 from specbench.types import MOST, ROOT, InputError
+
+# How many of the 80 nodes of Token Recycling's tree are at or below the root's child of each rank, and so the chance
+# that a child of that rank is accepted (github.com/Luowaterbi/TokenRecycling, model/recycling/tree_template.py).
+SHARES = (49, 10, 6, 5, 3, 3, 2, 2)
+RANK_CHANCES = tuple(share / sum(SHARES) for share in SHARES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +109,29 @@ class TreeShape:
             raise InputError(f"{key}: no node; expected at least one child of the root")
         return cls.of(parents)
 
-    def cut(self, nodes: int) -> TreeShape:
-        """The shape of the first ``nodes`` nodes, or of all of them."""
-        return self if nodes >= len(self) else TreeShape.of(self.parents[:nodes])
+    def likeliest(self, nodes: int, chances: Sequence[float] = RANK_CHANCES) -> list[int]:
+        """The ``nodes`` nodes with the likeliest paths, in ascending order. No child is likelier than its parent.
+
+        chances: of a child by its rank, ranks beyond as the last (Sequoia's positional acceptance, arXiv 2402.12374).
+        """
+        reached: list[float] = []
+        for parent, rank in zip(self.parents, self.ranks, strict=True):
+            own = chances[min(rank, len(chances) - 1)]
+            reached.append(own if parent == ROOT else own * reached[parent])
+        return sorted(sorted(range(len(self)), key=lambda node: -reached[node])[:nodes])
+
+    def part(self, nodes: Sequence[int]) -> TreeShape:
+        """The shape of some nodes, in ascending order; with a node, its parent must be among them."""
+        place = {node: number for number, node in enumerate(nodes)} | {ROOT: ROOT}
+        return TreeShape.of([place[self.parents[node]] for node in nodes])
 
 
 class ShapePlan:
     """A fixed tree's index tensors on a device, made once."""
 
-    def __init__(self, shape: TreeShape, device: torch.device) -> None:
-        """shape: nodes level by level."""
-        self.shape, self._device = shape, device
+    def __init__(self, shape: TreeShape, device: torch.device, chances: Sequence[float] = RANK_CHANCES) -> None:
+        """shape: nodes level by level. chances: by which it is cut, as of ``TreeShape.likeliest``."""
+        self.shape, self._device, self._chances = shape, device, chances
         self._cuts: dict[int, ShapePlan] = {}
         self.levels = [
             tuple(
@@ -125,11 +142,12 @@ class ShapePlan:
         self.most = [max(level.ranks) + 1 for level in shape.levels]
 
     def cut(self, nodes: int) -> ShapePlan:
-        """The plan of the first ``nodes`` nodes, kept for the next call, or this one if there are no more."""
+        """The plan of the ``nodes`` likeliest nodes, kept for the next call, or this one if there are no more."""
         if nodes >= len(self.shape):
             return self
         if nodes not in self._cuts:
-            self._cuts[nodes] = ShapePlan(self.shape.cut(nodes), self._device)
+            kept = self.shape.likeliest(nodes, self._chances)
+            self._cuts[nodes] = ShapePlan(self.shape.part(kept), self._device)
         return self._cuts[nodes]
 
 

@@ -22,7 +22,7 @@ from scripts.gpu_day.call import Section
 from scripts.gpu_day.day import Day, Goal, Row
 from scripts.gpu_day.truth import MACHINE, list_checks
 from scripts.lab.overhead import OpCounter
-from specbench.advise.latency import Bench, best_of, measure_ceilings, shape_of
+from specbench.decode.latency import Bench, best_of, measure_ceilings, shape_of
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock, gpus_in_use, open_meter

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from scripts.gpu_day.day import Day, Row
-from specbench.advise.latency import measure_ceilings
+from specbench.decode.latency import measure_ceilings
 from specbench.measure.clock import Clock
 from specbench.models.fast.attention import FLEX, SDPA, TreeMask, find_attention, pack_bits
 

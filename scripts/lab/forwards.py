@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from scripts.lab.materials import load_target, print_table
-from specbench.advise.latency import Bench, measure_ceilings
+from specbench.decode.latency import Bench, measure_ceilings
 from specbench.input import whole_numbers
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine

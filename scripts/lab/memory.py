@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.lab.materials import MIB, load_engine, print_table, repeating_tokens
-from specbench.advise.latency import shape_of
+from specbench.decode.latency import shape_of
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models import tree

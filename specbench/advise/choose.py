@@ -23,8 +23,8 @@ from specbench.profile import Fit, Profile, find_pair, read_profile
 from specbench.profile.analytic import error_of
 from specbench.profile.profile import PUBLISHED
 from specbench.report import read_findings
-from specbench.report.frames.predict import Prediction, predict, with_drafting
-from specbench.report.frames.reported import ReportedRun, find_remarks
+from specbench.report.frames.predict import Prediction, describe_leads, predict, with_drafting
+from specbench.report.frames.reported import ReportedRun, find_remarks, is_busy
 from specbench.report.label import label
 from specbench.report.locate import chosen_profile, find_runs
 from specbench.runs.composition import with_own_groups
@@ -57,7 +57,8 @@ class Candidate:
     def cases(self, profile: Profile, requests: int, drafting: bool) -> pd.DataFrame:
         """One row per case under this number of concurrent requests, by name; drafting at its median, or free."""
         others = self.entry.trials.methods.keys() - {self.method}
-        found = predict(self.entry.trials, others, profile.shared(requests)).cases[self.method]
+        busy = is_busy(self.entry.run, self.entry.facts, self.entry.trials)
+        found = predict(self.entry.trials, others, profile.shared(requests), busy).cases[self.method]
         return with_drafting(found, requests if drafting else 0)
 
 
@@ -125,6 +126,8 @@ def answer(found: Sequence[Candidate], profile: Profile, loads: Sequence[int]) -
                 yield f"    not distinguished from: {', '.join(best.ties)}"
             if best.next_best:
                 yield f"    next: {best.next_best}"
+            if len(found) > 1:
+                yield f"    {describe_leads({each.name: each.cases(profile, requests, True) for each in found})}"
         moved = _name(without) != _name(with_drafting)
         if without is not None:
             mark = "  * drafting decides" if moved else ""
@@ -186,6 +189,8 @@ def _about(found: Sequence[Candidate], profile: Profile) -> Iterator[str]:
         assert pair is not None
         errors = ", ".join(f"{error_of(pair, published, fed, 500):+.0%} at {fed}" for fed in (1, 64))
         yield f"the analytic profile of H100 and 8B against the published fit, by tokens fed: {errors}"
-    yield "drafting as it was timed on the machine of the records"
+    busy = any(is_busy(each.entry.run, each.entry.facts, each.entry.trials) for each in found)
+    how = "by the processor's time, as other processes competed" if busy else "as it was timed"
+    yield f"drafting {how} on the machine of the records"
     priced = [replace(each.entry, prediction=Prediction(profile, {})) for each in found]
     yield from find_remarks(priced)

@@ -24,6 +24,7 @@ from specbench.records.record import VANILLA, EngineKind
 from specbench.records.store import read_run
 from specbench.report.frames.facts import read_facts
 from specbench.report.frames.predict import predict, with_drafting
+from specbench.report.frames.reported import is_busy
 from specbench.report.frames.trials import read_trials
 from specbench.runs.composition import plain_settings
 from specbench.runs.execution import execute
@@ -135,7 +136,8 @@ class Tuner:
             raise InputError(f"method.{methods[0]}: {len(failed)} cases failed: {failed[0]['message']}")
         facts = read_facts(run)
         profile = self.profile.shared(self.requests)
-        cases = predict(read_trials(run.records), facts.peers, profile).cases.get(methods[0])
+        busy = is_busy(run, facts, trials := read_trials(run.records))
+        cases = predict(trials, facts.peers, profile, busy).cases.get(methods[0])
         if cases is None or not cases["steps"].sum():
             why = "it decodes in a loop of its own" if methods[0] in facts.peers else "no answer has a decode step"
             raise InputError(f"method.{methods[0]}: nothing to price in suite.part={part}, {why}")

@@ -58,7 +58,7 @@ def measure(given: argparse.Namespace) -> Profile:
     """Load what the overrides name and time it. Raises InputError."""
     import torch  # here, as --help needs none of these
 
-    from specbench.advise.latency import Bench, Limits, best_of, measure_ceilings, sweep, sweep_rows, traits_of
+    from specbench.decode.latency import Bench, Limits, best_of, measure_ceilings, sweep, sweep_rows, traits_of
     from specbench.measure.environment import machine, versions
     from specbench.models.choose import TENSOR
     from specbench.profile import Profile, device_name
@@ -73,7 +73,7 @@ def measure(given: argparse.Namespace) -> Profile:
     job = job_of([f"engine.max_nodes={widest}", "method=[]", *given.overrides])
     if job.source.trace is not None:
         raise InputError("model.trace: recorded tokens have no latency; expected a model alone")
-    limits = Limits(job.config.engine.max_nodes, job.source.card.context)
+    limits = Limits(job.config.engine.largest_draft, job.source.card.context)
     rows_axes = (given.k, given.w, given.row_contexts) if given.rows else None
     limits.check(given.rounds, given.fed, given.contexts, rows_axes)
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())

@@ -16,7 +16,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
 from typing import cast
 
 import torch
@@ -24,8 +23,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from specbench.decode.budgets import Budgets, TrimmedDraft, chances_of, cut_draft, find_depths, may_cut
+from specbench.decode.latency import price_rows
 from specbench.method import DraftLevel, GoesOn, Method
-from specbench.profile import Profile, open_profile
+from specbench.profile import Profile
 from specbench.types import CaseError, Draft, InputError, Step
 
 Outcome = tuple[int, int]  # levels of a draft, and how many of them were accepted
@@ -175,10 +175,9 @@ class Price(Policy):
 
     AGAIN = 32  # [steps] until a whole draft is asked for, so that deeper levels are seen
     MEMORY = 64  # [steps] that the worth of a second is a mean of
-    CONTEXT = 512  # [tokens] at which a forward is priced
 
     def __init__(self, profile: Profile) -> None:
-        self.forward_s = cache(lambda rows: float(profile.step_ms([rows], [self.CONTEXT])[0]) / 1e3)
+        self.forward_s = price_rows(profile)
         self.reset()
 
     @override
@@ -230,7 +229,7 @@ class Price(Policy):
 
 
 FIXED, ADAEDL, CONFIDENCE, BANDIT, PRICE = KINDS = ("fixed", "adaedl", "confidence", "bandit", "price")
-Limit = Callable[[Budgets | None], Budgets | None]  # the policy within these budgets
+Limit = Callable[[Budgets | None, Profile | None], Budgets | None]  # the policy within budgets, by a profile of steps
 
 
 class LengthBudget(Budgets):
@@ -333,27 +332,21 @@ def _newest(draft: Draft, depths: Sequence[int], chances: Sequence[float] | None
     return DraftLevel(depth, chances[node], None if draft.probs is None else draft.probs[node], True)
 
 
-def make_limit(kind: str, threshold: float, profile: str | None) -> Limit:
+def make_limit(kind: str, threshold: float) -> Limit:
     """Return a function that adds the policy ``kind`` to budgets; ``fixed`` leaves them unchanged. Raises InputError.
 
-    threshold: of ``confidence``. profile: file, or the name of a published fit, for ``price``.
+    threshold: of ``confidence``. The function takes the budgets, and the profile of steps that ``price`` needs.
     """
     if kind not in KINDS:
         raise InputError(f"decode.length={kind}: expected one of {', '.join(KINDS)}")
     if not 0 < threshold < 1:
         raise InputError(f"decode.length_threshold={threshold}: expected a probability above 0 and below 1")
-    priced = None if profile is None else open_profile(profile)
-    if kind == PRICE and priced is None:
-        raise InputError(
-            f"decode.length_profile={profile}: expected a latency profile with decode.length={PRICE}; specbench profile"
-            " writes one"
-        )
     if kind == FIXED:
-        return lambda inner: inner
-    policies: dict[str, Callable[[], Policy]] = {
-        ADAEDL: AdaEdl,
-        CONFIDENCE: lambda: Confidence(threshold),
-        BANDIT: Bandit,
-        PRICE: lambda: Price(cast(Profile, priced)),
+        return lambda inner, _: inner
+    policies: dict[str, Callable[[Profile | None], Policy]] = {
+        ADAEDL: lambda _: AdaEdl(),
+        CONFIDENCE: lambda _: Confidence(threshold),
+        BANDIT: lambda _: Bandit(),
+        PRICE: lambda profile: Price(cast(Profile, profile)),
     }
-    return lambda inner: LengthBudget(policies[kind](), inner)
+    return lambda inner, profile: LengthBudget(policies[kind](profile), inner)

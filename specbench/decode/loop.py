@@ -68,6 +68,7 @@ class Transcript:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
+    cpu_s: float | None = None
 
     def end(self, eos: frozenset[int], cut_short: bool) -> None:
         """Enter why the request ended. cut_short: the context had no capacity for its limit."""
@@ -184,6 +185,7 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     drafter.finish(context)
     out.decode_s = clock.elapsed("update") - out.prefill_s
     out.ids = context[len(request.prompt) :]
+    out.cpu_s = clock.processor_s()
     out.step_s = [round(seconds, DIGITS) for seconds in clock.steps()]
     out.count(log, method.sources)
     out.stats = method.figures(drafter, out.ids) | walk.stats()

@@ -38,6 +38,7 @@ class Clock:
         self._events: list[tuple[str, Any]] = []
         self._marks: list[int] = []
         self.synchronize()
+        self._used_s = time.thread_time()
         self._last_ns = self._start_ns = time.perf_counter_ns()
         if self._cuda:
             self._events.append(("", self._record()))
@@ -62,6 +63,10 @@ class Clock:
     def _enter(self, phase: str, now_ns: int) -> None:
         self._phases[phase] = self._phases.get(phase, 0.0) + (now_ns - self._last_ns) * 1e-9
         self._last_ns = now_ns
+
+    def processor_s(self) -> float | None:
+        """Processor time of this thread since ``start``, which counts no other process; None on a GPU."""
+        return None if self._cuda else time.thread_time() - self._used_s
 
     def mark(self) -> None:
         """End a step with the last lap, without another clock reading or event."""

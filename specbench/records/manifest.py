@@ -165,7 +165,10 @@ class ShardOfRun(Section):
 
 
 class MethodOfRun(Section):
-    """A method. reads_target: it drafts from what the target computes. inputs: file -> fingerprint."""
+    """A method. reads_target: it drafts from what the target computes. inputs: file -> fingerprint.
+
+    nodes: the most that its drafts have in this run. node_speedups: of limits that were tried, as modelled.
+    """
 
     parameters: dict[str, Any] = {}
     reset: Reset = "case"
@@ -173,6 +176,8 @@ class MethodOfRun(Section):
     peer: bool = False
     reads_target: bool = False
     inputs: dict[str, str | None] = {}
+    nodes: Annotated[Count | None, GIVEN] = None
+    node_speedups: Annotated[dict[str, Figure] | None, GIVEN] = None
 
 
 class Parallel(Section):
@@ -282,7 +287,10 @@ class Settings(Section):
 
 
 class Manifest(Section):
-    """Everything that the records of a run were made with, and the warnings that make its numbers unsafe."""
+    """Everything that the records of a run were made with, and the warnings that make its numbers unsafe.
+
+    step_ms: rows of a step -> its time, if the run measured it to decide by it.
+    """
 
     schema_: Annotated[int, Field(ge=1, le=SCHEMA)] = Field(default=SCHEMA, alias="schema")
     specbench: Annotated[str | None, GIVEN] = None
@@ -293,6 +301,7 @@ class Manifest(Section):
     engine: str | None = None
     forward: str | None = None
     threads: Annotated[Threads | None, GIVEN] = None
+    step_ms: Annotated[dict[str, Figure] | None, GIVEN] = None
     parallel: Parallel | None = None
     part: Part | None = None
     suite: Questions = Questions()

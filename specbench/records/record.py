@@ -29,10 +29,12 @@ OVERALL = "overall"  # the row of all categories in tables: no category may have
 # the first block, so that a round is a second pass.
 Reset = Literal["turn", "case", "category", "never", "run"]
 PHASES = ("prepare", "draft", "forward", "verify", "update")
+DRAFTER_PHASES = ("draft", "update")  # in which a drafter runs, and nothing else
 EXACT = ConfigDict(extra="forbid")
 LARGEST = 2**31 - 1
-# entries of a merged run, of a run under load, of checked answers, of thinking models; absent in other records
-_ADDED = ("shard", "stretch", "load", "correct", "thinking")
+# entries of a merged run, of a run under load, of checked answers, of thinking models, of decoding on a CPU;
+# absent in other records
+_ADDED = ("shard", "stretch", "load", "correct", "thinking", "cpu_s")
 _SLACK, _SLACK_S = 1.1, 0.01  # factor and time [s] by which the clocks of GPU and host may differ
 _ROUNDED = 1e-6
 SHARES = frozenset({"in_vocabulary", "overlap"})  # figures of a turn that are shares
@@ -129,6 +131,7 @@ class TurnRecord:
     step_s: (steps,) time of each decode step, drafting included, and in the first what the method learns from the
     prompt; empty in records of older runs.
     sources: name -> [proposed nodes, accepted nodes]. prefill_s, decode_s: wall time; phases_s: parts of decoding.
+    cpu_s: processor time of the decoding thread in this turn, which counts no other process; None on a GPU.
     energy_j: [J] of the GPUs, None if nothing counts it.
     trees: (steps,) complete drafts of a sample of cases. load: under load only. thinking: ids up to the thinking's end.
     """
@@ -154,6 +157,7 @@ class TurnRecord:
     energy_j: Amount | None = None
     load: TurnLoad | None = None
     thinking: Count | None = None
+    cpu_s: Seconds | None = None
 
     @property
     def in_prefill(self) -> bool:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specbench import stats
-from specbench.records.record import CONTROL, PHASES, VANILLA
+from specbench.records.record import CONTROL, DRAFTER_PHASES, PHASES, VANILLA
 from specbench.report.frames.cases import Cases
 from specbench.report.frames.facts import Facts
 from specbench.report.frames.predict import Prediction
-from specbench.report.frames.trials import BLANK, DRAFTER_PHASES, Values, ratio
+from specbench.report.frames.trials import BLANK, Values, ratio
 from specbench.report.label import format_count, format_milliseconds, format_rate, format_share
 from specbench.report.table import KEYS, Heading
 from specbench.stats import Estimate

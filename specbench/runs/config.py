@@ -19,6 +19,7 @@ from specbench.names import is_dataset, near
 from specbench.records.record import LARGEST, EngineKind, Sink
 from specbench.serving.settings import ONE, LoadConfig
 from specbench.suite.settings import SuiteConfig
+from specbench.types import MOST
 
 PACKAGE = Path(__file__).resolve().parents[1]
 MOST_ROUNDS = 10_000
@@ -27,9 +28,18 @@ LOWEST_TEMPERATURE = 1e-3  # below it, logits over temperature leave the range o
 GREEDY_OR_WARM = must(
     lambda value: value == 0 or value >= LOWEST_TEMPERATURE, f"0 (greedy) or at least {LOWEST_TEMPERATURE}"
 )
+AUTO, USUAL_NODES = "auto", 256
 SEED = within(-LARGEST, LARGEST)
 SINKS = must(lambda value: {*value} <= {*Sink}, f"a list of {', '.join(Sink)}")
 OF_HUB = must(is_dataset, "OWNER/NAME of a data set of the hub")
+
+
+def _check_nodes(value: Any) -> Any:
+    limits, least = (value.values(), 0) if isinstance(value, Mapping) else ([value], 1)
+    whole = all(isinstance(each, int) and not isinstance(each, bool) for each in limits)
+    if value == AUTO or (whole and all(least <= each <= MOST for each in limits)):
+        return value
+    raise ValueError(f"expected a whole number, at least 1 and at most {MOST}, or auto, or {{METHOD: NUMBER, ...}}")
 
 
 def _check_switch(value: Any) -> bool:
@@ -104,7 +114,11 @@ RESUMES = when("measure.fresh", lambda run: not run.measure.fresh, "measure.fres
 DRAWS = when("method", lambda run: run.draws, "a method that draws its drafts, as method=[speculative_sampling]")
 SAMPLES = when("decode.temperature", lambda run: run.decode.temperature > 0, "decode.temperature above 0")
 BY_CONFIDENCE = when("decode.length", lambda run: run.decode.length == "confidence", "decode.length=confidence")
-BY_PRICE = when("decode.length", lambda run: run.decode.length == "price", "decode.length=price")
+PRICED = when(
+    "decode.length",
+    lambda run: run.decode.length == "price" or run.engine.max_nodes == AUTO,
+    "decode.length=price or engine.max_nodes=auto",
+)
 IN_TURN = when("load.kind", lambda run: run.load.kind == ONE, "load=one")
 PLOTTED = when("report.plots", lambda run: run.report.plots, "report.plots=true")
 TO_HUB = when("report.to", lambda run: Sink.HUB in run.report.to, "report.to=[hub]")
@@ -208,18 +222,26 @@ class ModelConfig:
 
 @dataclass
 class EngineConfig:
-    """kind: auto | fast | eager | replay | timed | server. max_nodes: the largest draft a method may propose.
+    """kind: auto | fast | eager | replay | timed | server.
 
+    max_nodes: the largest draft a method may propose: a number, {METHOD: number}, or auto = of each method what pays.
     pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs, if it computes by torch.
     attention: of drafts in fast: auto | sdpa | triton | fused | flex.
     compiled: fast on a CPU verifies a draft by one call of compiled code, if the model allows it.
     """
 
     kind: Annotated[str, one_of(*EngineKind)] = "auto"
-    max_nodes: Annotated[int, within(1, 4096), NO_SERVER] = 256
+    max_nodes: Annotated[Any, AfterValidator(_check_nodes), NO_SERVER] = USUAL_NODES
     pack: Annotated[Switch, FAST, ON_CPU] = True
     attention: Annotated[str, FAST] = "auto"
     compiled: Annotated[Switch, FAST, ON_CPU] = True
+
+    @property
+    def largest_draft(self) -> int:
+        """The nodes that the engine has to take, of any method."""
+        if isinstance(self.max_nodes, int):
+            return self.max_nodes
+        return max([USUAL_NODES, *(self.max_nodes.values() if self.max_nodes != AUTO else ())])
 
 
 @dataclass
@@ -229,7 +251,8 @@ class DecodeConfig:
     first_draft: after the prefill's token | prefill: below the prompt's last token, as many references verify it.
     verify: drafts that were drawn: token by token | block: by whole paths.
     length: of drafts: fixed: the method's | adaedl | confidence | bandit | price, see docs/draft_length.md.
-    length_threshold: of confidence. length_profile: of price, a latency profile.
+    length_threshold: of confidence. length_profile: of price and of engine.max_nodes=auto, a latency profile; null =
+    measured when the run starts.
     """
 
     max_new_tokens: Annotated[int, within(1, LARGEST)] = 256
@@ -241,7 +264,7 @@ class DecodeConfig:
     verify: Annotated[str, SAMPLES, DRAWS] = "token"
     length: Annotated[str, NO_SERVER, DRAFTS] = "fixed"
     length_threshold: Annotated[float, BY_CONFIDENCE] = 0.3
-    length_profile: Annotated[str | None, BY_PRICE] = None
+    length_profile: Annotated[str | None, PRICED] = None
 
 
 @dataclass

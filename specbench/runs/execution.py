@@ -47,6 +47,7 @@ from specbench.runs.job import Job
 from specbench.runs.ledger import Ledger
 from specbench.runs.load_session import LoadSession
 from specbench.runs.manifest import build_manifest
+from specbench.runs.nodes import limit_nodes
 from specbench.runs.session import Session, set_stage
 from specbench.serving.settings import ONE
 from specbench.types import InputError
@@ -209,13 +210,13 @@ def _decode(job: Job, writer: RunWriter, rest: Sequence[Block], earlier: Manifes
     names = {name for block in rest for name in block.order}
     entries, rows = (tuple(each for each in kept if each.name in names) for kept in (job.entries, job.rows))
     left = replace(job, entries=entries, rows=rows)
-    threads = earlier.threads.count if earlier and earlier.threads else None
     try:
-        with set_stage(left, threads) as stage, _Attempts(directory) as attempts:
+        with set_stage(left, earlier) as stage, _Attempts(directory) as attempts:
             if earlier:
                 check_forward(stage, earlier, directory)
             meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))
             manifest = build_manifest(job, stage, earlier, rest)
+            stage = replace(stage, limits=limit_nodes(left, stage, manifest, earlier or Manifest()))
             write_manifest(directory, share(manifest.as_dict()))
             point_latest(directory)  # now that nothing is refused any more
             kind = Session if config.load.kind == ONE else LoadSession

@@ -18,15 +18,16 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.decode.lengths import Limit, make_limit
+from specbench.decode.lengths import PRICE, Limit, make_limit
 from specbench.decode.sampling import Sampling, make_sampling
 from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
 from specbench.method import Peer, Remote
 from specbench.models.choose import check_attention, choose_parallelism
-from specbench.names import Plain, printable
-from specbench.records.record import CONTROL, VANILLA
+from specbench.names import Plain, near, printable
+from specbench.profile import Profile, open_profile
+from specbench.records.record import CONTROL, VANILLA, EngineKind
 from specbench.runs import composition
-from specbench.runs.config import Config, DecodeConfig, check_settings, refuse_unusable
+from specbench.runs.config import AUTO, Config, DecodeConfig, check_settings, refuse_unusable
 from specbench.runs.digest import digest
 from specbench.runs.entry import Entry, make_entry
 from specbench.runs.given import Idle, find_idle, refuse_idle
@@ -44,9 +45,9 @@ class Job:
     """A run that has passed every check that needs no weights. resolved: the configuration as plain values.
 
     entries: the methods; rows: the same with the A/A control, if there is one. source: where tokens come from. limit:
-    of drafts. way, why: as of ``choose_parallelism``; None if no model is loaded. whole: the digest without
-    ``suite.part``. launch: identifies the command that began it, None = this process. left_out: method of the default
-    list -> why it cannot run here; no other field has it.
+    of drafts. profile: the cost of a step as given, if it is. way, why: as of ``choose_parallelism``; None if no model
+    is loaded. whole: the digest without ``suite.part``. launch: identifies the command that began it, None = this
+    process. left_out: method of the default list -> why it cannot run here; no other field has it.
     """
 
     config: Config
@@ -58,6 +59,7 @@ class Job:
     plan: tuple[Block, ...]
     sampling: Sampling | None
     limit: Limit
+    profile: Profile | None
     way: str | None
     why: str | None
     whole: str
@@ -68,6 +70,11 @@ class Job:
     def resets(self) -> dict[str, str]:
         """Row -> when its method forgets what it has learned."""
         return {row.name: row.reset for row in self.rows}
+
+    @property
+    def priced(self) -> bool:
+        """Whether the run decides by the cost of a step."""
+        return self.config.decode.length == PRICE or self.config.engine.max_nodes == AUTO
 
 
 def job_of(overrides: Sequence[str], like: Job | None = None) -> Job:
@@ -130,6 +137,7 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
     _refuse_under_load(config)
     optional = _unnamed(cfg, resolved["method"])
     entries, left_out = _fitting(_read_methods(resolved["method"]), optional, lambda entry: _check_loop(config, entry))
+    _check_nodes(config, [entry.name for entry in entries])
     source = like.source if like else gather(config)
     check_attention(config.engine.attention, config.engine.kind, source.card)
     entries, others = _fitting(entries, optional, lambda entry: entry.check_model(source.card))
@@ -160,6 +168,7 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
         plan=tuple(_plan(config, source.suite, {row.name: row.reset for row in rows})),
         sampling=make_sampling(decode.temperature, decode.top_k, decode.top_p, decode.verify),
         limit=limit_of(decode),
+        profile=profile_of(decode),
         way=way,
         why=why,
         whole=digest(resolved | {"suite": resolved["suite"] | {"part": None}}),
@@ -184,7 +193,12 @@ def idle_of(cfg: DictConfig, sweeps: bool) -> Idle:
 
 def limit_of(decode: DecodeConfig) -> Limit:
     """The policy of draft lengths. Raises InputError."""
-    return make_limit(decode.length, decode.length_threshold, decode.length_profile)
+    return make_limit(decode.length, decode.length_threshold)
+
+
+def profile_of(decode: DecodeConfig) -> Profile | None:
+    """The latency profile that is given. Raises InputError."""
+    return None if decode.length_profile is None else open_profile(decode.length_profile)
 
 
 def _unnamed(cfg: DictConfig, methods: Collection[str]) -> frozenset[str]:
@@ -234,10 +248,33 @@ def _refuse_under_load(config: Config) -> None:
         ("decode.first_draft", config.decode.first_draft != "after", "after"),
         ("suite.part", config.suite.part is not None, "the whole suite"),
         ("run.shards", config.run.shards != 1, "1"),
+        ("engine.max_nodes", not isinstance(config.engine.max_nodes, int), "a number"),
     )
     for key, wrong, expected in refused:
         if wrong and config.load.kind != ONE:
             raise InputError(f"{key}: expected {expected} with load={config.load.kind}, or load=one")
+
+
+def _check_nodes(config: Config, names: Sequence[str]) -> None:
+    """Raise InputError for limits of nodes that cannot be chosen here, or of a method that is not in the run."""
+    engine, decode = config.engine, config.decode
+    if isinstance(engine.max_nodes, Mapping):
+        for name in engine.max_nodes:
+            if name not in names or name == VANILLA:
+                raise InputError(f"engine.max_nodes.{name}: no method of this run that drafts; {near(name, names)}")
+    if engine.max_nodes == AUTO:
+        for key, given in (("suite.part", config.suite.part), ("run.shards", config.run.shards > 1)):
+            if given:
+                raise InputError(
+                    f"{key}: every part would choose its own number of nodes with engine.max_nodes={AUTO}; expected"
+                    " the numbers that a run without parts has printed, as engine.max_nodes={METHOD: NUMBER, ...}"
+                )
+    priced = decode.length == PRICE or engine.max_nodes == AUTO
+    if priced and decode.length_profile is None and engine.kind == EngineKind.REPLAY:
+        raise InputError(
+            f"decode.length_profile={decode.length_profile}: expected a latency profile, as a replay has no times of"
+            " its own: a file of specbench profile, the name of a published fit, or a pair such as h100-8b"
+        )
 
 
 def _check_loop(config: Config, entry: Entry) -> None:

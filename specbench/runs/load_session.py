@@ -172,7 +172,7 @@ class LoadSession(Session):
         try:
             if entry.name not in self._budgets:  # a policy learns over all stretches
                 own = make_budgets(load.budget, load.nodes or engine.max_nodes)
-                self._budgets[entry.name] = self._limit(own) or own
+                self._budgets[entry.name] = self._limit(own, self._profile) or own
             server = SharedServer(batch, laps, engine.eos, engine.max_nodes, self._budgets[entry.name])
             return serve(server, questions, arrivals, stretch)
         finally:

@@ -69,6 +69,8 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
         for entry in job.entries
     }
     given: dict[str, Any] = {}  # entries that a manifest has only if they apply
+    if stage.step_ms:
+        given["step_ms"] = {str(rows): ms for rows, ms in stage.step_ms.items()}
     if stage.threads:
         given["threads"] = before.threads or Threads(**asdict(stage.threads))
     if job.source.suite.whole:  # by which a merge places the part

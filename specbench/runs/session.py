@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch.backends.cuda import enable_cudnn_sdp
 
-from specbench.decode.budgets import Budgets
+from specbench.decode.budgets import Budgets, EqualBudget
+from specbench.decode.latency import measure_steps, profile_of_steps
 from specbench.decode.lengths import describe_idle
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.threads import choose_threads
@@ -26,6 +27,7 @@ from specbench.measure.plan import Block, starts_span
 from specbench.method import Peer
 from specbench.models.choose import TENSOR
 from specbench.models.tensor_parallel.team import TeamError
+from specbench.records.manifest import Manifest
 from specbench.records.record import VANILLA, CaseRecord, Failure, TurnRecord
 from specbench.runs.entry import Entry
 from specbench.runs.job import Job
@@ -44,12 +46,13 @@ _KILLED = Failure(
 
 
 @contextlib.contextmanager
-def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
+def set_stage(job: Job, earlier: Manifest | None = None) -> Iterator[Stage]:
     """Load the target of a job and bind its methods; both are closed at the end.
 
-    threads: the number of CPU threads of the run that is resumed, if any. Raises InputError if the target cannot be
-    driven, or a method cannot be served.
+    earlier: the manifest of the run that is resumed, if any: its threads and its costs of steps are taken. Raises
+    InputError if the target cannot be driven, or a method cannot be served.
     """
+    before = earlier or Manifest()
     model, source = job.config.model, job.source
     enable_cudnn_sdp(model.cudnn_attention)
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True  # torch's default; in the manifest
@@ -57,7 +60,13 @@ def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
     try:
         if source.loads and job.way != TENSOR:
             loading.info("choosing the threads")
-            stage = replace(stage, threads=choose_threads(stage.engine, model.threads, threads))
+            threads = choose_threads(stage.engine, model.threads, before.threads.count if before.threads else None)
+            stage = replace(stage, threads=threads)
+        if job.profile is not None:
+            stage = replace(stage, profile=job.profile)
+        elif job.priced:
+            loading.info("measuring the cost of a step")
+            stage = _priced(stage, before.step_ms)
         readers = source.bind(job.entries, stage)
         loading.info("warming up, %d prompts a method", len(stage.warmup))
         yield replace(stage, readers=readers)
@@ -67,6 +76,14 @@ def set_stage(job: Job, threads: int | None = None) -> Iterator[Stage]:
         stage.engine.close()
 
 
+def _priced(stage: Stage, stored: Mapping[str, float] | None) -> Stage:
+    """A stage with the cost of its engine's steps: as stored, or measured."""
+    engine, target = stage.engine, stage.target
+    step_ms = {int(rows): ms for rows, ms in (stored or {}).items()}
+    step_ms = step_ms or measure_steps(engine, target.device, target.vocab_size)
+    return replace(stage, profile=profile_of_steps(step_ms, engine), step_ms=step_ms)
+
+
 class Session:
     """Runs blocks of the plan with the methods of a job, which are bound to a stage."""
 
@@ -74,9 +91,14 @@ class Session:
         """meter: of the GPUs' energy, None if it cannot be read."""
         self._engine, self.next_turn, self._source = stage.engine, stage.next_turn, job.source
         self._decode, self._measure, self._sampling = job.config.decode, job.config.measure, job.sampling
-        self._limit, self._meter = job.limit, meter
+        self._limit, self._profile, self._meter = job.limit, stage.profile, meter
         self._entries = {entry.name: entry for entry in job.rows}
-        self._lengths = {entry.name: job.limit(None) for entry in job.rows}
+        self._lengths: dict[str, Budgets | None] = {}
+        for entry in job.rows:
+            limit = stage.limits.get(entry.name)
+            if limit == 0:  # no node pays: plain decoding
+                self._entries[entry.name] = replace(self._entries[VANILLA], name=entry.name)
+            self._lengths[entry.name] = self._limit(EqualBudget(limit) if limit else None, self._profile)
         self._budgets: dict[str, Budgets] = {}  # of a load, by method
         self._clock = Clock(stage.target.device)
         self._tokenizer = stage.target.card.tokenizer

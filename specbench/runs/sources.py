@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ from specbench.models.load import find_eos, find_vocab_size, load_model, locate,
 from specbench.models.replay import ReplayEngine, ServerEngine
 from specbench.models.tensor_parallel.start import TeamSettings, start
 from specbench.models.timed import AlongRecord
+from specbench.profile import Profile
 from specbench.records.record import VANILLA, CaseRecord, EngineKind
 from specbench.runs.config import Config
 from specbench.runs.entry import Entry
@@ -67,6 +68,8 @@ class Stage:
     next_turn: (case, its answers so far) -> its next turn. warmup: cases to decode before the clock counts. note: on
     the choice of the engine. readers: methods whose drafts come from what the target
     computes while it is driven along a record, so that their accepted lengths mean nothing. threads: of the CPU.
+    profile: the cost of a step, if the run decides by it; step_ms: rows -> [ms] that it was made of, if it was measured
+    here. limits: method -> the most nodes of its drafts, if they are limited.
     """
 
     engine: Engine
@@ -76,6 +79,9 @@ class Stage:
     note: str | None = None
     readers: frozenset[str] = frozenset()
     threads: ThreadChoice | None = None
+    profile: Profile | None = None
+    step_ms: Mapping[int, float] | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class Source:
 
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
         """Load what methods decode with; none is bound yet. way, why: as ``choose_parallelism`` chose them."""
-        config, kind, most = self.config, self.config.engine.kind, self.config.engine.max_nodes
+        config, kind, most = self.config, self.config.engine.kind, self.config.engine.largest_draft
         log.info("loading the weights of %s", self.card.name)
         if way == TENSOR:
             engine, model, note = start(
@@ -175,7 +181,7 @@ class Source:
         def next_turn(case: Case, answers: Sequence[str]) -> Turn:
             return Turn(prompts.of(case).ids(case.turns[: len(answers) + 1], answers))
 
-        target = Target(self.card, model, settings.max_nodes, sampling, engine.attention)
+        target = Target(self.card, model, settings.largest_draft, sampling, engine.attention)
         warmup = tuple(WARMUP[index % len(WARMUP)] for index in range(self.config.measure.warmup))
         return Stage(engine, target, next_turn, warmup, note)
 
@@ -212,7 +218,7 @@ class Server(Source):
 
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
         """Nothing is loaded: the methods ask the servers."""
-        return self.ask(sampling, ServerEngine(self.card, self.config.engine.max_nodes), None)
+        return self.ask(sampling, ServerEngine(self.card, self.config.engine.largest_draft), None)
 
     def bind(self, entries: Sequence[Entry], stage: Stage) -> frozenset[str]:
         """As of ``Source``. Raises InputError for a method that needs a model here, or a server with another model."""
@@ -296,7 +302,7 @@ class Recorded(Source):
 
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
         """Nothing is loaded: the engine emits what is recorded."""
-        most = self.config.engine.max_nodes
+        most = self.config.engine.largest_draft
         return self.recall(ReplayEngine(self.card.eos, most), Target(self.card, None, most, None))
 
     def recall(self, engine: ReplayEngine | AlongRecord, target: Target, note: str | None = None) -> Stage:
@@ -362,10 +368,12 @@ class Timed(Recorded):
         log.info("loading the weights of %s", self.card.name)
         model = load_model(self.card, seed=_seed(config), **model_options(config))
         attention, options = config.model.attention, _fast_options(config)
-        engine, reason, note = make_engine(EngineKind.TIMED, model, self.card, settings.max_nodes, attention, options)
+        engine, reason, note = make_engine(
+            EngineKind.TIMED, model, self.card, settings.largest_draft, attention, options
+        )
         assert isinstance(engine, AlongRecord)
         check_engine(engine, model)
-        target = Target(self.card, model, settings.max_nodes, None, engine.attention, asked=[])
+        target = Target(self.card, model, settings.largest_draft, None, engine.attention, asked=[])
         return self.recall(engine, target, f"engine=timed drives the eager forward: {reason}" if reason else note)
 
 

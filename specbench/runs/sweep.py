@@ -45,7 +45,7 @@ from specbench.runs.composition import check_overrides, explain
 from specbench.runs.config import conf_dir
 from specbench.runs.execution import refuse_foreign_sweep
 from specbench.runs.given import refuse_idle
-from specbench.runs.job import begin_job, idle_of, limit_of, quiet_libraries
+from specbench.runs.job import begin_job, idle_of, limit_of, profile_of, quiet_libraries
 from specbench.runs.launch import open_console, plain, run_job
 from specbench.screen import DONE, FAILED, INTERRUPTED, ending_as_interrupts, fail, showing
 from specbench.types import InputError
@@ -138,6 +138,7 @@ def _check_jobs(jobs: Sequence[Sequence[str]], compose: Callable[[Sequence[str]]
 
     for cfg in differ_in(r"decode(=|\.length)"):
         limit_of(cfg.decode)
+        profile_of(cfg.decode)
     refuse_idle(idle_of(cfg, sweeps=True) for cfg in differ_in(r"(?!method\.)"))
 
 

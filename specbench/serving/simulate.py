@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specbench.profile import Profile
-from specbench.records.record import CaseRecord
+from specbench.records.record import DRAFTER_PHASES, CaseRecord
 from specbench.serving.scheduler import NEVER, Served, Stretch, serve
 
 
@@ -34,7 +34,7 @@ def recorded_answers(records: Sequence[CaseRecord], drafting: bool = False) -> l
             turn.prompt_tokens,
             turn.accept,
             turn.fed,
-            sum(turn.phases_s.get(phase, 0.0) for phase in ("draft", "update")) / max(1, len(turn.accept))
+            sum(turn.phases_s.get(phase, 0.0) for phase in DRAFTER_PHASES) / max(1, len(turn.accept))
             if drafting
             else 0.0,
         )

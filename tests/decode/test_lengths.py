@@ -251,10 +251,8 @@ def test_a_policy_acts_within_other_budgets_and_only_where_lengths_are_its_own()
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("long", 0.3, None), "decode.length=long: expected one of fixed, adaedl, confidence, bandit, price"),
-        (("confidence", 1.0, None), "decode.length_threshold=1.0: expected a probability above 0 and below 1"),
-        (("price", 0.3, None), "decode.length_profile=None: expected a latency profile"),
-        (("price", 0.3, "no/such.json"), "no/such.json"),
+        (("long", 0.3), "decode.length=long: expected one of fixed, adaedl, confidence, bandit, price"),
+        (("confidence", 1.0), "decode.length_threshold=1.0: expected a probability above 0 and below 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(given, message):
@@ -264,6 +262,6 @@ def test_settings_that_make_no_sense_are_refused(given, message):
 
 def test_a_fixed_length_is_no_policy():
     inner = EqualBudget(3)
-    limit = make_limit("fixed", 0.3, None)
-    assert limit(None) is None
-    assert limit(inner) is inner
+    limit = make_limit("fixed", 0.3)
+    assert limit(None, None) is None
+    assert limit(inner, None) is inner

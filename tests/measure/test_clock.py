@@ -1,6 +1,9 @@
 """Steps are the time between marks, on the readings that the laps have made anyway."""
 
 import itertools
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -49,6 +52,29 @@ def test_a_process_that_is_interrupted_at_every_reading_has_no_time_outside_of_i
     method.bind(stage.target)
     out = decode(stage.engine, method, Request([5, 6, 7], 4, None, 0), Clock(torch.device("cpu")))
     assert sum(out.phases_s.values()) == pytest.approx(out.decode_s)
+
+
+def test_processor_time_counts_no_other_process():
+    """Against a process on the same processor: the wall time of the same work grows, its processor time does not."""
+    others = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(others)})
+    try:
+        found = []
+        for rivals in (0, 3):
+            running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(rivals)]
+            time.sleep(0.3 if rivals else 0.0)
+            clock = Clock(torch.device("cpu"))
+            clock.start()
+            sum(range(4_000_000))
+            found.append((clock.elapsed("draft"), clock.processor_s()))
+            for each in running:
+                each.kill()
+                each.wait()
+    finally:
+        os.sched_setaffinity(0, others)
+    (_, quiet_cpu_s), (busy_s, busy_cpu_s) = found
+    assert busy_cpu_s < 2 * quiet_cpu_s
+    assert busy_s > 1.5 * busy_cpu_s
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from builders.models import BASE
 from scripts.lab.memory import RequestBound, measure_peak
-from specbench.advise.latency import shape_of
+from specbench.decode.latency import shape_of
 from specbench.decode.walk import Walk
 from specbench.models import tree
 from specbench.models.eager.engine import EagerEngine

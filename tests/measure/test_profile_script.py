@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 
 from specbench import commands
-from specbench.advise import latency
-from specbench.advise.latency import measure_ceilings
+from specbench.decode import latency
+from specbench.decode.latency import measure_ceilings
 from specbench.profile import read_profile
 
 

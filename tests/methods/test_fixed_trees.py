@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from builders.models import build, plain_greedy
 from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, plain_logits, run
 from methods.parts import tree_shape
-from methods.parts.tree_shape import TreeShape, race, without_earlier
+from methods.parts.tree_shape import RANK_CHANCES, ShapePlan, TreeShape, race, without_earlier
 from methods.sequoia import Sequoia, find_best_shape
 from methods.specinfer import SpecInfer
 from specbench.decode.sampling import Sampling
@@ -50,6 +51,32 @@ def worth(parents, acceptance) -> float:
         above = chances[parent] if parent >= 0 else 1.0
         chances.append(above * (acceptance[rank] if rank < len(acceptance) else 0.0))
     return 1 + sum(chances)
+
+
+@pytest.mark.parametrize("chances", [RANK_CHANCES, [0.77, 0.05, 0.03, 0.01], [0.4, 0.4, 0.2]])
+def test_a_smaller_budget_keeps_the_likeliest_nodes(chances):
+    """Against every part of a tree that is a tree; the first nodes are worth less."""
+    shape = TreeShape.from_counts([[3], [2, 1, 0], [2, 0, 1], [1, 0, 1]], 8)
+    paths: list[tuple[int, ...]] = []
+    for parent, rank in zip(shape.parents, shape.ranks, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), rank))
+
+    def expected(nodes) -> float:
+        return sum(math.prod(chances[rank] for rank in paths[node]) for node in nodes)
+
+    for count in range(1, len(shape) + 1):
+        kept = shape.likeliest(count, chances)
+        parts = (
+            nodes for nodes in itertools.combinations(range(len(shape)), count)
+            if all(shape.parents[node] in (-1, *nodes) for node in nodes)
+        )  # fmt: skip
+        assert expected(kept) == pytest.approx(max(map(expected, parts)))
+        part = shape.part(kept)
+        assert [(part.ranks[place]) for place in range(count)] == [shape.ranks[node] for node in kept]
+    first, best = range(3), shape.likeliest(3, chances)
+    assert expected(first) < 0.9 * expected(best) or chances[0] == chances[1]
+    plan = ShapePlan(shape, torch.device("cpu"), chances).cut(3)
+    assert plan.shape.parents == shape.part(best).parents
 
 
 def every_tree(nodes, depth, branches):

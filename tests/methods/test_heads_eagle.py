@@ -20,6 +20,7 @@ from methods.parts.draft_layer import LayerMemory
 from methods.parts.head_method import EAGLE_TREE, MEDUSA_TREE, WIDEST
 from methods.parts.tree_method import BestChoice, DrawnChoice, fill, grow, target_ids
 from methods.parts.tree_shape import ShapePlan, TreeShape
+from specbench.decode.budgets import chances_of
 from specbench.decode.sampling import Sampling
 from specbench.method import complete
 from specbench.types import InputError
@@ -247,6 +248,29 @@ def test_no_node_stands_without_its_parent(top_k, depth, nodes, flat, seed):
     assert len(draft.score) == len(draft)
 
 
+@pytest.mark.parametrize("nodes", [1, 2, 3, 5, 8])
+def test_a_small_budget_grows_the_best_part_of_the_whole_tree_in_fewer_and_narrower_forwards(nodes):
+    class Counted(Fixed):
+        rows = 0
+
+        def expand(self, ids, rows):
+            Counted.rows += len(ids)
+            return super().expand(ids, rows)
+
+    logits = torch.randn(12, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    paths, counts = [], []
+    for most in (60, nodes):
+        Counted.rows = 0
+        draft = complete(grow(Counted(logits), 10, 5, most))
+        ranked = sorted(zip(chances_of(draft), paths_of(draft), strict=True), reverse=True)
+        paths.append([path for _, path in ranked[:nodes]])
+        counts.append(Counted.rows)
+    assert len(paths[0]) == nodes
+    assert paths[1] == paths[0]
+    assert counts[0] == 50
+    assert counts[1] <= nodes * (nodes - 1)
+
+
 def test_published_trees_and_their_first_parts():
     tree = TreeShape.from_counts(EAGLE_TREE, WIDEST)
     assert [len(level.ranks) for level in tree.levels] == [4, 8, 8, 3, 2]
@@ -259,7 +283,7 @@ def test_published_trees_and_their_first_parts():
     assert TreeShape.from_counts([[2], [1, 0]], WIDEST).parents == (-1, -1, 0)
     shape = TreeShape.from_counts(EAGLE_TREE, WIDEST)
     for nodes in range(1, len(shape) + 1):
-        plan = ShapePlan(shape.cut(nodes), torch.device("cpu"))
+        plan = ShapePlan(shape.part(range(nodes)), torch.device("cpu"))
         tokens, _ = complete(fill(Fixed(torch.arange(8.0)), plan, BestChoice(Fixed(torch.arange(8.0)))))
         assert len(tokens) == nodes
 
@@ -278,7 +302,7 @@ def test_fixed_tree_is_filled_by_rank(deep, tmp_path):
     f = best((a, c))[0]
     drafter = begun(method, deep, ids)
     assert drafter.propose(ids, 64).tokens.tolist() == [a, b, c, d, e, f]
-    assert drafter.propose(ids, 3).tokens.tolist() == [a, b, c]
+    assert drafter.propose(ids, 3).tokens.tolist() == [a, c, f]  # the likeliest three by rank, not the first
     assert len(drafter.propose(ids, 0)) == 0
 
 

@@ -25,8 +25,8 @@ from builders.engines import (
     scripts,
 )
 from builders.models import EVERY_FAMILY, FAMILIES, VOCAB, build, plain_greedy
-from specbench.advise.latency import shape_of
 from specbench.decode.check import check_engine
+from specbench.decode.latency import shape_of
 from specbench.decode.walk import Walk
 from specbench.models.engine import Silent
 from specbench.models.fast.cache import StaticKV

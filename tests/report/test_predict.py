@@ -19,6 +19,8 @@ from specbench.records.store import Run, RunError
 from specbench.report import build_report, gather, read_findings
 from specbench.report.frames.facts import TIME_ONLY, choose_profiles, is_own, read_facts
 from specbench.report.frames.load import MOST, model_load
+from specbench.report.frames.predict import describe_leads
+from specbench.report.frames.reported import find_remarks
 from specbench.report.frames.steps import contexts_of_tokens
 from specbench.report.tables.modelled import crossover_table, prediction_table
 
@@ -58,6 +60,45 @@ def test_predicted_speedup_and_efficiency_by_hand(two_cases):
     measured = (12.0 / 12) / (4.0 / 12)  # decode times of the two methods over their decode tokens
     assert row["decode_speedup"] == pytest.approx(measured)
     assert row["efficiency"] == pytest.approx(measured / ideal)
+
+
+def test_of_a_busy_machine_drafting_counts_with_the_processors_time(two_cases):
+    """Of a turn's time the processor worked for a quarter; a run without that figure keeps the recorded time."""
+    records, manifest = two_cases
+    unsafe = manifest | {"warnings": ["load average is 3.1 a core: other processes compete, times are unsafe"]}
+    quarter = [replace(each, turns=[replace(turn, cpu_s=turn.wall_s / 4) for turn in each.turns]) for each in records]
+    own_ms = {}
+    for name, made, about in (("quiet", quarter, manifest), ("busy", quarter, unsafe), ("unknown", records, unsafe)):
+        found = gather([Run(Path("r"), about, made)], [FIT]).reported[0]
+        own_ms[name] = found.prediction.cases["pld"]["own_ms"].sum()
+    assert own_ms == pytest.approx({"quiet": 500.0, "busy": 125.0, "unknown": 500.0})
+
+
+def test_the_processor_time_of_a_replay_tells_that_it_was_busy_and_the_lead_is_given_at_other_drafting_times(two_cases):
+    records, manifest = two_cases
+    replayed = manifest | {"config": manifest["config"] | {"engine": {"kind": "replay"}}}
+    seen = {}
+    for share in (0.98, 0.5):
+        made = [
+            replace(each, turns=[replace(turn, cpu_s=share * turn.wall_s) for turn in each.turns]) for each in records
+        ]
+        found = gather([Run(Path("r"), replayed, made)], [FIT])
+        seen[share] = " ".join(find_remarks(found.reported))
+    assert "The drafting times are unsafe: other processes competed for the processor." in seen[0.5]
+    assert "unsafe" not in seen[0.98]
+
+
+def test_who_leads_with_drafting_at_half_and_at_twice_the_measured_time():
+    """The dear drafter is ahead only while its drafting is cheap."""
+    frame = pd.DataFrame({"vanilla_ms": [30.0, 30.0], "method_ms": [15.0, 15.0], "own_ms": [1.0, 1.0]})
+    dear = pd.DataFrame({"vanilla_ms": [30.0, 30.0], "method_ms": [14.5, 14.5], "own_ms": [4.0, 4.0]})
+    assert describe_leads({"cheap": frame, "dear": dear}) == (
+        "With drafting at half and at twice the measured time dear leads cheap by 1.160 and cheap leads dear by 1.156."
+    )
+    assert describe_leads({"cheap": frame}) == ""
+    assert describe_leads({"one": frame, "other": 1.1 * frame.assign(vanilla_ms=27.0)}) == (
+        "With drafting at half and at twice the measured time one leads other by 1.111 and 1.111."
+    )
 
 
 @pytest.mark.parametrize(

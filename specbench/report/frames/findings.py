@@ -18,7 +18,7 @@ from specbench.report.frames.detail import Detail, read_detail
 from specbench.report.frames.facts import TIME_ONLY, Facts, is_own, name_variants, read_facts
 from specbench.report.frames.pairs import Contest, make_contests
 from specbench.report.frames.predict import Prediction, predict
-from specbench.report.frames.reported import ReportedRun, find_doubts, read_control, read_shards
+from specbench.report.frames.reported import ReportedRun, find_doubts, is_busy, read_control, read_shards
 from specbench.report.frames.summary import summarise_run, unite
 from specbench.report.frames.trials import Trials, read_trials
 from specbench.report.table import ROW
@@ -86,7 +86,8 @@ def gather(
     reported = []
     for run, tried, fact, variants, profile in entries:
         control, shards = read_control(tried.columns(VANILLA), tried.columns(CONTROL)), read_shards(run, fact, tried)
-        prediction = predict(tried, fact.peers | fact.unaccepted, profile) if profile else None
+        busy = is_busy(run, fact, tried) or (control is not None and control.steady is False)
+        prediction = predict(tried, fact.peers | fact.unaccepted, profile, busy) if profile else None
         if profile is not None and prediction is not None:
             prediction = replace(prediction, own=is_own(run, fact, profile) and not fact.load)
             fact = replace(fact, profile=profile.label)

@@ -5,8 +5,9 @@ For the steps i of a request, with the context c_i in the cache and f_i tokens f
     sum over emitted tokens of S(1, c)  /  sum over steps of (S(f_i, c_i) + own),     S = T + host,
 
 T the forward and host the engine's other time, vanilla's too; own: the drafter's recorded time a step, the median
-over cases, so that a short load on the machine does not decide between methods. Ideal is the same
-with T alone, so that measured over ideal is what is lost besides the forwards (efficiency, docs/latency.md section 2).
+over cases, so that a short load on the machine does not decide between methods. Of a busy machine it is the processor's
+time: the recorded time by the share of the request in which its thread had a processor. Ideal is the same with T alone,
+so that measured over ideal is what is lost besides the forwards (efficiency, docs/latency.md section 2).
 """
 
 from __future__ import annotations
@@ -43,14 +44,20 @@ class Prediction:
     own: bool = False
 
 
-def predict(trials: Trials, silent: Collection[str], profile: Profile) -> Prediction:
-    """A run's cases under a profile; no methods whose drafts are not known, as those of peers."""
+def predict(trials: Trials, silent: Collection[str], profile: Profile, busy: bool = False) -> Prediction:
+    """A run's cases under a profile; no methods whose drafts are not known, as those of peers.
+
+    busy: other processes competed with the run, so that drafting counts with the processor's time.
+    """
     found = {}
     for method, each in trials.methods.items():
         if method in silent or method in (VANILLA, CONTROL) or not len(each.turns):
             continue
         counted = {name: column[each.columns["counted"]] for name, column in each.columns.items()}
-        rows = pd.DataFrame({"place": counted["case"]} | _price(counted, each.turns.steps, profile))
+        priced = _price(counted, each.turns.steps, profile)
+        if busy:
+            priced["own_ms"] *= processor_share(counted)
+        rows = pd.DataFrame({"place": counted["case"]} | priced)
         cases = rows.groupby("place", sort=False, as_index=False).sum()
         own_ms = cases["steps"] * float((cases["own_ms"] / cases["steps"]).median() if cases["steps"].any() else 0.0)
         cases = cases.assign(own_ms=own_ms, method_ms=cases["method_ms"] + own_ms)
@@ -60,7 +67,39 @@ def predict(trials: Trials, silent: Collection[str], profile: Profile) -> Predic
 
 def with_drafting(cases: pd.DataFrame, requests: int) -> pd.DataFrame:
     """The cases of one of several concurrent requests, whose drafters run in sequence; 0: drafting costs nothing."""
-    return cases if requests == 1 else cases.assign(method_ms=cases["method_ms"] + (requests - 1) * cases["own_ms"])
+    method_ms, own_ms = cases["method_ms"] + (requests - 1) * cases["own_ms"], requests * cases["own_ms"]
+    return cases if requests == 1 else cases.assign(method_ms=method_ms, own_ms=own_ms)
+
+
+def processor_share(rows: Columns) -> Floats:
+    """(R,) of each record the share of its time in which the decoding thread had a processor; 1 if it is unknown."""
+    share = np.divide(rows["cpu_s"], rows["wall_s"], out=np.ones(len(rows["cpu_s"])), where=rows["wall_s"] > 0)
+    return np.where(np.isnan(share), 1.0, np.minimum(share, 1.0))
+
+
+def speedups_at(cases: Mapping[str, pd.DataFrame], factor: float) -> dict[str, float]:
+    """Method -> modelled speedup if drafting took ``factor`` times as long, the fastest first."""
+    found = {
+        name: float(rows["vanilla_ms"].sum() / (rows["method_ms"] + (factor - 1) * rows["own_ms"]).sum())
+        for name, rows in cases.items()
+    }
+    return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+
+def describe_leads(cases: Mapping[str, pd.DataFrame]) -> str:
+    """Who leads, and by how much, with drafting at half and at twice the measured time; '' of fewer than two methods.
+
+    cases: of each method by its printed name.
+    """
+    if len(cases) < 2:
+        return ""
+    leads = []
+    for factor in (0.5, 2.0):
+        (first, best), (second, next_best), *_ = speedups_at(cases, factor).items()
+        leads.append((f"{first} leads {second} by ", f"{best / next_best:.3f}"))
+    (half, by_half), (twice, by_twice) = leads
+    both = f"{by_half} and {by_twice}" if half == twice else f"{by_half} and {twice}{by_twice}"
+    return f"With drafting at half and at twice the measured time {half}{both}."
 
 
 def _price(rows: Columns, steps: Steps, profile: Profile) -> dict[str, Floats]:

@@ -19,11 +19,12 @@ from specbench import stats
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
 from specbench.records.store import Run
 from specbench.report.frames.facts import TIME_ONLY, Facts, read_device
-from specbench.report.frames.predict import Prediction
+from specbench.report.frames.predict import Prediction, describe_leads, processor_share
 from specbench.report.frames.trials import Columns, Trials, ratio
 from specbench.report.label import format_rate, label
 
 BLOCK = ("case", "round", "stretch", "ok", "time_s", "tokens")  # the columns of records that a control is read from
+OWN_PROCESSOR = 0.9  # of the wall time, that a thread has a processor if no other process competes
 MAX_WIDTH = 0.01  # a re-timing interval wider than this hides differences of a percent
 
 
@@ -350,17 +351,36 @@ def find_remarks(entries: Sequence[ReportedRun]) -> tuple[str, ...]:
         values = dict.fromkeys(str(value) for entry in entries if (value := read(entry)) is not None)
         if len(values) > 1:
             differ.append(what if what in _HIDDEN else f"{what} ({', '.join(values)})")
+    modelled = {
+        label(method, entry.variants.get(method, "")): cases
+        for entry in entries
+        if entry.prediction is not None and not entry.facts.timed
+        for method, cases in entry.prediction.cases.items()
+        if method not in entry.facts.lossy
+    }
     apart = f"The runs differ in {' and '.join(differ)}: methods of different runs are not compared by these figures."
-    return tuple(dict.fromkeys([*doubt_times(entries), *_of_each(entries), *([apart] if differ else [])]))
+    leads = filter(None, [describe_leads(modelled)])
+    return tuple(dict.fromkeys([*doubt_times(entries), *leads, *_of_each(entries), *([apart] if differ else [])]))
+
+
+def is_busy(run: Run, facts: Facts, trials: Trials) -> bool:
+    """Whether other processes competed with a run: by the load when it began, or the processor time of a replay.
+
+    Vanilla's replay waits for nothing but a processor; a model may wait for its own threads.
+    """
+    if any(text.endswith("times are unsafe") for text in run.manifest.get("warnings", [])):
+        return True
+    rows = trials.columns(VANILLA)
+    share = np.median(processor_share(rows)[rows["ok"]]) if rows["ok"].any() else 1.0
+    return not facts.timed and bool(share < OWN_PROCESSOR)
 
 
 def doubt_times(entries: Sequence[ReportedRun]) -> Iterator[str]:
     """Why the times of the runs of one model and suite are unsafe."""
 
     def competed(some: Sequence[ReportedRun]) -> list[str]:
-        warnings = [text for entry in some for text in entry.run.manifest.get("warnings", [])]
-        unsafe = any(text.endswith("times are unsafe") for text in warnings)
-        return ["other processes competed for the processor"] if unsafe else []
+        busy = any(is_busy(entry.run, entry.facts, entry.trials) for entry in some)
+        return ["other processes competed for the processor"] if busy else []
 
     timed = [entry for entry in entries if entry.facts.timed]
     noise = [entry.control.noise for entry in timed if entry.control and entry.control.steady is False]
@@ -374,8 +394,22 @@ def doubt_times(entries: Sequence[ReportedRun]) -> Iterator[str]:
         yield f"The drafting times are unsafe: {reason}."
 
 
+def _limits(entry: ReportedRun) -> Iterator[str]:
+    """The limits of nodes that the methods of a run have, if they have limits of their own."""
+    methods = entry.run.section("methods")
+    nodes = {name: methods[name]["nodes"] for name in entry.facts.methods if "nodes" in methods.get(name, {})}
+    if not nodes:
+        return
+    shown = ", ".join(f"{name} {most or '0 (plain decoding)'}" for name, most in nodes.items())
+    setting = ",".join(f"{name}:{most}" for name, most in nodes.items())
+    chosen = entry.run.section("config", "engine").get("max_nodes") == "auto"
+    again = f"; engine.max_nodes={{{setting}}} repeats this choice" if chosen else ""
+    yield f"Drafts have at most the nodes that {'pay here' if chosen else 'are set'}: {shown}{again}."
+
+
 def _of_each(entries: Sequence[ReportedRun]) -> Iterator[str]:
     for entry in entries:
+        yield from _limits(entry)
         if "random" in map(entry.run.section("model").get, ("path", "weights")):
             yield _RANDOM
         columns = entry.trials.columns(VANILLA)

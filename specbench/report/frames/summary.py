@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from specbench import stats
-from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.records.record import CONTROL, DRAFTER_PHASES, OVERALL, VANILLA
 from specbench.report.columns import COLUMNS, RESULT, Scope
 from specbench.report.frames.cases import CasesOfRun, category_order
 from specbench.report.frames.facts import without_run
 from specbench.report.frames.reported import BLOCK, ReportedRun, read_control
-from specbench.report.frames.trials import DRAFTER_PHASES, Values
+from specbench.report.frames.trials import Values
 from specbench.report.table import KEYS
 
 _PLACE = ["model", "suite", "category"]

@@ -21,7 +21,7 @@ from pydantic import StrictBool, TypeAdapter
 from typing_extensions import TypedDict
 
 from specbench.input import InputError, numbered_lines, parse_as, read_file
-from specbench.records.record import CONTROL, PHASES, CaseRecord, Count
+from specbench.records.record import CONTROL, DRAFTER_PHASES, PHASES, CaseRecord, Count
 from specbench.report.frames.steps import Turns, open_spool
 from specbench.stats import over_rounds
 
@@ -30,7 +30,6 @@ AUDITED = {  # share of each turn that a method's own figures state -> what it i
     "in_vocabulary": lambda turn: len(turn.ids),
     "overlap": lambda turn: len(turn.accept),
 }
-DRAFTER_PHASES = ("draft", "update")  # in which a drafter runs, and nothing else
 Values = NDArray[Any]
 Columns = Mapping[str, Values]
 _SUMMED = ("turns", "steps", "emitted", "proposed", "drafted_steps", "fed", "prefill_s", "violations")
@@ -42,7 +41,10 @@ _KINDS = {  # array's letter -> columns
         *("drafted_steps", "violations", "positions", "ties"),
     ),
     "q": ("proposed", "fed", "state_bytes"),
-    "d": ("prefill_s", "decode_s", "energy_j", *_PHASES, "drafter_s", "wall_s", "close_steps", "worst_gap", *AUDITED),
+    "d": (
+        *("prefill_s", "decode_s", "energy_j", *_PHASES, "drafter_s", "cpu_s", "wall_s", "close_steps", "worst_gap"),
+        *AUDITED,
+    ),
 }
 
 
@@ -65,6 +67,7 @@ class Trials:
     record: place in the run. tokens: emitted ids, the prefill's included. emitted: tokens of the decode steps.
     proposed: non-passenger nodes. drafted_steps: steps with a draft. fed: rows fed to the target. *_s: [s], a phase
     no turn recorded is NaN. time_s: prefills, then decoding; wall_s: the same turn by turn. drafter_s: in its phases.
+    cpu_s: the processor time of the turns, NaN if one has none.
     energy_j: [J], NaN if a turn has none. stretch: of a load, shard: of a merged run, -1 without.
     judged: compared with vanilla. within: equal to vanilla, or no id beyond the tolerance. close_steps: NaN if a
     record does not have them. drawn: whole drafts were recorded. counted: its case failed in no round.
@@ -192,6 +195,7 @@ def _times(record: CaseRecord) -> dict[str, float]:
         "wall_s": sum(turn.wall_s for turn in turns),
         "energy_j": sum(BLANK if turn.energy_j is None else turn.energy_j for turn in turns),
         "drafter_s": sum(turn.phases_s.get(phase, 0.0) for turn in turns for phase in DRAFTER_PHASES),
+        "cpu_s": sum(BLANK if turn.cpu_s is None else turn.cpu_s for turn in turns),
     }
     for phase, column in zip(PHASES, _PHASES, strict=True):
         parts = [turn.phases_s[phase] for turn in turns if phase in turn.phases_s]

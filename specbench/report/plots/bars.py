@@ -13,8 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
-from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
-from specbench.report.frames.trials import DRAFTER_PHASES
+from specbench.records.record import CONTROL, DRAFTER_PHASES, OVERALL, PHASES, VANILLA
 from specbench.report.label import break_lines, format_rate, format_share
 from specbench.report.plots.canvas import REFERENCE, finish, inner_inch, make_rows, make_sheet, plain, write_ends
 from specbench.report.plots.scene import PARTS, Scene, Series, Style, style_of

@@ -5,13 +5,15 @@ rounds each, and a point's time is its median over the rounds. What counts is a 
 many as take ``_SETTLING`` ms together: in decoding, too, a step follows those of its kind, and after a wide one the
 caches contain other data. A processor's last cache takes several short forwards until it contains the weights again.
 The single token is in each round twice, as two series: the difference of their medians is the noise of this machine
-(the A/A control).
+(the A/A control). ``measure_steps`` is the short form, for a run that decides by the times itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -23,7 +25,7 @@ from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.models.engine import Engine
 from specbench.models.tree import RowBatch, compute_depths
-from specbench.profile.profile import Ceilings, ModelShape, RowGrid
+from specbench.profile.profile import MEASURED, Ceilings, ModelShape, Profile, RowGrid
 from specbench.profile.surface import Floats, Grid
 from specbench.types import EMPTY, ROOT, Draft, InputError, Needs
 
@@ -41,9 +43,11 @@ _DRIFT, _LEAST_DRIFT = 0.05, 8  # a forward commits one token; this far around a
 class Bench:
     """One engine at a given context: times the forward and the complete step of any draft. No node is ever accepted."""
 
-    def __init__(self, engine: Engine, device: torch.device, vocab: int, seed: int = 0) -> None:
-        """Prepare an engine. vocab: prompts and drafts are uniform ids below it."""
-        self._engine, self._clock = engine, Clock(device)
+    def __init__(
+        self, engine: Engine, device: torch.device, vocab: int, seed: int = 0, settling: int = _MOST_SETTLING
+    ) -> None:
+        """Prepare an engine. vocab: prompts and drafts are uniform ids below it. settling: most forwards in front."""
+        self._engine, self._clock, self._settling = engine, Clock(device), settling
         self._vocab, self._random = vocab, np.random.default_rng(seed)
 
     def ids(self, count: int) -> list[int]:
@@ -58,7 +62,7 @@ class Bench:
         cached, (low, high) = 0, self._find_span(drafts, context, needs.rows)
         for number in range(rounds + _WARM):
             for place in self._random.permutation(len(drafts)):
-                most = min(_MOST_SETTLING, max(1, high - low - 1))
+                most = min(self._settling, max(1, high - low - 1))
                 if not cached or cached + most + 1 > high:
                     cached = self._read(max(1, min(low, high - most - 1)), high, needs)
                 cached += self._settle(drafts[place], most) + 1
@@ -140,6 +144,45 @@ def sweep_rows(bench: Bench, k: Sequence[int], w: Sequence[int], contexts: Seque
     return RowGrid(tuple(k), tuple(w), tuple(contexts), ms)
 
 
+STEP_CONTEXT = 512  # [tokens] at which a run prices a step
+STEP_ROWS = (1, 2, 3, 5, 9, 17, 33, 65)  # that it measures: the root, and 0, 1, 2, 4 ... nodes
+SETTLING = 3  # forwards of a width in front of the one that counts
+BUDGET_S, LEAST_ROUNDS, MOST_ROUNDS = 0.5, 2, 16  # [s] of the processor, within which there are further rounds
+
+
+def measure_steps(engine: Engine, device: torch.device, vocab: int) -> dict[int, float]:
+    """Rows -> time of a step [ms], forward and host, measured in about ``BUDGET_S``, or in few rounds of a slow model.
+
+    It is the least time that was seen, of as many rows or more: other processes only make a step slower. device, vocab:
+    as of ``Bench``.
+    """
+    bench = Bench(engine, device, vocab, settling=SETTLING)
+    context = max(1, min(STEP_CONTEXT, engine.context // 2 - STEP_ROWS[-1]))
+    rows = [count for count in STEP_ROWS if count - 1 <= engine.max_nodes]
+    drafts = [Draft.chain(bench.ids(count - 1)) if count > 1 else EMPTY for count in rows]
+    begun = time.thread_time()
+    times = bench.visit(drafts, context, LEAST_ROUNDS, Needs())
+    spent_s = time.thread_time() - begun
+    if (more := min(MOST_ROUNDS, int((BUDGET_S - spent_s) / spent_s * (LEAST_ROUNDS + _WARM)) - _WARM)) > 0:
+        times = np.concatenate([times, bench.visit(drafts, context, more, Needs())])
+    least = np.minimum.accumulate(times[:, :, 1].min(axis=0)[::-1])[::-1]
+    return dict(zip(rows, least.round(6).tolist(), strict=True))
+
+
+def profile_of_steps(step_ms: Mapping[int, float], engine: Engine) -> Profile:
+    """The profile that ``measure_steps`` gives of an engine: the same at every context."""
+    ms = np.array([[*step_ms.values()]])
+    surface = Grid(
+        np.array([*step_ms], float), np.array([float(STEP_CONTEXT)]), ms, np.zeros_like(ms), np.zeros_like(ms)
+    )
+    return Profile("", "", engine.kind, "", MEASURED, surface, "", buckets=_buckets_of(engine))
+
+
+def price_rows(profile: Profile) -> Callable[[int], float]:
+    """Returns the function rows -> time of a step [s] after ``STEP_CONTEXT`` tokens; it keeps its results."""
+    return cache(lambda rows: float(profile.step_ms([rows], [STEP_CONTEXT])[0]) / 1e3)
+
+
 def _passes(bench: Bench, drafts: Sequence[Draft], contexts: Sequence[int], rounds: int, needs: Needs) -> list[Floats]:
     """For each context (rounds, points, 2) [ms] of ``Bench.visit``, collected over the passes."""
     shares = [len(share) for share in np.array_split(np.arange(rounds), min(PASSES, rounds))]
@@ -212,8 +255,13 @@ def traits_of(engine: Engine, model: Any, shared: bool) -> dict[str, Any]:
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "shape": None if shared else shape_of(model),
-        "buckets": tuple(getattr(getattr(engine, "buckets", None), "widths", ())),
+        "buckets": _buckets_of(engine),
     }
+
+
+def _buckets_of(engine: Engine) -> tuple[int, ...]:
+    """The widths that an engine rounds its rows up to."""
+    return tuple(getattr(getattr(engine, "buckets", None), "widths", ()))
 
 
 def shape_of(model: Any) -> ModelShape:

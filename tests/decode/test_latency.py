@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from builders.runs import job_for
-from specbench.advise import latency
-from specbench.advise.latency import Bench, Limits, best_of, measure_ceilings, shape_of, sweep, sweep_rows, traits_of
+from specbench.decode import latency
+from specbench.decode.latency import Bench, Limits, best_of, measure_ceilings, shape_of, sweep, sweep_rows, traits_of
 from specbench.input import whole_numbers
 from specbench.models.engine import Engine
 from specbench.models.fast.graphs import GRAPHED
@@ -73,6 +73,22 @@ def test_every_point_is_its_forwards_median_and_the_rest_is_host_time(scripted):
     assert grid.host_ms == pytest.approx(0.25)
     assert grid.spread == pytest.approx(0)
     assert control == pytest.approx((1.0, 1.0))
+
+
+def test_a_run_measures_its_steps_by_their_least_times_which_never_fall_with_more_rows(scripted):
+    """A process that makes every third forward five times as slow changes nothing; forward and host time both count."""
+    engine, _ = scripted(lambda fed, held, visit: (2.0 + 0.5 * fed) * (5 if visit % 3 == 0 else 1))
+    found = latency.measure_steps(engine, CPU, 100)
+    assert list(found) == list(latency.STEP_ROWS)
+    assert found == pytest.approx({rows: 2.25 + 0.5 * rows for rows in found})
+    contexts = [held for _, held in engine.seen]
+    assert min(contexts) > 0.9 * latency.STEP_CONTEXT
+    step_s = latency.price_rows(latency.profile_of_steps(found, engine))
+    assert [step_s(rows) for rows in (1, 4, 65, 129)] == pytest.approx([2.75e-3, 4.25e-3, 34.75e-3, 66.75e-3])
+    engine.max_nodes = 6  # wider steps are not taken, and the last slope continues
+    assert list(latency.measure_steps(engine, CPU, 100)) == [1, 2, 3, 5]
+    falling, _ = scripted(lambda fed, held, visit: 8.0 if fed == 1 else 2.0)
+    assert set(latency.measure_steps(falling, CPU, 100).values()) == {2.25}
 
 
 def test_points_are_interleaved_and_contexts_stay_where_they_were_asked(scripted):
