@@ -182,7 +182,7 @@ def misspell(line: dict[str, Any]) -> None:
 
 
 ANSWERS = (
-    answers("empty", "", "m.jsonl: holds no answers"),
+    answers("empty", "", "m.jsonl: contains no answers"),
     answers("not UTF-8", json.dumps(ANSWER).encode() + b"\n\xff", "m.jsonl, line 2: not UTF-8", "0xff"),
     answers("deeply nested", f"{json.dumps(ANSWER)}\n{DEEP}", "m.jsonl, line 2: not JSON", "recursion"),
     answers("a list", "[]", "m.jsonl, line 1: it is []"),

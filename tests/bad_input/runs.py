@@ -244,7 +244,7 @@ REPORTED = (
     ),
     bad_report("run --no-plots", "run/records.jsonl: no such file", name="report: records nowhere", files=link("gone")),
     bad_report("nowhere", "no such directory"),
-    bad_report("run", "holds no manifest.json", name="report: no manifest", files={"run/a": ""}),
+    bad_report("run", "contains no manifest.json", name="report: no manifest", files={"run/a": ""}),
 )
 
 RESUMED = (

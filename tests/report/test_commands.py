@@ -97,7 +97,7 @@ def test_the_index_says_what_is_best_and_what_is_complete(make_run, capsys):
     assert commands.main(["list", str(results)]) == 0
     assert "summary.csv cannot be read" in capsys.readouterr().out
     assert commands.main(["list", str(results / "stopped")]) == 2
-    assert "holds no run" in capsys.readouterr().err
+    assert "contains no run" in capsys.readouterr().err
 
 
 def test_two_runs_are_the_same_or_say_where_not(make_run, capsys):
