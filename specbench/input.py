@@ -1,6 +1,6 @@
 """Input from users: files of JSON lines checked against a schema, constraints of settings, and the error they raise.
 
-Lines are split on the newline byte alone, because a JSON string may hold other line separators (U+2028).
+Lines are split on the newline byte alone, because a JSON string may contain other line separators (U+2028).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def refuse_name(text: str, what: str) -> None:
     if longest > LONGEST_PART:
         raise InputError(f"{what}{shown}: a name of {longest} bytes; expected at most {LONGEST_PART}")
     if re.search("[\0\ud800-\udfff]", text):
-        raise InputError(f"{what}{shown!a}: holds NUL or is not UTF-8; expected text without")
+        raise InputError(f"{what}{shown!a}: contains NUL or is not UTF-8; expected text without")
     if text.startswith("~") and os.path.expanduser(text) == text:  # noqa: PTH111 (a Path raises)
         raise InputError(f"{what}{shown}: no such user has a home directory; expected a full path")
 
@@ -264,8 +264,8 @@ def within(low: float, high: float | None = None) -> AfterValidator:
 class When:
     """The condition under which a setting has an effect, next to its type; a setting may have several.
 
-    key: the setting that decides. fits: (settings of the run, the setting's own key) -> whether the condition holds.
-    needs: what would make it hold, for the message.
+    key: the setting that decides. fits: (settings of the run, the setting's own key) -> whether the condition is met.
+    needs: what would meet it, for the message.
     """
 
     key: str

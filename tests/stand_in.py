@@ -180,19 +180,19 @@ class Handler(BaseHTTPRequestHandler):
     def _chunk(self, part: list[int], so_far: int, sizes: list[int], ended: bool, last: bool) -> Iterator[dict]:
         server = self.server
         steps, drafted, accepted, histogram = self.figures(sizes)
-        told = last and server.speculates and server.per_request
+        adds = last and server.speculates and server.per_request
         if server.dialect == "llama_cpp":
             for token in part:
                 yield {"content": "x", "tokens": [token], "stop": False}
             if ended:
-                timings = {"predicted_n": so_far} | ({"draft_n": drafted, "draft_n_accepted": accepted} if told else {})
+                timings = {"predicted_n": so_far} | ({"draft_n": drafted, "draft_n_accepted": accepted} if adds else {})
                 yield {"content": "", "tokens": [], "stop": True, "stop_type": "limit", "timings": timings}
             return
         if server.dialect in ("sglang", "lmdeploy"):
             self.sent = [] if so_far == len(part) else self.sent
             self.sent += part
             meta = {"completion_tokens": so_far, "finish_reason": {"type": "length"} if ended else None}
-            if told and server.dialect == "sglang":
+            if adds and server.dialect == "sglang":
                 meta |= {"spec_verify_ct": steps, "spec_accept_token_num": accepted, "spec_draft_token_num": drafted}
                 meta |= {"spec_accept_histogram": histogram}
             yield {"text": "x", "output_ids": list(self.sent), "meta_info": meta}
@@ -206,10 +206,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.scores and last:
             best = {f"token_id:{token}": -0.7 - server.gap * (token % 2) for token in range(40, 241)}
             choice |= {"logprobs": {"top_logprobs": [best]}}
-        if told and server.dialect == "tensorrt_llm":
+        if adds and server.dialect == "tensorrt_llm":
             choice["avg_decoded_tokens_per_iter"] = so_far / (steps + 1)
         yield {"choices": [choice]}
-        if told and server.dialect == "vllm":
+        if adds and server.dialect == "vllm":
             found = {"num_spec_steps": steps, "num_draft_tokens": drafted, "num_accepted_draft_tokens": accepted}
             yield {"choices": [], "metrics": {"speculative_decoding": found | {"acceptance_histogram": histogram}}}
 

@@ -30,7 +30,7 @@ depth: 4
 NAMES = ("echo", "repeat_last", "successor")
 SMALL = ("suite.limit=1", "suite.first=3", "decode.max_new_tokens=24", "measure.warmup=0", "report.plots=false")
 
-pytestmark = pytest.mark.skipif(not ADDING.is_file(), reason="docs/ is not beside an installed package")
+pytestmark = pytest.mark.skipif(not ADDING.is_file(), reason="an installed package has no docs/")
 
 
 def files_of(page: Path) -> dict[str, str]:
@@ -90,9 +90,9 @@ def test_the_readmes_commands_run_in_their_order(run):
     _, header = re.findall(r"^ method +MAT .*$", shown, re.MULTILINE)
     assert header.split() in [line.split() for line in student.splitlines()]
     compared = run(*line_of("compare")).stdout
-    for said in ("speed: pld over sam ", "MAT: pld over sam "):
-        assert said in shown
-        assert said in compared
+    for message in ("speed: pld over sam ", "MAT: pld over sam "):
+        assert message in shown
+        assert message in compared
     assert ["mat", "forward", "overhead", "remainder", "decode", "speedup"] in [
         line.split() for line in compared.splitlines()
     ]

@@ -1,8 +1,8 @@
 """Brings a server's reports on its drafts into one form and checks that they agree with the emitted tokens.
 
 Three accounts of a request: its own figures, the difference of the server's counters, and the sizes of the streamed
-chunks. None is trusted alone: engines count the bonus token or drop the steps without a draft, chunks hold several
-steps under load, and counters hold other clients' requests.
+chunks. None is trusted alone: engines count the bonus token or drop the steps without a draft, chunks have several
+steps under load, and counters include other clients' requests.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def reconcile(count: int, sizes: Sequence[int] | None, reports: Sequence[DraftRe
         behind = each.accepted + (each.drafts or 0) - count  # tokens after the answer's end
         joined = (each.drafts or 0) > len(sizes) + 1 and 0 <= behind <= each.longest
         if each.accepted < extra or joined:
-            complaints.append(f"{_name(each)}, by chunks {extra}: a chunk holds several steps")
+            complaints.append(f"{_name(each)}, by chunks {extra}: a chunk has several steps")
             return Account(_steps_of(count, each), each.source, tuple(complaints))
         if each.accepted <= extra + beyond and (each.drafts or 0) <= len(sizes) + 1:
             drafted = [drafted for _, drafted in each.by_step]
@@ -148,7 +148,7 @@ def _name(report: DraftReport) -> str:
 
 
 def _differences(reports: Sequence[DraftReport]) -> Sequence[str]:
-    """Of the first account from the others, in what both say; and of an account from itself."""
+    """Of the first account from the others, in the figures that both have; and of an account from itself."""
     found = []
     for each in reports:
         if each.histogram and (total := sum(j * n for j, n in enumerate(each.histogram))) != each.accepted:

@@ -119,7 +119,7 @@ def require_same_first_tokens(names: Sequence[str], first: Sequence[Callable[[st
         ours, theirs = (each(text) for each in first)
         by_ids = ours.ids and theirs.ids
         if ours.ids != theirs.ids if by_ids else ours.text.strip() != theirs.text.strip():  # one id may lose its space
-            different.append(f"behind {text!r} {names[0]} has {ours}, {names[1]} has {theirs}")
+            different.append(f"after {text!r} {names[0]} has {ours}, {names[1]} has {theirs}")
     if len(different) > MOST_DIFFERENT:
         raise InputError(
             f"url={names[0]}: other weights than the baseline's: {len(different)} of {len(TEXTS)} first tokens differ,"

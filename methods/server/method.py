@@ -93,7 +93,7 @@ class StreamedAnswer:
             emit(ids or [0])
 
     def settle(self, tokenizer: Any, eos: Collection[int], chunks_are_steps: bool) -> Account:
-        """The answer's ids, and its steps from the account that holds; see ``reconcile``."""
+        """The answer's ids, and its steps from the account that is trusted; see ``reconcile``."""
         sizes = self.sizes
         if self.text:
             self.ids = list(tokenizer(self.text, add_special_tokens=False).input_ids)
@@ -244,7 +244,7 @@ class ServerPeer(Parameters, Remote):
         if chance < LEVEL:
             self._seen[
                 f"first tokens are not drawn as the baseline draws them: p = {chance:.4f} by {DRAWS} answers of"
-                f" {TOKENS} tokens behind each of {len(TEXTS)} texts; of equal servers one comparison in"
+                f" {TOKENS} tokens after each of {len(TEXTS)} texts; of equal servers one comparison in"
                 f" {1 / LEVEL:.0f} says so"
             ] = 0
 
@@ -318,7 +318,7 @@ class ServerPeer(Parameters, Remote):
         return abs(scores[chosen] - scores[other]) if chosen in scores and other in scores else None
 
     def _settle(self, answer: StreamedAnswer) -> Settled:
-        """Ids and steps, from the account that holds; the counters' too where the request was alone."""
+        """Ids and steps, from the account that is trusted; the counters' too where the request was alone."""
         if self._before:
             page, counters = self._page()
             self._identity.note(page)

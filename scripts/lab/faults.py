@@ -30,7 +30,6 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +42,7 @@ import torch
 import specbench.report.build
 import specbench.report.tables.terminal  # noqa: F401 (a forked process pays for no import)
 from scripts.lab.disk import FAULTS, HALF, WRITE, ClockForward, Disk, Fault, Operation, Signal
+from scripts.lab.forked import fork
 from scripts.lab.materials import print_table
 from specbench.commands import main
 from specbench.measure import environment
@@ -134,7 +134,7 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
         chosen = "" if given.kinds == [*KINDS] else f" --kinds {' '.join(given.kinds)}"
         chosen += "" if given.faults == [*FAULTS] else " --faults " + " ".join(map(repr, given.faults))
         chosen += f" --path {given.path}" if given.path else ""
-        print(f"\n{each.kind}: {'; '.join(each.told)}\n  again: python -m scripts.lab faults {again}{chosen}")
+        print(f"\n{each.kind}: {'; '.join(each.struck)}\n  again: python -m scripts.lab faults {again}{chosen}")
         print("".join(f"  {line}\n" for line in each.found), end="")
     return FAILED if failed else DONE
 
@@ -159,7 +159,7 @@ class Try:
     number: int
     kind: str
     faults: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    struck: list[str] = field(default_factory=list)
     wrong: dict[str, int] = field(default_factory=dict)
     found: list[str] = field(default_factory=list)
 
@@ -185,11 +185,11 @@ def inject(count: int, choice: Choice, first: int = 0, jobs: int | None = 1) -> 
             pipe.wait()
     if any(pipe.code for pipe in pipes):
         raise RuntimeError("a process of the tries has ended")
-    tries = [Try(**each) for pipe in pipes for each in json.loads(pipe.said)]
+    tries = [Try(**each) for pipe in pipes for each in json.loads(pipe.received)]
     return sorted(tries, key=lambda each: each.number)
 
 
-def _work(count: int, choice: Choice, numbers: Sequence[int], say: Callable[[bytes], None]) -> None:
+def _work(count: int, choice: Choice, numbers: Sequence[int], send: Callable[[bytes], None]) -> None:
     """Make tries until ``count`` faults have struck, in a folder of this process."""
     found: list[Try] = []
     with tempfile.TemporaryDirectory(prefix="faults-") as home:
@@ -204,7 +204,7 @@ def _work(count: int, choice: Choice, numbers: Sequence[int], say: Callable[[byt
                 kind = draw.choices(choice.kinds, [KINDS[kind].weight for kind in choice.kinds])[0]
                 one = places[kind].strike(number, draw, choice)
                 found += [one] if one.faults else []
-    say(json.dumps([asdict(each) for each in found]).encode())
+    send(json.dumps([asdict(each) for each in found]).encode())
 
 
 def _settle() -> None:
@@ -218,40 +218,25 @@ def _settle() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _send(pipe: int, text: bytes) -> None:
-    """Write all of a text to a pipe."""
-    with open(pipe, "wb", closefd=False) as file:
-        file.write(text)
-
-
 class Forked:
-    """A process that has what this one has imported, and writes bytes for it."""
+    """A forked process that writes bytes for this one."""
 
-    def __init__(self, call: Callable[[Callable[[bytes], None]], int | None]) -> None:
-        """call: gets the function that writes; returns the exit code."""
-        self.said = b""
+    def __init__(self, call: Callable[[Callable[[bytes], None]], int | None], log: Path | None = None) -> None:
+        """call: gets the function that writes; returns the exit code. log: gets what it prints."""
+        self.received = b""
         self.code: int | None = None
         self._pipe, writes = os.pipe()
-        sys.stdout.flush()
-        self.process = os.fork()
-        if self.process:
-            os.close(writes)
-            return
-        code = FAILED
-        try:
-            code = call(lambda text: _send(writes, text)) or DONE
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else FAILED
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+
+        def send(text: bytes) -> None:
+            with open(writes, "wb", closefd=False) as file:
+                file.write(text)
+
+        self.process = fork(lambda: call(send), log)
+        os.close(writes)
 
     def begun(self) -> bool:
         """Wait for the first byte; returns False."""
-        self.said += os.read(self._pipe, 1)
+        self.received += os.read(self._pipe, 1)
         return False
 
     def wait(self, limit_s: float | None = None) -> bool:
@@ -262,7 +247,7 @@ class Forked:
                 os.close(self._pipe)
                 self.code = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
                 return True
-            self.said += some
+            self.received += some
         return False
 
 
@@ -313,7 +298,7 @@ class Place:
             shutil.copytree(self._kept, self._folder, symlinks=True)
         os.chdir(self._folder)
         log = self._home / "log"
-        forked = Forked(functools.partial(self._run, fault, log))
+        forked = Forked(functools.partial(self._run, fault), log)
         struck, ended = False, forked.begun()
         if moment_s is not None and isinstance(fault, Signal) and not (ended := forked.wait(moment_s)):
             os.kill(forked.process, fault.signal)
@@ -321,21 +306,17 @@ class Place:
         if not ended and not forked.wait(LONGEST_S):
             os.kill(forked.process, signal.SIGKILL)
             forked.wait()
-        said, _, listed = forked.said.partition(b"[")
+        signs, _, listed = forked.received.partition(b"[")
         operations = [Operation(*each) for each in json.loads(b"[" + listed)] if listed else []
-        return Ended(forked.code or DONE, struck or b"!" in said, log.read_text(errors="replace"), operations)
+        return Ended(forked.code or DONE, struck or b"!" in signs, log.read_text(errors="replace"), operations)
 
-    def _run(self, fault: Fault, log: Path, say: Callable[[bytes], None]) -> int:
-        number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(number, 1)
-        os.dup2(number, 2)
-        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    def _run(self, fault: Fault, send: Callable[[bytes], None]) -> int:
         tempfile.tempdir = str(self._folder / "tmp")
-        fault.fired = lambda: say(b"!")
+        fault.fired = lambda: send(b"!")
         disk = Disk(self._folder, fault)
         code = FAILED
         try:
-            say(b".")
+            send(b".")
             code = main(self.kind.command)
         finally:
             for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -344,7 +325,7 @@ class Place:
             fault.number = -1
             fault.end(self._folder)
             sys.stdout.flush()
-            say(json.dumps(operations).encode())
+            send(json.dumps(operations).encode())
         return code
 
     def strike(self, number: int, draw: random.Random, choice: Choice) -> Try:
@@ -376,7 +357,7 @@ class Place:
         if not groups:
             return Ended(DONE, False, "", [])
         own = [group for group in groups if Path(group[1]).name.strip(".").startswith(STORE)]
-        chosen = draw.choice(own if own and draw.random() < 0.5 else [*groups])  # as often what holds the records
+        chosen = draw.choice(own if own and draw.random() < 0.5 else [*groups])  # as often the files of records
         number = draw.choice(groups[chosen])
         struck = reference.operations[number]
         place = draw.choice([each for each in kind.places if each != HALF or struck.kind == WRITE] or [*kind.places])
@@ -386,7 +367,7 @@ class Place:
         ended = self.command(kind(number, place), moment_s, again)
         if ended.struck:
             done.faults.append(name)
-            done.told.append(
+            done.struck.append(
                 f"{name} {f'{place} {struck.kind} {struck.path}' if moment_s is None else f'at {moment_s:.3f} s'}"
             )
             if "Traceback (most recent call last)" in ended.output:
@@ -409,7 +390,7 @@ def _trace() -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a folder holds. records: (file, case, method, round) -> each record without times. files: path -> contents.
+    """A folder. records: (file, case, method, round) -> each record without times. files: path -> contents.
 
     The contents are those of a file, with masked numbers, and with nothing: two undisturbed commands agree in some.
     """

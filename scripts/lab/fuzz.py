@@ -23,11 +23,9 @@ import resource
 import shlex
 import shutil
 import signal
-import stat
 import sys
 import tempfile
 import time
-import traceback
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,8 +33,10 @@ from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.lab.forked import RAISED, fork
 from scripts.lab.kinds import calls, files, server, settings
 from scripts.lab.kinds.kind import ALONE, DONE, PYTHON, REFUSED, Fixture, Kind, prepare
+from scripts.lab.materials import print_table
 from specbench import commands
 from specbench.input import InputError
 from specbench.names import printable
@@ -46,7 +46,6 @@ GIB = 1 << 30
 MOST_BYTES, ADDRESSED_BYTES, WRITTEN_BYTES = GIB, 6 * GIB, GIB
 LONGEST = 2_000  # [characters] of a message
 POLL_S, SPARE_S = 0.01, 5.0
-RAISED = 99  # the exit code of an exception that no command catches
 CWD, HOME, TMP = "in/cwd", "in/home", "tmp"  # of a kind's folder
 KEPT = {".lock", "run.log", ".writable"}  # in a run's directory after a refusal
 STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -63,14 +62,14 @@ Snapshot = dict[str, tuple[int, ...]]
 class End:
     """How a kind ended. code: None if it was killed at the limit. peak_bytes: above the memory before the fork.
 
-    said: standard error, then standard output, then the errors of the records. wrote, changed: files below the folder.
+    printed: standard error, then standard output, then the errors of the records. wrote, changed: files in the folder.
     """
 
     code: int | None
     seconds: float
     peak_bytes: int
     error: str
-    said: str
+    printed: str
     wrote: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
 
@@ -154,20 +153,9 @@ def preload(root: Path) -> None:
         commands.main(["--dry-run", *ALONE])
 
 
-def call_apart(call: Callable[[], object], log: Path) -> None:
+def call_apart(call: Callable[[], None], log: Path) -> None:
     """Make a call in a forked process that must succeed; what it prints goes to a file."""
-    if (pid := os.fork()) == 0:
-        _redirect(log, log)
-        code = 1
-        with suppress(BaseException):
-            try:
-                call()
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            sys.stdout.flush()
-        os._exit(code)
-    if os.waitpid(pid, 0)[1]:
+    if os.waitpid(fork(call, log), 0)[1]:
         raise RuntimeError(f"the fuzzer's own runs fail: {log.read_text(errors='replace')[-LONGEST:]}")
 
 
@@ -201,8 +189,9 @@ def run_kinds(
                     peak = max(0, usage.ru_maxrss * 1024 - base)
                     end = read_end(folder, before, code, time.monotonic() - start, peak)
                     if keep and judge(kind, end):
-                        shutil.copytree(folder, keep / re.sub(r"[^\w.]+", "_", kind.name)[:120], symlinks=True,
-                                        dirs_exist_ok=True, ignore=_no_file)  # fmt: skip
+                        name = re.sub(r"[^\w.]+", "_", kind.name)[:120]
+                        with suppress(shutil.Error):  # of pipes, which are not copied
+                            shutil.copytree(folder, keep / name, symlinks=True, dirs_exist_ok=True)
                     shutil.rmtree(folder, ignore_errors=True)
                     yield kind, end
             time.sleep(POLL_S)
@@ -212,22 +201,12 @@ def run_kinds(
                 os.killpg(pid, signal.SIGKILL)
 
 
-def _no_file(folder: str, names: list[str]) -> list[str]:
-    """The names in a folder that are pipes or other things that cannot be copied."""
-    kinds = ((name, os.lstat(os.path.join(folder, name)).st_mode) for name in names)  # noqa: PTH118
-    return [name for name, mode in kinds if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))]
-
-
 def _start(kind: Kind, folder: Path, address: str, limit_s: float) -> int:
     """Fork a process that runs a kind in its folder; returns its id, which is also that of its group."""
-    sys.stdout.flush()
-    if pid := os.fork():
-        return pid
-    code = RAISED
-    try:
+
+    def run_kind() -> int:
         os.setsid()
         os.chdir(folder / CWD)
-        _redirect(folder / "out", folder / "err")
         os.environ |= {"HOME": f"{folder / HOME}", "TMPDIR": f"{folder / TMP}", "XDG_CACHE_HOME": f"{folder / HOME}"}
         tempfile.tempdir = None
         resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + ADDRESSED_BYTES,) * 2)
@@ -237,11 +216,9 @@ def _start(kind: Kind, folder: Path, address: str, limit_s: float) -> int:
         code = call(kind, address)
         with suppress(OSError) if code else nullcontext():  # a full disk is not named twice
             print(end="", flush=True)
-    except BaseException:
-        traceback.print_exc()
-    with suppress(BaseException):
-        sys.stderr.flush()
-    os._exit(code)
+        return code
+
+    return fork(run_kind, folder / "out", folder / "err")
 
 
 def call(kind: Kind, address: str) -> int:
@@ -259,14 +236,6 @@ def call(kind: Kind, address: str) -> int:
         return fail(str(error))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-
-
-def _redirect(out: Path, err: Path) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    for number, path, mode in ((0, Path(os.devnull), os.O_RDONLY), (1, out, flags), (2, err, flags)):
-        os.dup2(os.open(path, mode, 0o644), number)
-    sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", closefd=False), "utf-8", "backslashreplace")
-    sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), "utf-8", "backslashreplace", write_through=True)
 
 
 def _memory(name: str) -> int:
@@ -312,8 +281,8 @@ def judge(kind: Kind, end: End) -> list[str]:
         found.append(f"b: no end in {end.seconds:.0f} s: {_innermost(end.error)}")
     elif end.code < 0 or end.code == RAISED:
         found.append(f"a: {_innermost(end.error) if end.code == RAISED else f'killed by signal {-end.code}'}")
-    elif "Traceback (most recent call last)" in end.said:
-        found.append(f"a: {_innermost(end.said)}")
+    elif "Traceback (most recent call last)" in end.printed:
+        found.append(f"a: {_innermost(end.printed)}")
     elif end.code not in (0, FAILED, USAGE, INTERRUPTED):
         found.append(f"a: exit code {end.code}")
     if kind.expected == REFUSED and end.code == 0:
@@ -336,11 +305,11 @@ def find_faults(kind: Kind, end: End) -> Iterator[str]:
     """Yield what is wrong with the message of a kind that was refused."""
     if end.code not in (FAILED, USAGE) or kind.expected == DONE:
         return
-    message = end.error[end.error.rfind("error:") :] if "error:" in end.error else end.said.strip()
-    message = message if end.code == USAGE else end.said
+    message = end.error[end.error.rfind("error:") :] if "error:" in end.error else end.printed.strip()
+    message = message if end.code == USAGE else end.printed
     if not message.strip():
         yield "no message"
-    elif not any(printable(word).lower() in end.said.lower() for word in kind.words):
+    elif not any(printable(word).lower() in end.printed.lower() for word in kind.words):
         yield f"names none of {', '.join(kind.words)}"
     if end.code == USAGE and len(message) > LONGEST:
         yield f"{len(message)} characters"
@@ -367,13 +336,16 @@ def spell(kind: Kind) -> str:
 
 def write_end(path: Path, kind: Kind, end: End, faults: Sequence[str]) -> None:
     """Append how a kind ended to a file of JSON lines."""
-    about: dict[str, object] = {
+    about = {
         "name": kind.name,
         "code": end.code,
         "seconds": round(end.seconds, 2),
         "mb": end.peak_bytes >> 20,
+        "expected": kind.expected,
+        "faults": faults,
+        "command": spell(kind),
+        "printed": end.printed.strip()[-LONGEST:],
     }
-    about |= {"expected": kind.expected, "faults": faults, "command": spell(kind), "said": end.said.strip()[-LONGEST:]}
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(about) + "\n")
 
@@ -386,10 +358,11 @@ def print_found(made: dict[str, int], found: dict[Kind, tuple[End, list[str]]]) 
         for name in (kind.group, "all"):
             rows[name].update(kinds=1, **{state: 1})
     columns = ("kinds", "refused", "harmless", "faults")
-    print(f"| group | {' | '.join(columns)} | of |\n|---|{'---:|' * 5}")
-    for name in (name for name in (*made, "all") if rows[name]):
-        cells = [str(rows[name][column]) for column in columns]
-        print(f"| {name} | {' | '.join(cells)} | {made.get(name, sum(made.values()))} |")
+    made = made | {"all": sum(made.values())}
+    print_table(
+        ("group", *columns, "of"),
+        [[name, *(rows[name][column] for column in columns), of] for name, of in made.items() if rows[name]],
+    )
     for kind, (_, faults) in found.items():
         if faults:
             print(f"\n{kind.name!a}")

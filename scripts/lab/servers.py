@@ -19,7 +19,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ import yaml
 from safetensors.numpy import load_file
 
 import specbench
+from scripts.lab.kinds.server import free_port
 from scripts.lab.materials import print_table
 from specbench.models.load import locate
 from specbench.records.record import CaseRecord
@@ -144,13 +144,6 @@ def copy_model(named: str, folder: Path, as_gguf: bool) -> Path:
     if as_gguf:
         write_gguf(folder, folder.with_name(f"{folder.name}.gguf"))
     return folder
-
-
-def free_port() -> int:
-    """Return an unused port of the loopback interface."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def compare_rows(records: Sequence[CaseRecord]) -> int:

@@ -46,14 +46,14 @@ specbench COMMAND --help                               its options; specbench ru
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: the exit code of the command that the first word names, else of ``run``."""
     words = list(sys.argv[1:] if argv is None else argv)
-    told = {"--help": usage(), "-h": usage(), "--version": __version__}.get(" ".join(words))
+    answer = {"--help": usage(), "-h": usage(), "--version": __version__}.get(" ".join(words))
     first = words[0] if words else ""
     if first.isalpha() and first not in COMMANDS:
         return fail(f"{first}: no such command; {near(first, [*COMMANDS])}")
     name = words.pop(0) if first in COMMANDS else DEFAULT
     try:
-        if told:
-            print(told, flush=True)
+        if answer:
+            print(answer, flush=True)
             return DONE
         require_directory()
         return int(module_of(name).main(words))

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_intermixed_args(argv)
     findings = read_findings(find_runs([given.run]), given.profile)
     if (count := len({run.directory for run in findings.runs})) > 1:  # one that grew by methods is split
-        raise InputError(f"{given.run}: holds {count} runs; expected one of them")
+        raise InputError(f"{given.run}: contains {count} runs; expected one of them")
     names = [given.first, given.second]
     known = list(dict.fromkeys(name for facts in findings.facts for name in facts.methods))
     for name in names:

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     for path in parser.parse_args(argv).runs:
         found = find_runs([path])
         if len(found) != 1:
-            raise RunError(f"{path}: holds {len(found)} runs; expected one of them")
+            raise RunError(f"{path}: contains {len(found)} runs; expected one of them")
         both.append(read_findings(found))
     console = open_console()
     one, two = (found.runs[0] for found in both)

@@ -255,6 +255,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--answers", nargs="+", type=file_path, metavar="FILE",
         help="Spec-Bench's table from answer files alone, the baseline's first")
     add("--tokenizer", type=file_path, metavar="DIR",
-        help="holds the model's tokenizer.json, if the run does not name one")
+        help="folder of the model's tokenizer.json, if the run does not name one")
     # fmt: on
     return parser

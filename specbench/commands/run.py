@@ -71,5 +71,5 @@ def main(argv: Sequence[str]) -> int:
     except (HydraException, OmegaConfBaseException) as error:
         return fail(composition.explain(error, overrides))
     except KeyboardInterrupt:  # while the jobs of a launcher are waited for
-        print("specbench: interrupted; the same command goes on from what is done", file=sys.stderr)
+        print("specbench: interrupted; the same command continues from what is done", file=sys.stderr)
         return INTERRUPTED

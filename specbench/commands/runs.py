@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         raise InputError(f"{folder}: no such folder; expected one that specbench wrote runs into, such as results")
     found = name_varied([list_run(run, folder) for run in find_every_run(folder)])
     if not found:
-        raise InputError(f"{folder}: holds no run; expected a folder that specbench wrote runs into, such as results")
+        raise InputError(f"{folder}: contains no run; expected a folder into which specbench wrote runs, as results")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     titles = ("started", "run", *(["varied"] if any(each.varied for each in found) else []), "model", "suite")
     for title in (*titles, "methods", "best", "done"):

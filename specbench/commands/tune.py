@@ -5,7 +5,7 @@ r"""Find a method's parameters with the best modelled speedup, from recorded ans
         model=replay model.trace=results/live/records.jsonl 'method=[pld]'
 
 Parameters are chosen on one half of the cases (suite.part=1/2) and judged on the other. Every replay runs the drafter;
-no model, no GPU. A grid's key stands for method.KEY; a file name may hold what the method puts in (Cacheback's %LL).
+no model, no GPU. A grid's key stands for method.KEY; a file name may contain what the method puts in (Cacheback's %LL).
 """
 
 from __future__ import annotations

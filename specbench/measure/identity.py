@@ -50,7 +50,7 @@ def _hidden() -> dict[str, str]:
         for name, value in os.environ.items()
         if _SECRET.search(name) and len(value) >= _SHORTEST and not os.path.exists(value)  # noqa: PTH110 (a Path raises for a long one)
     }
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 (a Path raises if there is none)
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 (a Path raises without a home)
     places = {rf"(?<![\w.~-]){re.escape(str(home))}(?![\w.-])": "~"} if len(home.parts) > 1 else {}
     names = {"$USER": _user(), "$HOSTNAME": platform.node()}
     parts = {rf"(?<=/){re.escape(name)}(?=/|$)": shown for shown, name in names.items() if name not in _NOBODY}

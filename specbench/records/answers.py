@@ -146,7 +146,7 @@ def read_answers(path: Path, timed: bool = True) -> list[Answer]:
             )
         )
     if not answers:
-        raise InputError(f"answer file {path}: holds no answers; {_EXPECTED}")
+        raise InputError(f"answer file {path}: contains no answers; {_EXPECTED}")
     return answers
 
 

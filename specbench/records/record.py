@@ -184,7 +184,7 @@ class TurnRecord:
             return f"prompt_ids are {len(self.prompt_ids)}, prompt_tokens is {self.prompt_tokens}"
         # the loop of a library, which records no phases, may emit several tokens before its first step
         if not (len(self.ids) - 1 if self.phases_s else 0) <= sum(self.accept) <= len(self.ids):
-            return f"accept adds up to {sum(self.accept)}, ids behind the prefill's are {len(self.ids) - 1}"
+            return f"accept adds up to {sum(self.accept)}, ids after the prefill's are {len(self.ids) - 1}"
         return self._find_wrong_step() or self._find_wrong_draft() or self._find_wrong_time()
 
     def _find_wrong_step(self) -> str | None:

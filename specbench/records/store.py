@@ -130,7 +130,7 @@ def read_manifest(
     if not directory.is_dir():
         raise RunError(f"run {directory}: no such directory; expected one that `specbench` wrote (see results/latest)")
     if not path.exists():
-        raise RunError(f"run {directory}: holds no {MANIFEST}; expected a directory that `specbench` wrote")
+        raise RunError(f"run {directory}: contains no {MANIFEST}; expected a directory that `specbench` wrote")
     return Manifest.parse(read_file(path, "manifest ", fix), str(path), fix)
 
 

@@ -172,7 +172,7 @@ def _target_compute(scope: Scope) -> float:
 class Column(Heading):
     """A figure of a result: title, name (``figure``), format and formula.
 
-    value: the formula, blank if ``applies`` does not hold; an ``Estimate`` fills NAME, NAME_low and NAME_high if
+    value: the formula, blank if ``applies`` is false; an ``Estimate`` fills NAME, NAME_low and NAME_high if
     ``interval`` is set. Without a value it is made for printing alone (``with_drafting``) and is not in summary.csv.
     better: 1, -1 or 0, as more is better, less is better, or neither. caption: its explanation below a table.
     """

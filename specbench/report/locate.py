@@ -17,7 +17,7 @@ RUN, PROFILE = "SPECBENCH_RUN", "SPECBENCH_PROFILE"
 def find_runs(directories: Sequence[Path]) -> list[Path]:
     """The directories; one without a manifest, such as a sweep's, is replaced by the runs directly in it.
 
-    Raises RunError if the newest run is wanted and there is none.
+    Raises RunError if the newest run is wanted and no run exists.
     """
     if DEFAULT_RUN in directories and not DEFAULT_RUN.exists():
         raise RunError(f"{DEFAULT_RUN}: there is no run here yet; expected a run's directory; `specbench` makes one")

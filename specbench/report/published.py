@@ -106,7 +106,7 @@ def _read_file(path: Path) -> Iterable[PublishedFigure]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     for number, row in enumerate(reader, 2):
         if None in row or None in row.values():
-            fix = "expected one a column, and quotes around what holds a comma"
+            fix = "expected one a column, and quotes around text with a comma"
             raise RunError(f"{path}, line {number}: has not {len(COLUMNS)} cells; {fix}")
         try:
             yield PublishedFigure.model_validate(row)

@@ -50,7 +50,7 @@ def fetch_runs(url: str, folder: Path) -> Path:
                 if files.isfile(f"{place}/{name}"):
                     files.get_file(f"{place}/{name}", str(run / name))
     if not found:
-        raise RunError(f"run {url}: holds no {MANIFEST}; {_EXPECTED}")
+        raise RunError(f"run {url}: contains no {MANIFEST}; {_EXPECTED}")
     return folder
 
 

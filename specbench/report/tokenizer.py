@@ -17,7 +17,7 @@ from specbench.records.store import PIECES, Run, RunError, write_atomically
 FILE = "tokenizer.json"
 _ASSETS = Path(__file__).resolve().parents[1] / "assets"
 _BUNDLED = "bundled:"
-_FIX = f"give the folder that holds the model's {FILE}: --tokenizer DIR"
+_FIX = f"give the folder that contains the model's {FILE}: --tokenizer DIR"
 
 
 def read_counter(path: Path) -> Callable[[str], int]:
@@ -33,7 +33,7 @@ def read_tokenizer(path: Path) -> Any:
     """The ``tokenizers.Tokenizer`` of a folder or file. Raises RunError."""
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
-        raise RunError(f"tokenizer {path}: holds no {FILE}; {_FIX}")
+        raise RunError(f"tokenizer {path}: contains no {FILE}; {_FIX}")
     try:
         from tokenizers import Tokenizer  # only what tokenises text needs it
     except ImportError as error:

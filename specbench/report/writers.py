@@ -164,7 +164,7 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 
 def _latex_title(name: str, side: str) -> str:
-    """A column's name on lines that hold its longest word. side: l or r."""
+    """A column's name on lines as wide as its longest word. side: l or r."""
     filled = textwrap.fill(name, _HEADER_CHARS, break_long_words=False, break_on_hyphens=False)
     lines = [escape_latex(line) for line in filled.split("\n")]
     inside = r"\\".join(lines)

@@ -135,7 +135,7 @@ def explain(error: BaseException, overrides: list[str]) -> str:
         return f"{path}: no such setting; {near(key, siblings)}"
     if GRAMMAR in message and (wrong := _find_wrong(overrides)):
         return (
-            f"{wrong}: expected SETTING=VALUE, such as method=[pld] or 'method=[pld,sam]'; a value that holds = or a"
+            f"{wrong}: expected SETTING=VALUE, such as method=[pld] or 'method=[pld,sam]'; a value that contains = or a"
             " bracket of its own stands in quotes within quotes: 'suite.path=\"a=b.jsonl\"'"
         )
     where = WHERE.search(message)

@@ -63,8 +63,8 @@ def _method_class(key: str, target: str) -> type[Method]:
     package = re.split("[.:]", target)[0]
     if not _is_plugin(package):
         raise InputError(
-            f"{key}: {package} holds no methods; expected a class of {METHODS}, of a package with an entry point in the"
-            f" group {PLUGINS}, or of a module in the working directory or a folder of PYTHONPATH"
+            f"{key}: {package} contains no methods; expected a class of {METHODS}, of a package with an entry point in"
+            f" the group {PLUGINS}, or of a module in the working directory or a folder of PYTHONPATH"
         )
     try:
         kind = pkgutil.resolve_name(target)

@@ -126,14 +126,14 @@ def share(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_foreign(directory: Path) -> None:
-    """Raise InputError for a folder that holds other things than a run. A new or an empty one is allowed."""
+    """Raise InputError for a folder that contains other things than a run. A new or an empty one is allowed."""
     others = {path.name for path in _list(directory, "hydra.run.dir") if path.suffix != ".partial"} - _HARMLESS
     if not (directory / RECORDS).exists():
         _refuse("hydra.run.dir", directory, sorted(others))
 
 
 def refuse_foreign_sweep(directory: Path) -> None:
-    """Raise InputError for a folder that holds other things than the runs of a sweep."""
+    """Raise InputError for a folder that contains other things than the runs of a sweep."""
     places = _list(directory, "hydra.sweep.dir")
     runs = {path for path in places if any((path / name).exists() for name in (LOCK, MANIFEST, RECORDS, SHARDS))}
     others = {path.name for path in {*places} - runs} - _HARMLESS - {"latest"}
@@ -152,11 +152,11 @@ def _list(directory: Path, key: str) -> list[Path]:
 
 
 def _refuse(key: str, directory: Path, others: Sequence[str]) -> None:
-    """Raise InputError if a folder holds others than what belongs there. key: the setting that names the folder."""
+    """Raise InputError if a folder contains others than what belongs there. key: the setting that names the folder."""
     more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
     if others:
         raise InputError(
-            f"{key}={directory}: holds other things ({', '.join(others[:_NAMED])}{more}); expected a new folder, an"
+            f"{key}={directory}: contains other things ({', '.join(others[:_NAMED])}{more}); expected a new folder, an"
             " empty one, or one of an earlier run"
         )
 

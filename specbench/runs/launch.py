@@ -74,7 +74,7 @@ def run_job(job: Job, directory: Path, report: bool = True, alone: bool = True, 
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may have gone
             console.print(
-                f"[yellow]interrupted[/]: what is done is in {plain(directory)}; the same command goes on from there"
+                f"[yellow]interrupted[/]: what is done is in {plain(directory)}; the same command continues from there"
             )
         return INTERRUPTED
     except TeamError as error:
@@ -126,7 +126,7 @@ def print_unwritten(error: OSError, directory: Path) -> int:
     named = f"{place.relative_to(directory)}: " if place != directory else ""
     return _print_end(
         f"results directory {directory}: can no longer be written ({named}{error.strerror}); what is done is safe, the"
-        " same command goes on from there"
+        " same command continues from there"
     )
 
 

@@ -138,14 +138,14 @@ def merge(
     for one, two in itertools.pairwise(blocks):
         if (one.round, one.place) == (two.round, two.place) and one.shard != two.shard:
             both = f"{shards[one.shard].directory} and {shards[two.shard].directory}"
-            raise RunError(f"{both}: both hold case {one.place + 1} of the suite; expected each part once")
+            raise RunError(f"{both}: both contain case {one.place + 1} of the suite; expected each part once")
     grown = _join_growths(shards, blocks)
     values = _join_manifests(shards, part) | dict(own)
     values |= {"grown": [growth.model_dump() for growth in grown]} if grown else {}
     remove_partials(out)
     if (out / RECORDS).exists():
         if not _is_merged(out, shards, blocks, values):
-            raise RunError(f"--out {out}: holds a run; expected a new directory")
+            raise RunError(f"--out {out}: contains a run; expected a new directory")
         return Manifest.model_validate(values)
     out.mkdir(parents=True, exist_ok=True)
     with replacing(out / RECORDS, sync=True) as file:
@@ -262,7 +262,7 @@ def _find_blocks(shard: Shard) -> list[_StoredBlock]:
     total, done = len(shard.places) * rounds, sum(present.issuperset(methods) for present in have.values())
     if done != total:
         raise RunError(
-            f"{shard.directory}: {done} of {total} blocks are done; the command that began it goes on from there"
+            f"{shard.directory}: {done} of {total} blocks are done; the command that began it continues from there"
         )
     return found
 

@@ -407,7 +407,7 @@ def trace_warnings(trace: Trace, suite: Suite | None, tokenizer: Any) -> Iterato
         yield from suite.warnings
         count = len(trace.conversations)
         if count + trace.failed < len(suite.cases):
-            yield f"The trace holds {count} of the {len(suite.cases)} selected questions; the others are left out."
+            yield f"The trace has {count} of the {len(suite.cases)} selected questions; the others are left out."
     if trace.failed:
         yield f"{trace.failed} conversations of the trace lack a good answer and are left out."
     if trace.repeated:
@@ -432,7 +432,7 @@ def trace_warnings(trace: Trace, suite: Suite | None, tokenizer: Any) -> Iterato
     if found := [token for text in texts for token in special if token in text][:1]:
         count = sum(any(token in text for token in special) for text in texts)
         yield (
-            f"{count} answers of the trace hold special tokens as text, such as {found[0]}: each is replayed as the"
+            f"{count} answers of the trace contain special tokens as text, such as {found[0]}: each is replayed as the"
             " token, and an EOS ends the answer."
         )
     if trace.exact is not None and trace.exact < ALIKE * trace.turns:

@@ -242,12 +242,7 @@ def check_launcher(cfg: DictConfig) -> str:
         TypeAdapter(LauncherCounts).validate_python(node)
     except ValidationError as error:
         raise InputError(f"hydra.launcher.{describe(error)}; expected a number that the launcher takes") from None
-    return _require_launcher(str(cfg.hydra.launcher._target_))
-
-
-def _require_launcher(target: str) -> str:
-    """The package of a launcher. Raises InputError if it is not installed."""
-    package = target.rpartition(".")[0].rpartition(".")[0]
+    package = str(cfg.hydra.launcher._target_).rpartition(".")[0].rpartition(".")[0]
     try:
         found = importlib.util.find_spec(package)
     except ModuleNotFoundError:  # of the package that it is in

@@ -229,7 +229,7 @@ class SuiteFormat:
             raise InputError(_spell_faults(faults, origin, len(rows)))
         if not cases:
             raise InputError(
-                f"Suite file {origin} holds no questions of the suite, expected {self.show_example(Path(origin))}"
+                f"Suite file {origin} contains no questions of the suite, expected {self.show_example(Path(origin))}"
             )
         return cases
 
@@ -240,7 +240,7 @@ class SuiteFormat:
 
 
 def _spell_faults(faults: Sequence[tuple[SourceRow, str]], origin: str, total: int) -> str:
-    """One text for all wrong rows: what is wrong with several is said once, with the first of them."""
+    """One text for all wrong rows: what is wrong with several is reported once, with the first of them."""
     groups: dict[str, list[SourceRow]] = {}
     for row, fault in faults:
         groups.setdefault(fault.removeprefix(f"{row.where}: "), []).append(row)

@@ -97,7 +97,7 @@ def _humaneval(row: SourceRow, wording: Wording) -> Case:
     return Case(task, "humaneval", (turn,), references=row.optional("canonical_solution"))
 
 
-# MBPP (Austin et al. 2021, arXiv 2108.07732): short Python problems. The authors' file holds all 974 tasks without
+# MBPP (Austin et al. 2021, arXiv 2108.07732): short Python problems. The authors' file has all 974 tasks without
 # their split, which goes by task_id (1 to 10 for prompts, 11 to 510 test, 511 to 600 validation, 601 to 974 training).
 # ``bare`` is the description alone, as CARD gives it; ``script`` puts description and first test into the frame of
 # Token Recycling's question file.
@@ -292,8 +292,8 @@ def _refuse_placeholders(rows: Sequence[SourceRow], origin: str) -> str:
         return ""
     shown = ", ".join(f"{category} {count}" for category, count in sorted(counts.items()))
     return (
-        f"{origin}: {counts.total()} of {len(rows)} rows hold a placeholder in place of their turns ({shown}): their "
-        "licences keep them out of the data set. Fill them with prepare_data.py of NVIDIA's Model-Optimizer "
+        f"{origin}: {counts.total()} of {len(rows)} rows contain a placeholder in place of their turns ({shown}): "
+        "their licences keep them out of the data set. Fill them with prepare_data.py of NVIDIA's Model-Optimizer "
         "(examples/specdec_bench: pip install -r requirements_speed.txt; python prepare_data.py --config NAME), then "
         "give the folder of the parquet files that it writes with suite.path=FOLDER."
     )

@@ -31,7 +31,7 @@ FIELDS = {  # what a case needs -> the names that it may have in a file; the fir
 MATERIAL = {"instruction": ("input", "context")}  # what Alpaca and Dolly keep apart from the instruction
 _USER, _ASSISTANT, _SYSTEM = ("user", "human"), ("assistant", "gpt", "model"), "system"
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".jsonl.gz")
-_EXCESS = "fields behind the last column"  # of a csv's row
+_EXCESS = "fields after the last column"  # of a csv's row
 _PLACE = re.compile(r"\{([^{}\n]+)\}")  # a name of any words; {} is text, as in \boxed{}
 MOST_ROWS = 1 << 20  # of a file of questions: more take gigabytes
 _EXAMPLE = '{"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
@@ -100,7 +100,7 @@ def _turns(row: SourceRow, fields: Mapping[str, str]) -> tuple[tuple[str, ...], 
     name = _find(row, "prompt", fields)
     if name is None:
         raise InputError(
-            f"{row.where}: none of {', '.join(FIELDS['prompt'])} holds a prompt; it has {_shorten(row.values)}: name"
+            f"{row.where}: none of {', '.join(FIELDS['prompt'])} contains a prompt; it has {_shorten(row.values)}: name"
             " one of them with 'suite.fields={prompt: NAME}'."
         )
     value = _structured(row.values[name])

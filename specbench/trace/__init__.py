@@ -45,7 +45,7 @@ def read_trace(
 ) -> Trace:
     """Reads a trace of any kind.
 
-    builder: makes the prompts of texts; not called for records, which hold ids. end: the EOS id, which is put after
+    builder: makes the prompts of texts; not called for records, which have ids. end: the EOS id, which is put after
     texts. cases: the suite's cases, to keep those in this order; None keeps all that the file has. Raises InputError
     if the file is not a trace, or has none of the cases.
     """
@@ -53,7 +53,7 @@ def read_trace(
     if kind == "answers":
         if cases is None:
             raise InputError(
-                f"model.trace={path}: an answer file holds no questions; name the suite it was made with,"
+                f"model.trace={path}: an answer file contains no questions; name the suite it was made with,"
                 " e.g. suite=spec_bench"
             )
         return read_answer_file(path, cases, builder(), end)

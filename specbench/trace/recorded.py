@@ -147,7 +147,7 @@ def read_live(path: Path) -> Trace:
         packed = (RecordedTurn.of(turn.get("prompt_ids") or (), turn["ids"], turn.get("text", "")) for turn in turns)
         kept.append(Recorded(case, tuple(packed)))
     if not kept:
-        raise InputError(f"model.trace={path}: holds no good record of {VANILLA} with its prompts; {_EXPECTED}")
+        raise InputError(f"model.trace={path}: contains no good record of {VANILLA} with its prompts; {_EXPECTED}")
     _check_ends(path, kept, ends)
     return Trace(
         kind="records",

@@ -49,7 +49,7 @@ def conversation_ids(
 def read_answer_file(path: Path, cases: Sequence[Case], builder: PromptBuilder, end: int | None) -> Trace:
     """Reads the answers to ``cases``, in their order; of a question that is answered twice the last answer counts.
 
-    A Spec-Bench answer file counts each answer's tokens but holds only its text. A text that has one token less than
+    A Spec-Bench answer file counts each answer's tokens but has only its text. A text that has one token less than
     its count ended with EOS, which is appended; one with the counted tokens was cut at the length limit, the longest
     count of the file. An answer with another count lost something in decoding (a split character, a stripped newline).
     Questions without one valid answer a turn are left out. end: the EOS id. Raises InputError if the file is not an

@@ -123,7 +123,7 @@ NUMBERS = (
 )
 
 TARGETS = (
-    target("os.system", "holds no methods", "PYTHONPATH"),  # and others: tests/runs/test_targets.py
+    target("os.system", "contains no methods", "PYTHONPATH"),  # and others: tests/runs/test_targets.py
     target("methods.pld.Draft", "subclass of specbench.method.Method"),
     bad("+method.x._target_=[os.system]", "method.x._target_=['os.system']", "cannot be imported"),
     bad("method=[hybrid] +method.hybrid.members.x._target_=os.system", "method.hybrid.members.x._target_=os.system"),
@@ -187,7 +187,7 @@ IDLE = (
     idle("engine=eager engine.compiled=false", "engine.kind=eager", "engine=fast, engine=auto or engine=timed"),
     idle("report.plots=false report.style=paper", "report.plots=False", "report.plots=true"),
     idle("suite.seed=3", "suite.order=file", "suite.order=shuffled or suite.sample=N"),
-    idle("suite.shots_seed=3", "suite.shots=0", "suite.shots=N"),
+    *(idle(f"suite.{each}", "suite.shots=0", "suite.shots=N") for each in ("shots_seed=3", "shots_from=x")),
     *(
         idle(f"suite.{each}", "suite.name=mini", "a suite outside of the package")
         for each in ("home=x", "relative=x", "hub.repo=x/y", "hub.split=x")
@@ -248,9 +248,9 @@ OPTIONS = (
     bad("load=poisson", "load.rate: not set; load=poisson needs it"),
     bad("load=trace", "load.times: not set; load=trace needs it"),
 )
-# Folders that hold other things.
+# Folders that contain other things.
 PLACES = tuple(
-    bad(f"hydra.run.dir={place}", "hydra.run.dir=", "holds other things (", expected, name=f"in {name}", files=files)
+    bad(f"hydra.run.dir={place}", "hydra.run.dir=", "contains other things (", expected, name=f"in {name}", files=files)
     for name, place, expected, files in (
         ("the root", "/", "bin", {}),
         ("the working directory", ".", "notes.txt", {"notes.txt": "mine"}),

@@ -154,7 +154,7 @@ def test_rows_are_fed_as_a_batch_and_a_shape_without_a_draft_is_blank(scripted):
 
 
 @pytest.mark.parametrize(
-    ("fed", "contexts", "said"),
+    ("fed", "contexts", "message"),
     [
         ([4, 1], [100], "ascending"),
         ([2, 4], [100], "expected 1 to be the first"),
@@ -165,13 +165,13 @@ def test_rows_are_fed_as_a_batch_and_a_shape_without_a_draft_is_blank(scripted):
         ([1], [], "contexts"),
     ],
 )
-def test_points_that_cannot_be_driven_are_refused(fed, contexts, said):
-    with pytest.raises(InputError, match=said):
+def test_points_that_cannot_be_driven_are_refused(fed, contexts, message):
+    with pytest.raises(InputError, match=message):
         Limits(600, 4096).check(3, fed, contexts)
 
 
 @pytest.mark.parametrize(
-    ("k", "w", "said"),
+    ("k", "w", "message"),
     [
         ([0, 1], [0, 1], "k=.* from 1 up"),
         ([2, 4], [0, 1], "k=.*expected 1 to be the first"),
@@ -180,9 +180,9 @@ def test_points_that_cannot_be_driven_are_refused(fed, contexts, said):
         ([1, 64], [0, 15], "600 nodes"),
     ],
 )
-def test_row_batches_without_the_single_token_are_refused(k, w, said):
+def test_row_batches_without_the_single_token_are_refused(k, w, message):
     limits = Limits(600, 4096)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         limits.check(3, [1], [100], (k, w, [25]))
     with pytest.raises(InputError, match="row-contexts"):
         limits.check(3, [1], [100], ([1, 2], [0, 3], [4096]))

@@ -129,13 +129,13 @@ def test_a_run_states_how_long_its_requests_take_to_arrive_before_it_starts(tmp_
         raise KeyboardInterrupt
 
     monkeypatch.setattr(launch, "execute", begin)
-    for load, said in (("load=poisson", "min of arrivals in"), ("load=closed", "")):
+    for load, shown in (("load=poisson", "min of arrivals in"), ("load=closed", "")):
         given = ["model=replay", f"model.trace={trace}", "model.tokenizer=bundled:tiny", "method=[pld]", load]
-        given += ["load.rate=0.5"] if said else []
+        given += ["load.rate=0.5"] if shown else []
         assert launch.run_job(job_for(*given), tmp_path / "run") == INTERRUPTED
         line = capsys.readouterr().out.splitlines()[0]
-        assert line.startswith("load: about ") is bool(said)
-        assert said in line
+        assert line.startswith("load: about ") is bool(shown)
+        assert shown in line
 
 
 @pytest.mark.parametrize("budget", ["equal", "score", "controlled"])

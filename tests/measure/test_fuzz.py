@@ -93,7 +93,7 @@ CLEAN = (
       for fault in ("text", "negative", "fraction", "nan", "list", "null", "empty text")),
     *(f"near names/model: {name}x" for name in ("tiny", "random", "replay")),
     "near names/decode.max_new_tokens: a letter twice",
-    "lines/words: no vanilla", "lines/words: unknown ids", "lines/words: poisson without rate",
+    "lines/words: info", "lines/words: load and part", "lines/words: frozen head",
     "options/report argument 0: no file", "options/diff argument 0: no file", "options/list argument 0: folder",
     "python/run: unknown",
 )  # fmt: skip
@@ -131,7 +131,7 @@ def test_each_entry_of_a_value_is_damaged_in_each_way():
 def test_the_hostile_server_does_what_the_path_says(tmp_path):
     ask = "import urllib.request as u; text = u.urlopen('{}/{}', timeout=2).read().decode(); assert {}, text"
     cut = [*server.TRANSPORT].index("status 500")
-    silent = [*server.TRANSPORT].index("silence")
+    silent = [*server.TRANSPORT].index("silent")
     asked = {
         "good": (server.GOOD + "/v1/models", '"m" in text'),
         "status": (f"t.models.{cut}/v1/models", "False"),

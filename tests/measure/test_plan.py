@@ -75,7 +75,7 @@ def test_a_second_round_is_a_second_pass_only_for_what_is_kept_the_whole_run():
 
 
 def test_more_methods_rounds_and_cases_are_what_is_left():
-    """A new method comes with vanilla, a new case or round with all; what learns across cases stays as it is."""
+    """A new method comes with vanilla, a new case or round with all; what learns across cases does not change."""
     few = make_plan(CASES[:5], {"vanilla": "case", "a": "case"}, rounds=1, seed=0)
     rows = {"vanilla": "case", "a": "case", "b": "never"}
     whole = make_plan(CASES, rows, rounds=2, seed=0)

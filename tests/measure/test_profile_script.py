@@ -31,12 +31,12 @@ def test_a_profile_with_rows_is_written_drawn_and_printed(run, tmp_path, capsys)
     assert profile.rows.ms.shape == (1, 2, 2)
     assert {file.name for file in tmp_path.glob("*.png")} == {f"{path.stem}.png", f"{path.stem}-rows.png"}
     out = capsys.readouterr().out
-    for said in ("T(q)/T(1)", "ceilings: read", "share of the bandwidth bound", "host time a step", "A/A"):
-        assert said in out
+    for message in ("T(q)/T(1)", "ceilings: read", "share of the bandwidth bound", "host time a step", "A/A"):
+        assert message in out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("model=tiny", "--fed", "2,4"), "expected 1"),
         (("model=tiny", "--contexts", "100000"), "beyond the model's"),
@@ -49,10 +49,10 @@ def test_a_profile_with_rows_is_written_drawn_and_printed(run, tmp_path, capsys)
         (("model=tiny", "model.draft=bundled:tiny"), "model.draft=bundled:tiny: has no effect with method=[vanilla]"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(run, capsys, monkeypatch, arguments, said):
+def test_what_cannot_be_measured_is_refused(run, capsys, monkeypatch, arguments, message):
     monkeypatch.setattr("specbench.runs.sources.load_model", None)  # before any weights
     assert run(*arguments) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_the_sweep(run, tmp_path, capsys, monkeypatch):

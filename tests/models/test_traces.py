@@ -198,7 +198,7 @@ def test_special_tokens_in_texts_are_counted(tmp_path):
     """They become the tokens; the bundled EOS ends the second answer in its middle."""
     path = chat(tmp_path, spoken("end"), spoken("one <|end|> two"))
     trace = read(path)
-    assert "1 answers of the trace hold special tokens as text, such as <|end|>" in " ".join(
+    assert "1 answers of the trace contain special tokens as text, such as <|end|>" in " ".join(
         trace_warnings(trace, None, tiny())
     )
     assert tiny().eos_token_id in trace.conversations[1].turns[0].ids[:-1]

@@ -6,6 +6,9 @@ import base64
 import contextlib
 import itertools
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +18,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from report.browser import Browser, find_browser
 
 from builders.records import record, turn
 from specbench.records.record import CONTROL, PHASES, VANILLA, CaseRecord, Lossless, TurnRecord
@@ -212,6 +216,41 @@ def built(tmp_path_factory: pytest.TempPathFactory, fine_plots: Callable) -> Rep
     """A report with its plots, made once; not to be changed."""
     with fine_plots():
         return build_report([build_run(tmp_path_factory.mktemp("built") / "run", per_category=2)])
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser, closed after the tests of a file."""
+    if find_browser() is None or os.name != "posix":
+        pytest.skip("no Chromium (Debian: apt install chromium) to open the page in")
+    opened = Browser(find_browser(), tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+def compile_latex(preamble: str, body: str, folder: Path) -> str:
+    """The log of pdflatex on a document, which must compile; the test is skipped without the program."""
+    if shutil.which("pdflatex") is None:
+        pytest.skip("LaTeX (pdflatex) is not installed")
+    (folder / "paper.tex").write_text(rf"{preamble}\begin{{document}}{body}\end{{document}}")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
+    log = done.stdout.decode(errors="replace")
+    assert done.returncode == 0, log[-2000:]
+    return log
+
+
+def serve(manifest: dict[str, Any], records: list[CaseRecord], requests: int) -> None:
+    """Make a run one of a closed load, each record in a stretch that has its turns one after the other."""
+    manifest["config"]["load"] = {"kind": "closed", "requests": requests}
+    about = {"forwards": 1, "requests": requests, "rows": requests}
+    for each in records:
+        ends_s = 0.0
+        for made in each.turns:
+            alike = [requests] * len(made.accept)
+            made.load = {"arrival_s": ends_s, "queue_s": 0.0, "requests": alike, "rows": alike}
+            ends_s += made.wall_s
+        each.stretch = about | {"seconds": ends_s, "tokens": sum(len(made.ids) for made in each.turns)}
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_a_missing_tokenizer_says_how_to_give_it(make_run, capsys, tokenizer, tm
     assert "gone" in error
     assert "--tokenizer DIR" in error
     assert main([str(run), "--compat", "spec_bench", "--tokenizer", str(tmp_path)]) == 2
-    assert "holds no tokenizer.json" in capsys.readouterr().err
+    assert "contains no tokenizer.json" in capsys.readouterr().err
     named = make_run("named", per_category=1, manifest={"model": {"name": "m", "path": str(tokenizer)}})
     assert main([str(named), "--compat", "spec_bench"]) == 0
 

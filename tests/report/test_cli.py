@@ -160,7 +160,7 @@ def test_runs_of_an_object_store(make_run, tmp_path, capsys):
     capsys.readouterr()
     for wrong, message in (
         (["memory://results/sweep"], "say where with --output DIR"),
-        (["memory://results/none", "--output", str(tmp_path)], "holds no manifest.json"),
+        (["memory://results/none", "--output", str(tmp_path)], "contains no manifest.json"),
         (["nothing://results", "--output", str(tmp_path)], "cannot be read (Protocol not known"),
     ):
         assert main(wrong) == USAGE

@@ -8,11 +8,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from report.conftest import fail
+from report.conftest import fail, serve
 
 import specbench
 from builders.profiles import FIT
@@ -96,7 +97,7 @@ def test_the_index_says_what_is_best_and_what_is_complete(make_run, capsys):
     assert commands.main(["list", str(results)]) == 0
     assert "summary.csv cannot be read" in capsys.readouterr().out
     assert commands.main(["list", str(results / "stopped")]) == 2
-    assert "holds no run" in capsys.readouterr().err
+    assert "contains no run" in capsys.readouterr().err
 
 
 def test_two_runs_are_the_same_or_say_where_not(make_run, capsys):
@@ -139,29 +140,18 @@ def test_two_methods_are_compared_by_factors_that_multiply_and_by_category(make_
 
 
 def test_the_ratio_of_a_category_has_an_interval_and_a_load_is_named(make_run, capsys):
-    def serve(manifest, records):
-        manifest["config"]["load"] = {"kind": "closed", "requests": 4, "rate": None, "slo": {}}
-        for each in records:
-            ends = 0.0
-            for turn in each.turns:
-                alike = [4] * len(turn.accept)
-                turn.load = {"arrival_s": ends, "queue_s": 0.0, "requests": alike, "rows": alike}
-                ends += turn.prefill_s + turn.decode_s
-            tokens = sum(len(turn.ids) for turn in each.turns)
-            each.stretch = {"seconds": ends, "tokens": tokens, "forwards": 1, "requests": 4, "rows": 4}
-
-    for name, edit, said in (
+    for name, edit, shown in (
         ("alone", None, (r"ratio \[95 %\]", r"qa +[\d.]+ +1\.00 +[\d.]+ \[[\d.]+, [\d.]+\]")),
         (
             "load",
-            serve,
+            partial(serve, requests=4),
             (r"4 requests at once \(load=closed\)", r"speed of the server, in tokens/s: pld over vanilla [\d.]+ \["),
         ),
     ):
         run = make_run(name, per_category=8, edit=edit, peers=())
         assert commands.main(["compare", "pld", "vanilla", str(run)]) == 0
         out = capsys.readouterr().out
-        assert all(re.search(text, out) for text in said), out
+        assert all(re.search(text, out) for text in shown), out
     assert commands.main(["compare", "pld", "vanilla", str(run), "--category", "qa"]) == 0
     assert re.search(r"speed of each request: pld over vanilla [\d.]+$", capsys.readouterr().out, re.M)
 
@@ -179,7 +169,7 @@ def test_a_full_standard_output_is_named(make_run, capsys, monkeypatch, words):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "shown"),
     [
         ({"config": {"suite": {"part": "1/2"}}}, ["part 1/2 of the suite"]),
         (
@@ -188,15 +178,15 @@ def test_a_full_standard_output_is_named(make_run, capsys, monkeypatch, words):
         ),
     ],
 )
-def test_parts_are_named(make_run, capsys, changes, said):
+def test_parts_are_named(make_run, capsys, changes, shown):
     def edit(manifest, records):
         manifest |= changes | {"config": manifest["config"] | changes.get("config", {})}
 
     run = make_run(per_category=2, edit=edit)
     assert commands.main(["report", str(run), "--no-plots"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert all(out.count(text) >= 1 for text in said), out
-    assert out.count("load average") == sum("load" in text for text in said)
+    assert all(out.count(text) >= 1 for text in shown), out
+    assert out.count("load average") == sum("load" in text for text in shown)
 
 
 def test_a_run_without_published_figures_names_the_tables(make_run, capsys):

@@ -4,7 +4,6 @@ import html
 import io
 import itertools
 import json
-import os
 import re
 import time
 from dataclasses import replace
@@ -13,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from report.browser import Browser, find_browser
 from report.conftest import build_run
 from rich.console import Console
 
@@ -129,44 +127,39 @@ def test_pairs_are_over_the_cases_of_both_and_bars_shares_of_the_width(tmp_path)
     assert "style=" not in html
 
 
-@pytest.mark.skipif(find_browser() is None or os.name != "posix", reason="no Chromium to open the page in")
-def test_the_first_screen_has_winner_why_losses_and_pictures(tmp_path):
+def test_the_first_screen_has_winner_why_losses_and_pictures(browser, tmp_path):
     """On a desk's screen all of it, the pictures beside the words; on a phone's the winner, why, and the ranks."""
     directory = build_run(
         tmp_path / "run", {"a_long_method_name": FAST, "b": SAME, "c": SLOW}, peers=(), per_category=3
     )
     build_report([directory], plots=False)
-    browser = Browser(find_browser(), tmp_path / "profile")
     desk = ("h1", ".headline h2", ".factors", ".losses", ".verdicts")
-    try:
-        for width, height, order in ((1400, 900, desk), (390, 844, ("h1", "h2", ".factors", ".ranks"))):
-            for scheme in ("light", "dark"):
-                browser.open(directory / "report.html", width, height, scheme)
-                boxes = {
-                    name: browser.run(f"document.querySelector({json.dumps(name)}).getBoundingClientRect().toJSON()")
-                    for name in (*order, ".ranks", ".dots")
-                }
-                ends = [boxes[name]["bottom"] for name in order]
-                assert ends == sorted(ends), (width, ends)
-                assert ends[-1] < height
-                if order is desk:
-                    assert boxes[".ranks"]["left"] > boxes["h1"]["left"] + 400
-                    assert boxes[".headline h2"]["top"] - boxes[".ranks"]["top"] < 10
-                    assert boxes[".ranks"]["bottom"] < boxes[".dots"]["bottom"] < height
-                assert browser.run("document.documentElement.scrollWidth") <= width
-                bars = browser.run(
-                    "[...document.querySelectorAll('.ranks rect')].map(bar => bar.getBoundingClientRect().width)"
-                )
-                assert len(bars) == 3
-                assert bars == sorted(bars, reverse=True)
-                assert bars[0] > 150
-        assert browser.run("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
-        browser.run("location.hash = '#environment'")
-        time.sleep(0.1)
-        assert browser.run("document.querySelector('#environment > .fold').open")
-        assert browser.troubles == []
-    finally:
-        browser.close()
+    for width, height, order in ((1400, 900, desk), (390, 844, ("h1", "h2", ".factors", ".ranks"))):
+        for scheme in ("light", "dark"):
+            browser.open(directory / "report.html", width, height, scheme)
+            boxes = {
+                name: browser.run(f"document.querySelector({json.dumps(name)}).getBoundingClientRect().toJSON()")
+                for name in (*order, ".ranks", ".dots")
+            }
+            ends = [boxes[name]["bottom"] for name in order]
+            assert ends == sorted(ends), (width, ends)
+            assert ends[-1] < height
+            if order is desk:
+                assert boxes[".ranks"]["left"] > boxes["h1"]["left"] + 400
+                assert boxes[".headline h2"]["top"] - boxes[".ranks"]["top"] < 10
+                assert boxes[".ranks"]["bottom"] < boxes[".dots"]["bottom"] < height
+            assert browser.run("document.documentElement.scrollWidth") <= width
+            bars = browser.run(
+                "[...document.querySelectorAll('.ranks rect')].map(bar => bar.getBoundingClientRect().width)"
+            )
+            assert len(bars) == 3
+            assert bars == sorted(bars, reverse=True)
+            assert bars[0] > 150
+    assert browser.run("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    browser.run("location.hash = '#environment'")
+    time.sleep(0.1)
+    assert browser.run("document.querySelector('#environment > .fold').open")
+    assert browser.troubles == []
 
 
 def test_a_run_that_is_not_paired_says_so(tmp_path):

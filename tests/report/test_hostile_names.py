@@ -9,7 +9,6 @@ import re
 
 import pandas as pd
 import pytest
-from report.browser import Browser, find_browser
 from report.conftest import build_run, fail
 
 from specbench.commands.report import main
@@ -124,19 +123,12 @@ def test_files_have_no_character_that_steers_or_hides(hostile, tmp_path):
         assert not re.search("[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]", path.read_text("utf-8")), path
 
 
-def test_a_page_runs_nothing_in_a_browser(hostile, tmp_path):
-    if find_browser() is None or os.name != "posix":
-        pytest.skip("no Chromium (Debian: apt install chromium) to open the page in")
-    page = build_report([hostile], tmp_path / "out", plots=False).output / "report.html"
-    browser = Browser(find_browser(), tmp_path / "profile")
-    try:
-        browser.open(page)
-        assert browser.run("document.querySelectorAll('img, iframe, object, embed, form').length") == 0
-        assert browser.run("document.querySelectorAll('script').length") == 2
-        assert browser.run("document.body.textContent").count(MARKUP) > 5
-        assert browser.troubles == []
-    finally:
-        browser.close()
+def test_a_page_runs_nothing_in_a_browser(hostile, browser, tmp_path):
+    browser.open(build_report([hostile], tmp_path / "out", plots=False).output / "report.html")
+    assert browser.run("document.querySelectorAll('img, iframe, object, embed, form').length") == 0
+    assert browser.run("document.querySelectorAll('script').length") == 2
+    assert browser.run("document.body.textContent").count(MARKUP) > 5
+    assert browser.troubles == []
 
 
 @pytest.mark.exhaustive

@@ -1,13 +1,11 @@
 """The first screen of the page, and how the page is laid out around it."""
 
 import html
-import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report.browser import Browser, find_browser
 from report.conftest import build_run, fail
 
 from specbench.records.record import CONTROL, Lossless
@@ -192,15 +190,6 @@ def test_text_has_contrast(scheme):
         for ground in (*grounds, "band", "pick") if ink == "ink" else grounds:
             light, dark = sorted((luminance(colours[name]) for name in (ink, ground)), reverse=True)
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (ink, ground)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if find_browser() is None or os.name != "posix":
-        pytest.skip("no Chromium (Debian: apt install chromium) to open the page in")
-    opened = Browser(find_browser(), tmp_path_factory.mktemp("profile"))
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(scope="module")

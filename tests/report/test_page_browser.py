@@ -1,10 +1,8 @@
 """The page as a reader meets it: rendered, clicked and typed at in a real browser."""
 
 import json
-import os
 
 import pytest
-from report.browser import Browser, find_browser
 from report.conftest import build_run, manifest_of, write_run
 
 from builders.drafts import draw_records
@@ -15,11 +13,6 @@ from specbench.report.tokenizer import PIECES
 EVIL = "</script><img src=x onerror=alert(1)>"
 METHODS = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4), "hf_assisted": (5.0, 0.6, 4e-3)}
 PHONE, WIDE = 360, 1200
-
-pytestmark = pytest.mark.skipif(
-    find_browser() is None or os.name != "posix",
-    reason="no Chromium (Debian: apt install chromium) to open the page in",
-)
 
 
 def hostile(manifest, records):
@@ -39,13 +32,6 @@ def report(tmp_path_factory):
     pieces = {str(token): f" w{token}" for token in range(5, 900)} | {"4": EVIL, "7": "\n", "8": "  ", "9": "é"}
     (directory / PIECES).write_text(json.dumps({"config_hash": "0a1b2c3d", "pieces": pieces}), encoding="utf-8")
     return build_report([directory])
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    opened = Browser(find_browser(), tmp_path_factory.mktemp("profile"))
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -285,7 +271,7 @@ def test_panes_of_another_run_give_way(browser, tmp_path):
     labels = browser.run("[...document.querySelectorAll('.pane')].map(pane => pane.getAttribute('aria-label'))")
     assert set(labels) == {"Answer of rest", "Answer of vanilla"}
     assert "no finished answer" not in browser.run("document.querySelector('#token-view').textContent")
-    select(browser, ".pane select", "pld")  # asked for by name it is said to be missing
+    select(browser, ".pane select", "pld")  # asked for by name, it is shown as missing
     assert "no finished answer" in browser.run("document.querySelector('.pane').textContent")
     assert browser.troubles == []
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import shutil
-import subprocess
 import zipfile
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from report.conftest import build_run
+from report.conftest import build_run, compile_latex
 
 from specbench.commands.report import main
 from specbench.input import InputError
@@ -179,7 +177,7 @@ def test_a_row_is_compared_only_where_the_run_was_set_so(measured):
 
 
 def test_a_run_is_not_compared_by_another_runs_row(measured, tmp_path):
-    """Beside each other, as a replay with a corpus beside those without."""
+    """Side by side, as a replay with a corpus and those without."""
     one = measured("one")
     manifest = {key: one.runs[0].manifest[key] for key in ("model", "suite", "machine", "config")}
     other = build_run(tmp_path / "other", {"sam": (6.0, 0.5, 4e-4)}, per_category=2, peers=(), manifest=manifest)
@@ -249,7 +247,7 @@ def test_a_figure_that_any_run_misses_is_not_reproduced(measured):
 
 
 def test_command(make_run, tmp_path, capsys):
-    """Files beside the run, a table on the terminal; what has nothing published says so; options that do not fit do."""
+    """Files next to the run, a table on the terminal; a message without published figures, and for wrong options."""
     manifest = {"model": {"name": MODEL}, "suite": {"name": "spec_bench"}}
     run = make_run("vicuna", manifest=manifest)
     assert main([str(run), "--published"]) == 0
@@ -293,19 +291,15 @@ def test_a_manifest_without_settings_is_compared_by_what_it_has(measured):
     assert match.ran_on == "unknown"
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
 def test_latex_compiles(measured, tmp_path):
     """Signs, brackets and plus-minus of real cells among them."""
     findings = measured()
     about = {"printed": "9.00±0.01", "corpus": "1 % of A_B & C", "setting": {"suite.order": "file"}}
     figures = [figure(9.0, name="Ours (k*;w*)", **about)]
     matches = compare(findings, figures)
-    [_, _, tex] = write_published(matches, published_tables(matches, figures), tmp_path)
-    packages = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
-    (tmp_path / "all.tex").write_text(packages + tex.read_text() + r"\end{document}")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-    assert done.returncode == 0, done.stdout.decode(errors="replace")[-1000:]
+    written = write_published(matches, published_tables(matches, figures), tmp_path)
+    tex = next(path for path in written if path.name == "published.tex")
+    compile_latex(r"\documentclass{article}\usepackage{booktabs}", tex.read_text(), tmp_path)
 
 
 RENAMED = {"eagle3_figures.csv": "eagle_figures.csv"}  # the original -> ours

@@ -117,7 +117,7 @@ def test_control_is_judged_by_retiming(make_manifest):
 
     assert control([10.01, 9.99] * 6).steady is True
     assert control([11.0] * 12).steady is False
-    assert "it should hold 1" in control([11.0] * 12).sentence()
+    assert "it should contain 1" in control([11.0] * 12).sentence()
     assert "narrower" in control([10.0, 9.0, 11.0] * 4).sentence()
     assert control([10.0] * 3).steady is None
 

@@ -138,7 +138,7 @@ def test_answers_of_one_token_and_of_no_time(make_manifest):
     assert math.isnan(row["decode_tokens_per_s"])
 
 
-def test_one_token_answer_beside_others(two_cases):
+def test_one_token_answer_among_others(two_cases):
     records, manifest = two_cases
     records += [record(name, "c", [turn([], decode_s=0.0, phases_s={})]) for name in (VANILLA, "pld")]
     row = rows_of(records, manifest)[OVERALL, "pld"]

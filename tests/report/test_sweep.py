@@ -1,11 +1,11 @@
-"""Heatmaps of a sweep: which cells, in which order, the best one, and the message if there is none."""
+"""Heatmaps of a sweep: which cells, in which order, the best one, and the message without any."""
 
 import math
 from itertools import pairwise
 
 import pandas as pd
 import pytest
-from report.conftest import build_run, fail
+from report.conftest import build_run, fail, serve
 
 from builders.profiles import FIT
 from specbench.commands.report import main
@@ -54,7 +54,7 @@ def test_two_parameters_give_a_grid_of_the_summary(sweep):
     assert list(cells.index) == ["3", "20", "null"]
     assert cells.isna().sum().sum() == 1
     assert pd.isna(cells.loc["3", "2"])
-    fed = grids[1]  # of the same cells, in the same order: the price stands beside what it bought
+    fed = grids[1]  # of the same cells, in the same order: the price stands next to what it bought
     assert (list(fed.cells.columns), list(fed.cells.index)) == (list(cells.columns), list(cells.index))
     assert (fed.cells.isna() == cells.isna()).all(axis=None)
     (grid,) = asked_grids(sweep, "mat", "method.cacheback.follower", "cacheback.leader")
@@ -158,19 +158,6 @@ def test_command_draws_them(tmp_path, capsys):
     assert main([str(tmp_path / "sweep"), "--heatmap", "mat", "a", "b"]) == 2
     assert "expected two of: cacheback.a_long_parameter_name, cacheback.leader" in capsys.readouterr().err
     assert main([str(tmp_path / "sweep"), *asked, "--no-plots"]) == 2
-
-
-def serve(manifest, records, requests):
-    """Make a run one of a closed load."""
-    manifest["config"]["load"] = {"kind": "closed", "requests": requests}
-    about = {"seconds": 1e4, "tokens": 1 << 20, "forwards": 1, "requests": 1, "rows": 1}
-    for record in records:
-        seconds = sum(turn.wall_s for turn in record.turns)
-        record.stretch = about | {"seconds": seconds}
-        for place, turn in enumerate(record.turns):
-            started = sum(each.wall_s for each in record.turns[:place])
-            ones = [1] * len(turn.accept)
-            turn.load = {"arrival_s": started, "queue_s": 0.0, "requests": ones, "rows": ones}
 
 
 def test_a_load_is_no_setting_so_each_has_its_best(tmp_path):

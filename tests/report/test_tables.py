@@ -2,11 +2,10 @@
 
 import io
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from report.conftest import compile_latex
 from rich.console import Console
 
 from specbench.report import build_report
@@ -53,7 +52,6 @@ LAYOUTS = {
 PROFILE = Path(__file__).resolve().parents[2] / "results/profiles/published/h100-llama-3.1-8b-vllm-0.10.json"
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="LaTeX (pdflatex) is not installed")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_latex_compiles(make_run, tmp_path, layout):
     """Every column that a report may have, predictions and load too, and no wider than a line; without graphicx too."""
@@ -66,12 +64,7 @@ def test_latex_compiles(make_run, tmp_path, layout):
     assert report.summary["predicted_speedup"].notna().any()
     tables = "".join(rf"\input{{{path}}}" for path in (directory / "tables").glob("*.tex"))
     preamble, fits = LAYOUTS[layout]
-    source = tmp_path / "paper.tex"
-    source.write_text(rf"{preamble}\begin{{document}}{tables}\end{{document}}")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", source.name]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-    log = done.stdout.decode(errors="replace")
-    assert done.returncode == 0, log[-2000:]
+    log = compile_latex(preamble, tables, tmp_path)
     assert not fits or not re.search(r"Overfull \\hbox", log), log[-2000:]
 
 

@@ -26,8 +26,8 @@ NUMBERS = (1, 3, 10)
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory) -> Path:
-    said = [f"{PHRASES[number // 2 % 2]} {number}. " for number in range(20)]
-    pairs = ((2 * each, f"{each}What now? {each}") for each in said)
+    answers = [f"{PHRASES[number // 2 % 2]} {number}. " for number in range(20)]
+    pairs = ((2 * each, f"{each}What now? {each}") for each in answers)
     return write_chat(tmp_path_factory.mktemp("trace") / "log.jsonl", pairs)
 
 

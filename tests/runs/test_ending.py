@@ -52,12 +52,12 @@ def test_a_signal_ends_it_as_an_interrupt(job, place, name, tmp_path, monkeypatc
     assert "the same command " in " ".join((printed.out + printed.err).split())
 
 
-LEFT = "can no longer be written ({}); what is done is safe, the same command goes on from there"
+LEFT = "can no longer be written ({}); what is done is safe, the same command continues from there"
 
 
 @pytest.mark.parametrize("place", ["decoding", "report"])
 @pytest.mark.parametrize(
-    ("number", "name", "said"),
+    ("number", "name", "message"),
     [
         (errno.ENOSPC, None, LEFT.format("No space left on device")),
         (errno.EFBIG, "tables/a.csv", LEFT.format("tables/a.csv: File too large")),
@@ -67,7 +67,7 @@ LEFT = "can no longer be written ({}); what is done is safe, the same command go
         (errno.ECONNRESET, None, ""),
     ],
 )
-def test_a_fault_of_the_disk(job, number, name, said, place, tmp_path, monkeypatch, capsys):
+def test_a_fault_of_the_disk(job, number, name, message, place, tmp_path, monkeypatch, capsys):
     """One without a file that is none of the disk's stays what it is."""
 
     def fail(*given, **named):
@@ -75,10 +75,10 @@ def test_a_fault_of_the_disk(job, number, name, said, place, tmp_path, monkeypat
 
     monkeypatch.setattr(launch, "execute", fail if place == "decoding" else lambda *_: [])
     monkeypatch.setattr(report, "build_report", fail)
-    with contextlib.nullcontext() if said else pytest.raises(ConnectionResetError):
+    with contextlib.nullcontext() if message else pytest.raises(ConnectionResetError):
         assert launch.run_job(job, tmp_path / "run") == FAILED
         printed = capsys.readouterr().out
-        assert said in printed
+        assert message in printed
         assert LEFT.partition(" (")[0] not in printed or str(tmp_path) in printed
 
 

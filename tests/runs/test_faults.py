@@ -1,14 +1,13 @@
-"""A fault at every write, sync, rename, link and cut of a run: the same command goes on, nothing is lost or doubled.
+"""A fault at every write, sync, rename, link and cut of a run: the same command continues it and loses no record.
 
 Faults are of two kinds. A full disk raises OSError, and the run may clean up. A kill raises, too, but after it nothing
-is written any more. Both strike before the operation, and behind it, or in its middle where bytes are written.
+is written any more. Both strike before the operation, and after it, or after a half of the bytes of a write.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 from pathlib import Path
 
@@ -16,98 +15,44 @@ import pytest
 
 from builders.resumed import replay_of, timeless
 from builders.runs import execute_job, job_for
+from scripts.lab.disk import BEFORE, CUT, HALF, LINK, REMOVE, RENAME, SYNC, WRITE, Disk, Fault, Operation
 from specbench.input import InputError
 from specbench.measure import environment
 from specbench.records.store import MANIFEST, RECORDS, read_run
 from specbench.runs.execution import execute
 
 CASES = 2
+STRUCK = (CUT, LINK, REMOVE, RENAME, SYNC, WRITE)
 NOBODY = 999_999_999  # no process has this number
-CALLS = ("fsync", "replace", "rename", "symlink", "unlink")
 
 
 class Kill(BaseException):
     """The process ends here."""
 
 
-class Faults:
-    """Counts what a run does to the disk below a folder; strikes at the operation of a given number.
+class Strike(Fault):
+    """Strikes at one of the operations in ``STRUCK``. kill: every later operation fails too."""
 
-    late: behind the operation, or after half of the bytes. kill: nothing works any more from there on.
-    """
+    def __init__(self, number: int, place: str, kill: bool) -> None:
+        super().__init__(number, place)
+        self.kill, self.seen = kill, list[str]()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, number: int, late: bool, kill: bool) -> None:
-        self.folder, self.number, self.late, self.kill = folder, number, late, kill
-        self.seen: list[str] = []
-        for name in CALLS:
-            monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
-        self._open = io.open
-        monkeypatch.setattr(io, "open", self._opened)
-
-    @property
-    def dead(self) -> bool:
-        return self.kill and len(self.seen) > self.number
-
-    def strikes(self, name: str) -> bool:
-        if self.dead:
+    def before(self, _: int, operation: Operation) -> None:
+        if self.kill and len(self.seen) > self.number:
             raise Kill
-        self.seen.append(name)
-        if len(self.seen) - 1 != self.number:
-            return False
-        if not self.late:
-            self.fail()
-        return True
+        if operation.kind in STRUCK:
+            self.seen.append(operation.kind)
+            super().before(len(self.seen) - 1, operation)
 
-    def fail(self) -> None:
+    def written(self, _: int, size: int) -> int:
+        return super().written(len(self.seen), size)
+
+    def after(self, _: int, operation: Operation) -> None:
+        if operation.kind in STRUCK:
+            super().after(len(self.seen) - 1, operation)
+
+    def fire(self) -> None:
         raise Kill if self.kill else OSError(errno.ENOSPC, "No space left on device")
-
-    def _watched(self, name, call):
-        def watched(*given, **named):
-            if name != "fsync" and not str(given[0]).startswith((str(self.folder), "r")):
-                return call(*given, **named)
-            struck = self.strikes(name)
-            found = call(*given, **named)
-            if struck:
-                self.fail()
-            return found
-
-        return watched
-
-    def _opened(self, file, mode="r", *given, **named):
-        if not str(file).startswith(str(self.folder)) or not set(mode) & set("wa+"):
-            return self._open(file, mode, *given, **named)
-        if self.dead:
-            raise Kill
-        return Watched(self._open(file, mode, buffering=0), self)
-
-
-class Watched:
-    """A file without a buffer, whose writes and cuts are watched."""
-
-    def __init__(self, file, faults: Faults) -> None:
-        self._file, self._faults = file, faults
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error) -> None:
-        self._file.close()
-
-    def __getattr__(self, name):
-        return getattr(self._file, name)
-
-    def write(self, data):
-        struck = self._faults.strikes("write")
-        self._file.write(data[: len(data) // 2] if struck else data)
-        if struck:
-            self._faults.fail()
-        return len(data)
-
-    def truncate(self, size):
-        struck = self._faults.strikes("truncate")
-        self._file.truncate(size)
-        if struck:
-            self._faults.fail()
 
 
 @pytest.fixture(scope="module")
@@ -127,21 +72,21 @@ def cut(folder: Path, whole: bytes) -> None:
 
 
 def done(folder: Path, whole: bytes) -> None:
-    """A run that is to be kept aside."""
+    """A run that the next one moves aside."""
     (folder / RECORDS).write_bytes(whole)
 
 
 @pytest.mark.parametrize("kill", [True, False], ids=["kill", "full"])
-@pytest.mark.parametrize("late", [True, False], ids=["behind", "before"])
+@pytest.mark.parametrize("place", [HALF, BEFORE])
 @pytest.mark.parametrize(
     ("prepare", "fresh", "expected"),
     [
-        (nothing, "false", "write replace symlink"),
-        (cut, "false", "truncate fsync write"),
-        (done, "true", "rename write"),
+        (nothing, "false", {WRITE, RENAME, LINK}),
+        (cut, "false", {CUT, SYNC, WRITE}),
+        (done, "true", {RENAME, WRITE}),
     ],
 )
-def test_a_fault_anywhere(settings, tmp_path, monkeypatch, prepare, fresh, expected, kill, late):
+def test_a_fault_anywhere(settings, tmp_path, monkeypatch, prepare, fresh, expected, kill, place):
     monkeypatch.setattr(os, "fsync", lambda number: None)  # these files need not outlive the machine
     monkeypatch.setattr(environment, "git_state", lambda folder: {})  # two processes a run
     job = job_for(*settings, f"measure.fresh={fresh}")
@@ -155,7 +100,8 @@ def test_a_fault_anywhere(settings, tmp_path, monkeypatch, prepare, fresh, expec
             (folder / MANIFEST).write_bytes(manifest)
         prepare(folder, whole)
         with pytest.MonkeyPatch.context() as patch:
-            faults = Faults(patch, folder.parent, number, late, kill)
+            faults = Strike(number, place, kill)
+            Disk(folder.parent, faults, patch.setattr)
             with contextlib.suppress(Kill, OSError, InputError):
                 execute(job, folder, lambda *_: None)
         seen = seen if len(seen) > len(faults.seen) else faults.seen
@@ -163,12 +109,12 @@ def test_a_fault_anywhere(settings, tmp_path, monkeypatch, prepare, fresh, expec
         if len(faults.seen) <= number:
             break
         number += 1
-    assert set(expected.split()) <= set(seen), seen
+    assert expected <= set(seen), seen
     assert number >= 8
 
 
 def check(job, folder: Path, records: list, kept: bytes) -> None:
-    """The same command goes on: every record once, no file of the fault left, ``latest`` there."""
+    """The same command continues the run: every record once, no file of the fault left, and ``latest`` points to it."""
     execute(job, folder, lambda *_: None)
     assert [timeless(record) for record in read_run(folder).records] == records
     assert not list(folder.glob(".*.partial"))

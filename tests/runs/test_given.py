@@ -96,13 +96,13 @@ def test_a_setting_that_counts_in_one_job_of_a_sweep_is_taken(swept):
         (("suite.limit=range(5,5)",), "suite.limit of 0 values"),
         (("suite.limit=range(0,5,0)",), "suite.limit of inf values"),
         (("model=null,tiny",), "model=null,tiny: expected the name of an option"),
-        (("suite.limit=1,2", "hydra.sweep.dir=/"), "hydra.sweep.dir=/: holds other things"),
+        (("suite.limit=1,2", "hydra.sweep.dir=/"), "hydra.sweep.dir=/: contains other things"),
         (("suite.limit=1,2", 'hydra.sweep.dir="~/x"'), "hydra.sweep.dir=~/x: expected a full path"),
     ],
 )
 def test_a_sweep_that_is_refused_before_its_first_job(swept, tmp_path, arguments, message):
-    code, said = swept(*arguments)
-    assert (code, message in said) == (USAGE, True), said
+    code, shown = swept(*arguments)
+    assert (code, message in shown) == (USAGE, True), shown
     assert not (tmp_path / "jobs").exists()
 
 

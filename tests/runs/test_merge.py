@@ -147,7 +147,7 @@ def test_another_run_is_not_taken_for_the_merged_one(parts, tmp_path, change):
         lines = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join([*lines, lines[-1]] if change == "longer" else lines[:-1]))
     before = path.read_bytes()
-    with pytest.raises(RunError, match="holds a run"):
+    with pytest.raises(RunError, match="contains a run"):
         merge(parts, tmp_path / "out")
     assert path.read_bytes() == before
 
@@ -174,9 +174,9 @@ def repeat_block(part: Path) -> None:
     ("edit", "message"),
     [
         (lambda parts: parts.pop(), "3/3 missing"),
-        (lambda parts: parts.append(parts[0]), "both hold case"),
+        (lambda parts: parts.append(parts[0]), "both contain case"),
         (lambda parts: repeat_block(parts[1]), "round 1 a second time"),
-        (lambda parts: cut_records(parts[1], -1), "3 of 4 blocks are done; the command that began it goes on"),
+        (lambda parts: cut_records(parts[1], -1), "3 of 4 blocks are done; the command that began it continues"),
         (repeats_record, "block 0 lacks a record (found block 0, vanilla_aa); restore it"),
         (second(lambda m: m["suite"].update(sha256="x")), "another questions"),
         (second(lambda m: m["model"].update(fingerprint="x")), "another weights"),

@@ -101,9 +101,9 @@ def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(tmp
     settings = (*SHORT, "method=[pld]", *TWO, "report.plots=false", "report.progress=false", "measure.lossless=false")
     monkeypatch.setattr(PromptLookup, "begin", shoot)
     assert run_job(job_for(*settings), tmp_path / "two") == FAILED
-    said = " ".join(capsys.readouterr().out.split())
-    assert "the run ends: rank 1 (process" in said
-    assert "ended with exit code -9" in said
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "the run ends: rank 1 (process" in shown
+    assert "ended with exit code -9" in shown
     done = read_run(tmp_path / "two").records
     assert 0 < len(done) < len(whole)
     assert all(record.status == "ok" for record in done)

@@ -10,7 +10,7 @@ from specbench.runs import launch
 
 
 @pytest.mark.parametrize(
-    ("done", "said"),
+    ("done", "message"),
     [
         (
             [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
@@ -25,7 +25,7 @@ from specbench.runs import launch
         ([10], ["10 of 10 blocks, 1:40 passed"]),
     ],
 )
-def test_lines_of_progress(monkeypatch, done, said):
+def test_lines_of_progress(monkeypatch, done, message):
     """A block takes ten seconds, of which eight are its records'; the first estimate, after one block, is by these."""
     now = 0.0
     block = [record(name, "a", [turn([1], prefill_s=1.0, decode_s=3.0)]) for name in ("vanilla", "pld")]
@@ -37,7 +37,7 @@ def test_lines_of_progress(monkeypatch, done, said):
         for count in done:
             now = 10.0 * count
             progress.observe(block, count, 10)
-    assert out.getvalue().splitlines() == ["loading", *said]
+    assert out.getvalue().splitlines() == ["loading", *message]
 
 
 def test_hours_are_spelled():

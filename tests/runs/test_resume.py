@@ -1,4 +1,4 @@
-"""Resume and kill: the same command goes on, nothing is lost, doubled or different but the times."""
+"""Resume and kill: the same command continues, nothing is lost, doubled or different but the times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records file: cut anywhere, it goes on without losing or doubling a case."""
+"""The records file: cut anywhere, it continues without losing or doubling a case."""
 
 from __future__ import annotations
 

@@ -50,20 +50,20 @@ def test_a_killed_job_and_a_refused_one_are_a_line_each(replay, tmp_path, monkey
     jobs = ["+method.deadly._target_=deadly.Deadly", "+method.deadly.num_draft=3,-5"]
     place = [f"hydra.sweep.dir={tmp_path / 'jobs'}", "hydra/launcher=submitit_local"]
     assert run_command.main(["-m", *replay, *jobs, *place]) == USAGE
-    said = capsys.readouterr().out
-    assert "failed: +method.deadly.num_draft=3: ended without a result" in said
-    assert "failed: +method.deadly.num_draft=-5: method.deadly.num_draft=-5: expected" in said
-    assert "2 of 2 jobs failed; the same command takes them up again" in said
+    message = capsys.readouterr().out
+    assert "failed: +method.deadly.num_draft=3: ended without a result" in message
+    assert "failed: +method.deadly.num_draft=-5: method.deadly.num_draft=-5: expected" in message
+    assert "2 of 2 jobs failed; the same command takes them up again" in message
 
 
 @pytest.mark.parametrize("name", ["submitit_slurm", "submitit_local", "joblib", "ray"])
 def test_a_launcher_that_is_not_installed_says_how_to_install_it(name, monkeypatch):
     """Ours are files of the configuration, so they can be chosen, and refused, without their packages."""
-    target = composed(f"hydra/launcher={name}").hydra.launcher._target_
-    package = next(package for package in sweep.INSTALLED_BY if target.startswith(package))
+    cfg = composed(f"hydra/launcher={name}")
+    package = next(package for package in sweep.INSTALLED_BY if cfg.hydra.launcher._target_.startswith(package))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=re.escape(f"{package} is not installed; pip install")):
-        sweep._require_launcher(target)
+        sweep.check_launcher(cfg)
 
 
 def test_a_job_says_which_it_is_and_one_that_is_done_is_skipped(replay, tmp_path, capsys):
@@ -95,21 +95,21 @@ def end(*given, **named):
 
 
 @pytest.mark.parametrize(
-    ("launch", "code", "said"),
+    ("launch", "code", "message"),
     [
         (give_up, sweep.KILLED, "failed: all jobs: the launcher gave up (RuntimeError)"),
-        (end, INTERRUPTED, "interrupted; the same command goes on from what is done"),
+        (end, INTERRUPTED, "interrupted; the same command continues from what is done"),
     ],
 )
 def test_a_launcher_that_gives_up_and_a_command_that_is_ended(
-    launch, code, said, replay, tmp_path, monkeypatch, capsys
+    launch, code, message, replay, tmp_path, monkeypatch, capsys
 ):
     """joblib's gives up with its first killed worker."""
     monkeypatch.setattr(Hydra, "multirun", launch)
     place = ["method.pld.num_draft=3,5", f"hydra.sweep.dir={tmp_path / 'jobs'}"]
     assert run_command.main(["-m", *replay, *place]) == code
     printed = capsys.readouterr()
-    assert said in printed.out + printed.err
+    assert message in printed.out + printed.err
 
 
 def test_slurm_without_accounts_is_asked_by_its_queue(monkeypatch):

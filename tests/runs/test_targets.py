@@ -48,7 +48,7 @@ pkgutil.resolve_name transformers.AutoModelForCausalLM torch.load __main__.main 
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        *((name, "holds no methods.*PYTHONPATH") for name in NO_METHODS.split()),
+        *((name, "contains no methods.*PYTHONPATH") for name in NO_METHODS.split()),
         ("nowhere.Method", "cannot be imported.*No module named 'nowhere'"),
         ("methods.nowhere.Method", "cannot be imported"),
         ("methods.pld.Nothing", "cannot be imported"),
@@ -66,7 +66,7 @@ def test_what_is_no_method_is_refused(target, words, tmp_path, monkeypatch):
 
 
 def test_an_installed_module_is_not_imported(module):
-    with pytest.raises(InputError, match="own_module holds no methods"):
+    with pytest.raises(InputError, match="own_module contains no methods"):
         make(f"{module}.Mine")
     assert module not in sys.modules
 

@@ -23,8 +23,8 @@ def replaying(path, *changes):
 @pytest.fixture(scope="module")
 def overrides(tmp_path_factory):
     """A chat log whose answers repeat what was asked, so that long copies are right, and then wander off."""
-    said = [f"{PHRASES[number % 2]} {number}. " for number in range(20)]
-    pairs = ((2 * each, f"{each}What now? {each}") for each in said)
+    answers = [f"{PHRASES[number % 2]} {number}. " for number in range(20)]
+    pairs = ((2 * each, f"{each}What now? {each}") for each in answers)
     path = write_chat(tmp_path_factory.mktemp("trace") / "log.jsonl", pairs)
     return replaying(path, "method=[pld]")
 
@@ -73,15 +73,15 @@ def test_a_refused_point_is_passed_over_and_a_refused_configuration_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("changes", "grid", "said"),
+    ("changes", "grid", "message"),
     [
         ((), {"method.pld.num_drafts": ["1"]}, "--grid pld.num_drafts: no such setting; did you mean num_draft"),
         ((), {"method.sam.num_draft": ["1"]}, "--grid sam.num_draft: no such setting; there are: none"),
         (("suite.part=1/2",), GRID, "suite.part=1/2"),
     ],
 )
-def test_a_search_that_cannot_be_is_refused_before_the_first_replay(overrides, changes, grid, said):
-    with pytest.raises(InputError, match=said):
+def test_a_search_that_cannot_be_is_refused_before_the_first_replay(overrides, changes, grid, message):
+    with pytest.raises(InputError, match=message):
         tuner([*overrides, *changes], 0.0, grid).check()
 
 
@@ -125,7 +125,7 @@ def test_the_command_prints_the_configuration_to_use(overrides, command, capsys)
     out = capsys.readouterr().out
     assert "use: method.pld.num_draft=1" in out
     assert "held-out half, 2/2, 10 cases" in out
-    for wrong, said in (
+    for wrong, message in (
         (["--grid", "pld"], "--grid pld"),
         (["--grid", "pld.num_draft=1,,4"], "--grid pld.num_draft=1,,4"),
         (["--grid", "pld.num_drafts=1"], "did you mean num_draft"),
@@ -133,7 +133,7 @@ def test_the_command_prints_the_configuration_to_use(overrides, command, capsys)
         (["model.device=cpu"], "model.device=cpu: has no effect with engine.kind=replay"),
     ):
         assert command(*overrides, *wrong) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_one_case_has_no_held_out_half_and_is_refused_before_the_search(overrides, command, monkeypatch, capsys):

@@ -130,7 +130,7 @@ def test_the_hash_of_a_folder_is_of_its_files_one_after_the_other(tmp_path):
 def test_tasks_of_mbpp_outside_the_test_split_are_left_out(tmp_path):
     rows = [{**MBPP, "task_id": task} for task in (10, 11, 510, 511)]
     assert [case.id for case in load(tmp_path, "mbpp", *rows)] == ["mbpp/11", "mbpp/510"]
-    with pytest.raises(InputError, match=r"q\.jsonl holds no questions of the suite"):
+    with pytest.raises(InputError, match=r"q\.jsonl contains no questions of the suite"):
         load(tmp_path, "mbpp", rows[0])
 
 
@@ -221,7 +221,7 @@ def test_a_damaged_gzip_file_is_named(tmp_path, damage):
     [
         (lines_of(ASKED) + b'{"turns": ["caf\xe9"]}', r"line 2: not UTF-8 \(byte \d+ of the line is 0xe9\): save"),
         (gzip.compress(b"\n" * (65 << 20), 1), "more than 100 times"),
-        (b"\n\n", "holds no questions"),
+        (b"\n\n", "contains no questions"),
     ],
 )
 def test_a_file_that_is_not_text_or_has_no_question_is_refused(tmp_path, raw, says):

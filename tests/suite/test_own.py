@@ -1,4 +1,4 @@
-"""Prompts of one's own: every form of a file gives the same cases, and one message tells all that is wrong."""
+"""Prompts of one's own: every form of a file gives the same cases, and one message names all that is wrong."""
 
 import csv
 import json
@@ -103,11 +103,11 @@ def test_fields_map_other_names(tmp_path):
     write_csv(tmp_path / "p.csv", [{"key": "a", "ask": "Who?", "topic": "x"}])
     (case,) = read(tmp_path / "p.csv", fields={"prompt": "ask", "id": "key", "category": "topic"}).cases
     assert (case.id, case.turns, case.category) == ("a", WHO[0], "x")
-    for fields, said in (
+    for fields, shown in (
         ({"prompt": "nope"}, "there is no nope, which suite.fields names as prompt"),
-        ({}, r"holds a prompt; it has key, ask, topic: name one of them with 'suite.fields=\{prompt: NAME\}'"),
+        ({}, r"contains a prompt; it has key, ask, topic: name one of them with 'suite.fields=\{prompt: NAME\}'"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=shown):
             read(tmp_path / "p.csv", fields=fields)
     with pytest.raises(InputError, match="is for prompts of your own"):
         suite_with("mini", fields={"prompt": "ask"})
@@ -121,7 +121,7 @@ def test_a_frame_names_columns_of_any_words(tmp_path):
     assert read(tmp_path / "p.jsonl", frame=frame).cases[0].turns == (r"Half of 1? abce \boxed{} {c}",)
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path):
+def test_all_that_is_wrong_is_in_one_message(tmp_path):
     path = tmp_path / "p.jsonl"
     bad = ["{", json.dumps({"prompt": " "}), "7", json.dumps({"messages": [{"role": "tool", "content": "x"}]})]
     good = [json.dumps({"id": 1, "prompt": "Who?"})] * 2
@@ -130,10 +130,10 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path):
         read(path)
     head, *lines = str(caught.value).splitlines()
     assert head == f"Suite file {path}: 5 rows are wrong:"
-    for line, said in zip(
+    for line, shown in zip(
         lines, ("id 1 is on line 1", "not JSON", "blank", "got a number", "role is tool"), strict=True
     ):
-        assert said in line
+        assert shown in line
     assert [line.split(":")[0].strip() for line in lines] == [f"line {number}" for number in range(2, 7)]
     path.write_text("".join(f'{{"id": 1, "prompt": {number}}}\n{{"x{number}": 1}}\n' for number in range(25)))
     with pytest.raises(InputError, match=r"50 rows are wrong(.|\n)*and 6 more$"):
@@ -188,17 +188,17 @@ REFUSING = (
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "shown"),
     [(SILENT, "does not write system messages"), (REFUSING, "no system")],
     ids=["silent", "refusing"],
 )
-def test_a_template_without_system_messages_ends_before_the_run(tmp_path, template, said):
+def test_a_template_without_system_messages_ends_before_the_run(tmp_path, template, shown):
     (tmp_path / "t.jinja").write_text(template)
     write_json_lines(tmp_path / "p.jsonl", [{"prompt": "Who?"}, {"id": "b", "messages": [SYSTEM, USER]}])
     settings = (f"model.template={tmp_path / 't.jinja'}", "method=[pld]")
-    with pytest.raises(InputError, match=f"p.jsonl, question b: .*{said}"):
+    with pytest.raises(InputError, match=f"p.jsonl, question b: .*{shown}"):
         job_for(*own(tmp_path), *settings)
-    with pytest.raises(InputError, match=f"model.system=Be kind.: .*{said}"):
+    with pytest.raises(InputError, match=f"model.system=Be kind.: .*{shown}"):
         job_for(*settings, "model.system=Be kind.")
 
 
@@ -210,7 +210,7 @@ def test_a_question_beyond_any_context_is_refused_before_it_is_tokenized(tmp_pat
     assert time.perf_counter() - start < 20
 
 
-WRONG_COLUMN = "holds a prompt; it has qestion, topic: name one of them"
+WRONG_COLUMN = "contains a prompt; it has qestion, topic: name one of them"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ WRONG_COLUMN = "holds a prompt; it has qestion, topic: name one of them"
         ),
     ],
 )
-def test_what_is_wrong_with_all_rows_is_said_once(tmp_path, name, rows, fields, begin, reason):
+def test_what_is_wrong_with_all_rows_is_reported_once(tmp_path, name, rows, fields, begin, reason):
     (tmp_path / name).write_text(rows)
     with pytest.raises(InputError) as caught:
         read(tmp_path / name, fields=fields)
@@ -290,7 +290,7 @@ def test_a_csv_may_have_a_long_prompt_and_a_byte_order_mark(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "shown"),
     [
         ("id,prompt\n1,Who, then?\n2,Why?\n", r"p.csv, line 2: has 1 fields more than the header; put a text"),
         ("prompt,prompt\nWho?,Why?\n", r"p.csv, line 1: has the column prompt twice"),
@@ -298,20 +298,20 @@ def test_a_csv_may_have_a_long_prompt_and_a_byte_order_mark(tmp_path):
         ("prompt\nWho?\n".encode("utf-16"), r"p.csv, line 1: not UTF-8 \(byte 0 of the line is 0xff"),
         (b"\xef\xbb\xbfprompt\nWho?\nA caf\xe9.\n", r"p.csv, line 3: not UTF-8 \(byte 5 of the line is 0xe9"),
         (b"caf\xe9", r"p.csv: not UTF-8 \(byte 3 of the line is 0xe9"),
-        ("prompt\n", "holds no questions"),
-        (" \n", "holds no questions"),
+        ("prompt\n", "contains no questions"),
+        (" \n", "contains no questions"),
         ("", "is empty"),
     ],
 )
-def test_a_csv_whose_texts_would_be_cut_or_lost_is_refused(tmp_path, text, said):
+def test_a_csv_whose_texts_would_be_cut_or_lost_is_refused(tmp_path, text, shown):
     path = tmp_path / "p.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=shown):
         read(path)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "shown"),
     [
         ('[{"prompt": "a \\ud800"}]', "not JSON"),
         ('[{"prompt": "a", "prompt": "b"}]', "has 'prompt' twice"),
@@ -319,10 +319,10 @@ def test_a_csv_whose_texts_would_be_cut_or_lost_is_refused(tmp_path, text, said)
         ('[{"prompt": 7}]', "prompt is a number"),
     ],
 )
-def test_a_list_is_held_to_what_lines_are(tmp_path, text, said):
+def test_a_list_has_the_limits_of_lines(tmp_path, text, shown):
     path = tmp_path / "p.json"
     path.write_bytes(text.encode())
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=shown):
         read(path)
     path.write_bytes(b'\xef\xbb\xbf[\n{"prompt": "Who?"}\n]')
     assert read(path).cases[0].turns == WHO[0]
@@ -339,7 +339,7 @@ def test_a_table_with_nulls_and_other_types(tmp_path):
     found = [(case.id, case.category, case.references) for case in read(tmp_path / "p.parquet").cases]
     assert found == [("p-0", "prompts", ()), ("7", "qa", ())]
     write_parquet(tmp_path / "p.parquet", rows)
-    with pytest.raises(InputError, match=r"row 2: none of turns, .* holds a prompt"):
+    with pytest.raises(InputError, match=r"row 2: none of turns, .* contains a prompt"):
         read(tmp_path / "p.parquet")
     write_parquet(tmp_path / "p.parquet", [{"prompt": b"Who?"}])
     with pytest.raises(InputError, match=r"row 0: prompt is a bytes"):

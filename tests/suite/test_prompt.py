@@ -294,9 +294,9 @@ def test_a_template_may_be_a_file(tmp_path):
     path = tmp_path / "chat.jinja"
     path.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>")
     assert PromptBuilder(byte_tokenizer(), str(path)).text(["Who?"], []) == "<user>Who?<answer>"
-    for text, said in (("", "is empty"), ("{% for %}", "refused the conversation|template")):
+    for text, shown in (("", "is empty"), ("{% for %}", "refused the conversation|template")):
         path.write_text(text)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=shown):
             PromptBuilder(byte_tokenizer(), str(path))
     with pytest.raises(InputError, match="no such file"):
         PromptBuilder(byte_tokenizer(), str(tmp_path / "none.jinja"))

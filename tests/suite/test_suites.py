@@ -52,7 +52,7 @@ def suite_of(name, *settings):
 
 def test_every_suite_of_the_configuration_is_pinned_here():
     there = {path.stem for path in (conf_dir() / "suite").glob("*.yaml")}
-    assert there == {*OFFICIAL, *HAND_MADE, "mini", "file", "trace"}  # what suite.path names, or a trace holds
+    assert there == {*OFFICIAL, *HAND_MADE, "mini", "file", "trace"}  # what suite.path names, or a trace contains
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
@@ -119,7 +119,7 @@ def test_speed_bench_refuses_placeholders_and_says_how_they_are_filled(tmp_path)
     rows = [SPEED | {"question_id": str(place), "category": name} for place, name in enumerate(("math", "qa", "qa"))]
     held = [row | {"turns": [f"{HOLDER}\n\nAnswer {{question}}"]} for row in rows]
     write_parquet(tmp_path / "a.parquet", [SPEED, *held])
-    with pytest.raises(InputError, match=r"3 of 4 rows hold a placeholder .*\(math 1, qa 2\).*prepare_data\.py"):
+    with pytest.raises(InputError, match=r"3 of 4 rows contain a placeholder .*\(math 1, qa 2\).*prepare_data\.py"):
         suite_of("speed_bench", f"suite.path={tmp_path}")
 
 

@@ -88,7 +88,7 @@ class Kind:
             write(path)
 
 
-def prepare(folder: Path, apart: Callable[[Callable[[], object]], object]) -> Fixture:
+def prepare(folder: Path, apart: Callable[[Callable[[], None]], object]) -> Fixture:
     """Make the finished runs and files that kinds are made of. apart: makes a call in another process."""
     folder.mkdir()
 

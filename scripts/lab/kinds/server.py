@@ -8,12 +8,13 @@ import os
 import signal
 import socket
 import socketserver
-import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from scripts.lab import hostile
+from scripts.lab.forked import fork
+from scripts.lab.hostile import EVENTS, HTML, JSON, TEXT, forever, head, whole
 from scripts.lab.kinds.damage import TWICE, mutants_of
 
 ADDRESS = "http://fuzz.invalid"  # in commands; the server's own takes its place
@@ -28,8 +29,6 @@ MODELS = {name: {"data": [{"id": "m", "object": "model", "owned_by": owner}]} fo
 METRICS = "".join(f'vllm:spec_decode_{name}_total{{model="m"}} 0\n' for name in
                   ("num_drafts", "num_draft_tokens", "num_accepted_tokens"))  # fmt: skip
 IDS, STEPS = [40, 41, 42, 43, 44, 45, 46, 47], (1, 3, 2, 2)
-CHUNK = 1 << 20
-JSON, EVENTS = "application/json", "text/event-stream"
 
 
 def events_of(dialect: str, limit: int, size: int = 2) -> list[dict[str, Any]]:
@@ -86,77 +85,30 @@ def tables() -> tuple[tuple[str, str, bool, str, Callable[[], str]], ...]:
     )
 
 
-def _head(status: str = "200 OK", kind: str = JSON, **more: str) -> bytes:
-    fields = {"Content-Type": kind} | {name.replace("_", "-"): value for name, value in more.items()}
-    return "\r\n".join([f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in fields.items()), "", ""]).encode()
-
-
-def _whole(text: str | bytes, status: str = "200 OK", kind: str = JSON, **more: str) -> Iterator[bytes]:
-    body = text.encode() if isinstance(text, str) else text
-    yield _head(status, kind, Content_Length=str(len(body)), Connection="close", **more) + body
-
-
-def _repeat(head: bytes, part: bytes, pause_s: float = 0.0) -> Iterator[bytes]:
-    yield head
-    while True:
-        yield part
-        time.sleep(pause_s)
-
-
-def _redirect(request: bytes) -> Iterator[bytes]:
-    path = request.split(b" ", 2)[1].decode()
-    return _whole("", "307 Temporary Redirect", Location=path)
-
-
-@cache
-def _bomb() -> bytes:
-    """3.5 GiB of blanks, packed; only the sum at their end is wrong."""
-    packer = zlib.compressobj(9, wbits=31)
-    first, block = (packer.compress(b" " * CHUNK) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
-    return first + block * 3583 + packer.flush()
-
-
-# Fault -> the bytes of an answer. Each is tried at each endpoint.
+# Fault -> the bytes of an answer of a content type. Each is tried at each endpoint.
 TRANSPORT: dict[str, Any] = {
-    "endless body": lambda kind, request: _repeat(_head(kind=kind), b"x" * CHUNK),
-    "endless lines": lambda kind, request: _repeat(_head(kind=kind), b"data: {}\n\n" * 1000),
-    "endless comments": lambda kind, request: _repeat(_head(kind=kind), b": wait\n\n", 0.2),
-    "endless 500": lambda kind, request: _repeat(_head("500 Error", "text/html"), b"<p>" * 100_000),
-    "endless header": lambda kind, request: _repeat(b"HTTP/1.1 200 OK\r\nA: ", b"x" * CHUNK),
-    "endless headers": lambda kind, request: _repeat(b"HTTP/1.1 200 OK\r\n", b"A: b\r\n" * 1000),
-    "a byte a second": lambda kind, request: _repeat(_head(kind=kind), b" ", 1.0),
-    "a header a second": lambda kind, request: _repeat(b"HTTP/1.1 200 OK\r\n", b"A: b\r\n", 1.0),
-    "1xx without end": lambda kind, request: _repeat(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.1),
-    "silence": lambda kind, request: _repeat(b"", b"", 1.0),
-    "silence after the head": lambda kind, request: _repeat(_head(kind=kind), b"", 1.0),
-    "gzip bomb": lambda kind, request: _whole(_bomb(), kind=kind, Content_Encoding="gzip"),
-    "wrong gzip": lambda kind, request: _whole(b"hello", kind=kind, Content_Encoding="gzip"),
-    "unknown encoding": lambda kind, request: _whole(b"hello", kind=kind, Content_Encoding="zap"),
-    "closed": lambda kind, request: iter(()),
-    "cut body": lambda kind, request: iter([_head(kind=kind, Content_Length="1000") + b"{"]),
-    "length of 2^63": lambda kind, request: iter([_head(kind=kind, Content_Length=str(1 << 63)) + b"{"]),
-    "negative length": lambda kind, request: iter([_head(kind=kind, Content_Length="-5") + b"{}"]),
-    "bad chunk": lambda kind, request: iter([_head(kind=kind, Transfer_Encoding="chunked") + b"zz\r\n{}\r\n"]),
-    "no HTTP": lambda kind, request: iter([b"SSH-2.0-OpenSSH_9.6\r\n"]),
-    "binary": lambda kind, request: _whole(bytes(range(256)) * 20, kind=kind),
-    "steering": lambda kind, request: _whole("\x1b[31m\u202ered", "500 Error", "text/plain"),
-    "steering reason": lambda kind, request: _whole("", "500 \x1b[31mred", "text/plain"),
-    "markup": lambda kind, request: _whole("[bold red]x[/]", "500 Error", "text/plain"),
-    "long 500": lambda kind, request: _whole("no " * 100_000, "500 Error", "text/plain"),
-    **{f"status {code}": lambda kind, request, code=code: _whole('{"error": "no"}', f"{code} No")
+    **hostile.ANY, **hostile.STREAM, **hostile.METRICS,
+    "silence after the head": lambda kind: forever(head(kind), b"", 1.0),
+    "wrong gzip": lambda kind: whole("hello", kind, b"Content-Encoding: gzip"),
+    "unknown encoding": lambda kind: whole("hello", kind, b"Content-Encoding: zap"),
+    "length of 2^63": lambda kind: iter([head(kind, b"Content-Length: %d" % (1 << 63)) + b"{"]),
+    "negative length": lambda kind: iter([head(kind, b"Content-Length: -5") + b"{}"]),
+    "bad chunk": lambda kind: iter([head(kind, b"Transfer-Encoding: chunked") + b"zz\r\n{}\r\n"]),
+    "binary": lambda kind: whole(bytes(range(256)) * 20, kind),
+    "steering": lambda kind: whole("\x1b[31m\u202ered", TEXT, status=b"500 Error"),
+    "steering reason": lambda kind: whole("", TEXT, status=b"500 \x1b[31mred"),
+    "markup": lambda kind: whole("[bold red]x[/]", TEXT, status=b"500 Error"),
+    "long 500": lambda kind: whole("no " * 100_000, TEXT, status=b"500 Error"),
+    **{f"status {code}": lambda kind, code=code: whole('{"error": "no"}', status=b"%d No" % code)
        for code in (204, 400, 401, 404, 429, 500, 502, 503)},
-    "redirect to itself": lambda kind, request: _redirect(request),
-    "HTML": lambda kind, request: _whole("<html>Bad gateway</html>", kind="text/html"),
-    "empty": lambda kind, request: _whole("", kind=kind),
-    "unknown charset": lambda kind, request: _whole("{}", kind=f"{kind}; charset=nope"),
-    "nested": lambda kind, request: _whole("[" * 200_000, kind=kind),
-    "nested event": lambda kind, request: _whole(f"data: {'[' * 200_000}\n\n", kind=kind),
-    "events that are numbers": lambda kind, request: _whole("data: 3\n\n" * 5, kind=kind),
-    "300,000 positions": lambda kind, request: _whole("".join(
-        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} 1\n' for place in range(300_000)
-    ) + METRICS, kind="text/plain"),
-    "counters without sense": lambda kind, request: _whole(METRICS.replace(" 0\n", " 1e400\n"), kind="text/plain"),
-    "counters of text": lambda kind, request: _whole(METRICS.replace(" 0\n", " 1.2.3e-+\n"), kind="text/plain"),
+    "HTML": lambda kind: whole("<html>Bad gateway</html>", HTML),
+    "empty": lambda kind: whole("", kind),
+    "unknown charset": lambda kind: whole("{}", kind + b"; charset=nope"),
+    "nested": lambda kind: whole("[" * 200_000, kind),
+    "nested event": lambda kind: whole(f"data: {'[' * 200_000}\n\n", kind),
+    "events that are numbers": lambda kind: whole("data: 3\n\n" * 5, kind),
+    "counters without sense": lambda kind: whole(METRICS.replace(" 0\n", " 1e400\n"), TEXT),
+    "counters of text": lambda kind: whole(METRICS.replace(" 0\n", " 1.2.3e-+\n"), TEXT),
 }  # fmt: skip
 
 
@@ -164,7 +116,7 @@ class Handler(socketserver.BaseRequestHandler):
     """One connection with one request; the first part of its path is the mode."""
 
     def handle(self) -> None:
-        """Read the request and send what its mode says, until the client leaves."""
+        """Read the request and send the answer of its mode, until the client leaves."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             self.request.settimeout(120)
             request = self._read()
@@ -199,20 +151,20 @@ def answer_of(mode: str, path: str, request: bytes) -> Iterator[bytes]:
         _, _, _, dialect, number, make = replies()[int(rest[0])]
         text = make()
     if kind == "t" and endpoint == rest[0]:
-        yield from [*TRANSPORT.values()][int(rest[1])](EVENTS if limit else JSON, request)
+        yield from [*TRANSPORT.values()][int(rest[1])](EVENTS if limit else JSON)
     elif kind == "j" and endpoint == tables()[int(rest[0])][3]:
-        yield from _whole(tables()[int(rest[0])][4]())
+        yield from whole(tables()[int(rest[0])][4]())
     elif endpoint == "models":
-        yield from _whole(json.dumps(MODELS[dialect]))
+        yield from whole(json.dumps(MODELS[dialect]))
     elif endpoint == "metrics":
-        yield from _whole(METRICS, kind="text/plain")
+        yield from whole(METRICS, TEXT)
     elif limit:
         lines = [json.dumps(event) for event in events_of(dialect, limit, 1 if mode == GOOD else 2)]
         if number is not None and limit > 1:
             lines[number] = text
-        yield from _whole("".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]), kind=EVENTS)
+        yield from whole("".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]), EVENTS)
     else:
-        yield from _whole("{}", "404 Not Found")
+        yield from whole("{}", status=b"404 Not Found")
 
 
 class Server(socketserver.ThreadingTCPServer):
@@ -226,11 +178,12 @@ class Server(socketserver.ThreadingTCPServer):
 def serving() -> Iterator[str]:
     """The address of a server in another process, which ends with the block."""
     server = Server(("127.0.0.1", 0), Handler)
-    if (pid := os.fork()) == 0:
+
+    def serve() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        with contextlib.suppress(BaseException):
-            server.serve_forever()
-        os._exit(0)
+        server.serve_forever()
+
+    pid = fork(serve)
     port = server.server_address[1]
     server.socket.close()
     try:
@@ -240,7 +193,7 @@ def serving() -> Iterator[str]:
         os.waitpid(pid, 0)
 
 
-def free_address() -> str:
-    """An address at which nothing listens."""
+def free_port() -> int:
+    """Return an unused port of the loopback interface."""
     with socket.create_server(("127.0.0.1", 0)) as found:
-        return f"http://127.0.0.1:{found.getsockname()[1]}"
+        return int(found.getsockname()[1])

@@ -106,7 +106,7 @@ def measured_of(findings: Findings, format: Format) -> Iterator[tuple[str, Measu
                 "not timed request by request with a model's own answers, and this format has times": format.timed
                 and not timed,
             }
-            why = next((reason for reason, holds in reasons.items() if holds), "")
+            why = next((reason for reason, applies in reasons.items() if applies), "")
             yield (f"{method}: {why}", None) if why else (method, found)
 
 
@@ -148,7 +148,7 @@ _BEFORE = "a"  # in front of an answer, since a decoder takes the first blank of
 def write_samples(findings: Findings, tokenizer: Path | None = None) -> dict[str, str]:
     """Method -> a line each finished case: its last answer, blanks at its begin kept, no thinking.
 
-    findings: of one run. tokenizer: by default the run's own. Raises RunError if there is none.
+    findings: of one run. tokenizer: by default the run's own. Raises RunError without a tokenizer.
     """
     library = read_tokenizer(tokenizer or find_tokenizer(findings.runs[0]))
     before = library.encode(_BEFORE, add_special_tokens=False).ids

@@ -215,7 +215,7 @@ def compare(findings: Findings, tokenizer: Path | None = None) -> tuple[pd.DataF
     """A row a (model, suite, method, variant, task), overall last; and warnings about them.
 
     Columns: Spec-Bench's figures, ours as ``<figure>_ours``, and ``<figure>_difference`` [%] of theirs from ours.
-    tokenizer: folder or file; default the run's own. Raises RunError if there is none, or no vanilla.
+    tokenizer: folder or file; default the run's own. Raises RunError without a tokenizer, or without vanilla.
     """
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
@@ -278,7 +278,7 @@ def score_files(baseline: Path, methods: Sequence[Path], tokenizer: Path | None)
     if tokenizer is None:
         raise RunError(
             "--answers: no tokenizer; Spec-Bench counts the baseline's tokens by tokenising its text, so give the "
-            "folder that holds the model's tokenizer.json: --tokenizer DIR"
+            "folder that contains the model's tokenizer.json: --tokenizer DIR"
         )
     count = lru_cache(maxsize=None)(read_counter(tokenizer))
     reference = read_answers(baseline)

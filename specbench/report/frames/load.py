@@ -70,7 +70,7 @@ def model_load(findings: Findings, concurrency: Sequence[int] = ()) -> Load | No
     if concurrency and not any(findings.predictions):
         raise RunError(
             "--concurrency: no latency profile; name one with --profile FILE (specbench profile measures one,"
-            " results/profiles/published/ holds published fits)"
+            " results/profiles/published/ contains published fits)"
         )
     asked, concurrency = bool(concurrency), concurrency or USUAL
     speedups: list[tuple[str | float, ...]] = []

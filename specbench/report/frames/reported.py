@@ -67,7 +67,7 @@ class Control:
         text += f", 95 % of re-timings in [{found.low:.4f}, {found.high:.4f}], {found.count} {self.unit}"
         if self.steady:
             return f"{text}: steady"
-        reason = "it should hold 1" if self.differs else "it should be narrower than 1 %"
+        reason = "it should contain 1" if self.differs else "it should be narrower than 1 %"
         return f"{text}: unsteady ({reason})"
 
 
@@ -179,7 +179,7 @@ class ReportedRun:
         return (*self.place, method, self.variants.get(method, ""))
 
     def records(self, method: str) -> Iterator[CaseRecord]:
-        """The method's records, read again where the run does not hold them."""
+        """The method's records, read again where the run does not keep them in memory."""
         return (self.run.records[place] for place in self.trials.columns(method)["record"].tolist())
 
     def succeeded(self, method: str) -> list[CaseRecord]:

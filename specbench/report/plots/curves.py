@@ -104,12 +104,12 @@ def _draw_method(
     if not curve.numbers:
         look = look | {"linestyle": "none", "markersize": 5}
     (line,) = axes.plot(across[means.index], means, zorder=3, **look)
-    beside = {"color": look["color"], "transform": look["transform"]}
+    mark = {"color": look["color"], "transform": look["transform"]}
     alone = rows[rows["place"].map(sizes).eq(1)]
     several = rows[rows["place"].map(sizes).gt(1)]
-    axes.plot(across[several["place"]], several[figure], ".", markersize=3, alpha=0.6, zorder=2, **beside)
+    axes.plot(across[several["place"]], several[figure], ".", markersize=3, alpha=0.6, zorder=2, **mark)
     ends = alone[alone[f"{figure}_high"] > alone[f"{figure}_low"]]
-    axes.vlines(across[ends["place"]], ends[f"{figure}_low"], ends[f"{figure}_high"], linewidth=1.0, **beside)
+    axes.vlines(across[ends["place"]], ends[f"{figure}_low"], ends[f"{figure}_high"], linewidth=1.0, **mark)
     tops = rows[[figure, f"{figure}_low", f"{figure}_high"]].agg(["min", "max"], axis=1).to_numpy()
     corners = np.column_stack([np.repeat(across[rows["place"]], 2), tops.ravel()])
     axes.update_datalim(corners)  # which moved marks do not do

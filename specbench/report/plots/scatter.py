@@ -150,7 +150,7 @@ def draw_frontier(scene: Scene) -> Figure | str:
 
 
 def _dress_frontier(axes: Axes, gains: list[Dot]) -> None:
-    """Limits that hold every whisker, and the lines of equal cost that end inside them, each with its cost."""
+    """Limits that contain every whisker, and the lines of equal cost that end inside them, each with its cost."""
     corners = np.array([_VANILLA, *_corners(gains)])
     (left, low), (right, top) = corners.min(axis=0), corners.max(axis=0)
     left, right = min(0.9, left), right + 0.08 * (right - min(0.9, left))

@@ -22,6 +22,7 @@ import pandas as pd
 
 from specbench.names import hide_secrets
 from specbench.records.record import CONTROL
+from specbench.records.settings import flatten
 from specbench.records.store import PAGE
 from specbench.report.build import Report
 from specbench.report.columns import COLUMN
@@ -91,7 +92,8 @@ def _describe(entry: ReportedRun, rows: pd.DataFrame) -> dict[str, Any]:
     """A run as the client takes it. key: the same for the same run and settings, which MLflow does not change."""
     run, about = entry.run, entry.run.about
     settings = {group: values for group, values in about.config.written.items() if group not in _LEFT_OUT}
-    params = {_NOT_IN_NAMES.sub("_", name): str(value)[:_LONGEST] for name, value in _leaves(settings)}
+    given = {name: value for name, value in flatten(settings).items() if value is not None}
+    params = {_NOT_IN_NAMES.sub("_", name): str(value)[:_LONGEST] for name, value in given.items()}
     tags = {
         "model": entry.facts.model,
         "suite": entry.facts.suite,
@@ -122,15 +124,6 @@ def _metrics(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
     for row in rows[rows["method"] != CONTROL].to_dict("records"):
         method = _NOT_IN_NAMES.sub("_", row["method"])
         yield from ((f"{method}/{name}", float(row[name])) for name in names if not math.isnan(row[name]))
-
-
-def _leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted path, value) of each setting that is not null."""
-    if isinstance(values, Mapping):
-        for name, value in values.items():
-            yield from _leaves(value, f"{path}.{name}" if path else str(name))
-    elif values is not None:
-        yield path, values
 
 
 def _artifacts(folder: Path, files: Sequence[Path]) -> list[tuple[str, str]]:

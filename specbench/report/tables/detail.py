@@ -56,7 +56,7 @@ def lengths_tables(frame: pd.DataFrame, where: str = "") -> list[Table]:
 
 
 def thinking_tables(frame: pd.DataFrame) -> list[Table]:
-    """A row a method with both parts side by side; none where no answer thinks. frame: the detail ``thinking``."""
+    """A row a method with both parts side by side; no row if no answer thinks. frame: the detail ``thinking``."""
     if frame.empty:
         return []
     place = [*ROW[:2], "part"]
