@@ -26,6 +26,7 @@ from specbench.runs.sources import LOADING, Stage
 
 SIZES = (1, 2, 3, 5, 8, 16, 32, 64, 128)  # [nodes] tried, below those of whole drafts
 FAR = 0.85  # of the best speedup so far: more nodes are not tried
+WORTH = 1.02  # by which a limit must be ahead of whole drafts
 CASES, TOKENS = 4, 48  # of a trial, the tokens of each turn
 
 loading = logging.getLogger(LOADING)
@@ -94,7 +95,11 @@ def search(
             break
     tried[most] = whole
     best = max(tried, key=tried.__getitem__)
-    return best if tried[best] > 1 else 0, {str(nodes): round(found, 3) for nodes, found in tried.items()}
+    best = best if tried[best] > WORTH * whole else most
+    # A method whose trials failed is not limited, so that its cases fail too, visibly.
+    return best if tried[best] > 1 or not tried[best] else 0, {
+        str(nodes): round(found, 3) for nodes, found in tried.items()
+    }
 
 
 def find_speedup(records: Sequence[CaseRecord], step_s: Callable[[int], float], busy: bool = False) -> float:

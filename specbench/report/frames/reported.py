@@ -404,7 +404,7 @@ def _limits(entry: ReportedRun) -> Iterator[str]:
     setting = ",".join(f"{name}:{most}" for name, most in nodes.items())
     chosen = entry.run.section("config", "engine").get("max_nodes") == "auto"
     again = f"; engine.max_nodes={{{setting}}} repeats this choice" if chosen else ""
-    yield f"Drafts have at most the nodes that {'pay here' if chosen else 'are set'}: {shown}{again}."
+    yield f"Drafts have at most the nodes that {'pay' if chosen else 'are set'}: {shown}{again}."
 
 
 def _of_each(entries: Sequence[ReportedRun]) -> Iterator[str]:
