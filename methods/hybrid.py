@@ -170,10 +170,10 @@ class MergedTree:
     """The union of ``drafts``, one a member. nodes: (3, N) tokens, parents and members; chances: (N,)."""
 
     def __init__(self, drafts: Sequence[ArrayDraft], rates: AcceptanceRates) -> None:
-        self._rates, self._starts = rates, np.array([0, *accumulate(len(draft.tokens) for draft in drafts)])
-        count = self._starts.item(-1)
+        starts = [0, *accumulate(len(draft.tokens) for draft in drafts)]
+        self._rates, self._starts, count = rates, np.array(starts), starts[-1]
         self._drafted, scores = np.empty((4, count), np.int64), np.full(count, np.nan)
-        for draft, start, end in zip(drafts, self._starts, self._starts[1:], strict=False):
+        for draft, start, end in zip(drafts, starts, starts[1:], strict=False):
             self._drafted[TOKEN, start:end], self._drafted[PARENT, start:end] = draft.tokens, draft.parents
             if draft.score is not None:
                 scores[start:end] = draft.score
@@ -192,7 +192,8 @@ class MergedTree:
         members = len(self._starts) - 1
         path, ends = np.empty(members * len(emitted), np.int64), np.zeros(members + 1, np.int64)
         _judge(self._drafted, self._starts, np.array(emitted), self._rates.counts, path, ends[1:])
-        return [path[start:end].tolist() for start, end in pairwise(ends)]
+        found = path.tolist()
+        return [found[start:end] for start, end in pairwise(ends.tolist())]
 
 
 def _read_arrays(draft: Draft) -> ArrayDraft:

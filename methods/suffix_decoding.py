@@ -306,7 +306,7 @@ class SuffixDecoding(Parameters, Method):
         """Compile, so that no request does."""
         tree, text = SuffixTree(self.limits.depth, 1), Text()
         tree.extend(text, [0, 1, 0, 1, 0])
-        tree.likeliest(text, text.tokens, self.limits)
+        tree.likeliest(text, text.tokens, self.limits).to_draft(LOCAL)
         tree.remove(text)
 
     def reset(self) -> None:

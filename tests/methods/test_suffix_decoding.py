@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -38,7 +37,7 @@ def likeliest(texts, context, factor=1.0, shape="path", nodes=16, offset=0.0, le
 
 def listed(found: CountedTree) -> CountedTree:
     """The same tree with lists."""
-    return replace(found, tokens=found.tokens.tolist(), parents=found.parents.tolist(), counts=found.counts.tolist())
+    return found._replace(tokens=found.tokens.tolist(), parents=found.parents.tolist(), counts=found.counts.tolist())
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_examples_of_the_reference(factor, shape, tokens, parents, score):
     assert (found.tokens, found.parents) == (tokens, parents)
     assert sum(probs(found)) == score
     assert probs(found) == [Fraction(2, 3), *[Fraction(1, 3)] * (len(tokens) - 1)]
-    assert replace(found, counts=np.array(found.counts), parents=np.array(found.parents)).scores == pytest.approx(
+    assert found._replace(counts=np.array(found.counts), parents=np.array(found.parents)).scores == pytest.approx(
         [
             2 / 3 if parent < 0 and token == 4 else 1 / 3 if parent < 0 else 1 / 2
             for token, parent in zip(tokens, parents, strict=True)
