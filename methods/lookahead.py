@@ -52,8 +52,8 @@ class _Lookahead(Drafter):
         if self._fed:
             assert step.topk is not None
             new = step.topk.ids[1:, 0][self._window.newest()].tolist()  # row 0 is the root
-            grams = [(key, *gram) for key, gram in self._window.move(step.root, new)]
-            self._method.pool.put(np.array(grams, np.int32).ravel(), self._method.ngram)
+            grams = [token for key, gram in self._window.move(step.root, new) for token in (key, *gram)]
+            self._method.pool.put(np.array(grams, np.int32), self._method.ngram)
         if self._context is not None:
             self._context.extend(step.emitted)
 
