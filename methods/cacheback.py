@@ -8,24 +8,25 @@ and never changes. Defaults are the paper's (section 4).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from methods.parts.branches import Branches
+from methods.parts.array_draft import ArrayDraft, ArrayDrafter
+from methods.parts.branches import CHILD, END, ENDS, PARENT, SIZE, TOKEN, add, allocate_tree, child, start
 from methods.parts.built_file import BuiltFile
 from methods.parts.corpus import Corpus
-from methods.parts.ngrams import ContextWindows, Gram, LruTable
+from methods.parts.gram_table import NEXT, NONE, TOKENS, ContextWindows, GramTable, find, index_grams, recent
+from methods.parts.ngrams import Gram
 from methods.parts.parameters import KEPT, Parameters, count
 from specbench.method import Drafter, Method
+from specbench.models.compiled_code import njit
 from specbench.models.facade import ModelCard, Target
 from specbench.records.record import LARGEST
-from specbench.types import MOST, ROOT, Draft, InputError, Prefill, Step, require_count
+from specbench.types import MOST, ROOT, InputError, Prefill, Step, require_count
 
 
 class FrozenTable(BuiltFile):
@@ -35,11 +36,9 @@ class FrozenTable(BuiltFile):
     names = ("leaders", "offsets", "followers")
 
     def __init__(self, leaders: np.ndarray, offsets: np.ndarray, followers: np.ndarray) -> None:
-        self.leaders, self.followers = leaders, followers
+        self.leaders, self.offsets, self.followers = leaders, offsets.astype(np.int64), followers
         self.stored = {"leaders": leaders, "offsets": offsets, "followers": followers}
-        bounds = offsets.tolist()
-        keys = map(tuple, leaders.tolist())
-        self._bounds = dict(zip(keys, pairwise(bounds), strict=True))
+        self.index = index_grams(leaders.astype(np.int32))
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
@@ -72,12 +71,11 @@ class FrozenTable(BuiltFile):
         """Indexes the leaders."""
         return cls(**arrays)
 
-    def get(self, leader: Gram, most: int | None = None) -> list[Gram]:
-        """Followers, most frequent first, at most ``most``; None = all."""
-        start, end = self._bounds.get(leader, (0, 0))
-        if most is not None:
-            end = min(end, start + most)
-        return list(map(tuple, self.followers[start:end].tolist())) if start < end else []
+    def get(self, leader: Gram) -> list[Gram]:
+        """Followers, most frequent first."""
+        row = find(self.index, 0, np.array(leader, np.int32), 0, len(leader))
+        bounds = self.offsets[row - 1 : row + 1] if row != NONE else (0, 0)
+        return list(map(tuple, self.followers[slice(*bounds)].tolist()))
 
 
 def count_windows(
@@ -134,92 +132,99 @@ def build_frozen_table(
     )
 
 
-End = tuple[int, Gram]  # a node that followers may hang from, and the LL tokens that end there
-Query = Callable[[Gram, int], Iterable[tuple[int, Iterable[Gram]]]]
-"""(leader, room [tokens]) -> of each table its number and the followers, best first, those beyond the room but one."""
-DYNAMIC, FROZEN = 0, 1  # sources
+DYNAMIC, FROZEN = 1, 2  # tables of a query: a sum of these
 
 
-class ChainedTree(Branches):
-    """Branches that are followers, below the end of the context and of one another, breadth first (section 3.2).
+@njit(widen=True)
+def grow(tree, tables, dynamic, frozen, offsets, followers, text, lead, room, reserve, merge):
+    """Attach followers below the end of the context and below one another, breadth first (section 3.2).
 
     Level 1 leaves ``reserve`` tokens to the deeper levels; what it did not use and the reserve then go to level 2,
-    spent greedily on its first node. The reference attaches every n-gram as a chain of its own; ``merge`` shares
-    prefixes, and then only new tokens count.
+    spent greedily on its first node. The reference attaches every n-gram as a chain of its own; with ``merge`` chains
+    share prefixes, and only new tokens count. A second call continues from every node of the first.
+
+    tree: see ``methods.parts.branches``. tables: to query, the dynamic one first; a follower that is in both comes
+    twice, as in the code. dynamic: rows of a ``GramTable``; frozen (its index), offsets, followers: of a
+    ``FrozenTable``. text: (T,) int32 that ends as the context does, of at least ``lead`` tokens, a leader's length.
+    room: [tokens] that may be attached; returns what is left of it.
     """
-
-    def __init__(self, tail: Gram, merge: bool = False) -> None:
-        """tail: the last LL tokens of the context. merge: share prefixes."""
-        super().__init__(merge)
-        self._lead = len(tail)
-        self._ends: list[End] = [(ROOT, tail)]
-
-    def grow(self, query: Query, room: int, reserve: int) -> int:
-        """Attach followers level by level; returns the room [tokens] that is left.
-
-        A second call continues from every node of the first: the frozen table after the dynamic one.
-        """
-        left = room - reserve
-        frontier = list(self._ends)
-        while True:
-            attached, full, left = self._level(query, frontier, left)
-            self._ends += attached
-            frontier = attached
-            if reserve > 0:
-                left, reserve = left + reserve, 0
-            elif full or not attached:
-                return left
-
-    # Nests deeper: the hot loop of a draft, which ends in its middle.
-    def _level(self, query: Query, frontier: Sequence[End], left: int) -> tuple[list[End], bool, int]:
-        """(ends attached, whether the room ran out, room left)."""
-        attached: list[End] = []
-        for node, tail in frontier:
-            for source, followers in query(tail, left):
-                for follower in followers:
-                    under, fresh = self._follow(node, follower) if self.merge else (node, follower)
-                    if len(fresh) > left:
-                        return attached, True, left
-                    if fresh:
-                        end = self.add(under, fresh, source, left)
-                        attached.append((end, (tail + follower)[-self._lead :]))
-                        left -= len(fresh)
-        return attached, False, left
-
-    def _follow(self, node: int, follower: Gram) -> tuple[int, Gram]:
-        """Returns the last node below ``node`` that spells the follower, and the tokens that no node spells yet."""
-        for place, token in enumerate(follower):
-            child = self._children.get((node, token))
-            if child is None:
-                return node, follower[place:]
-            node = child
-        return node, ()
+    leader, follower = np.empty(lead, np.int32), np.empty(followers.shape[1], np.int32)
+    left, begin, end, full = room - reserve, 0, tree[ROOT, ENDS], False
+    while True:
+        for place in range(begin, end):
+            node = np.int64(tree[place, END])
+            _read_end(tree, node, text, leader)
+            row = recent(dynamic, leader) if tables & DYNAMIC else NONE
+            while row != NONE and not full:
+                for token in range(len(follower)):
+                    follower[token] = dynamic[row, TOKENS + token]
+                full, left = _hang(tree, node, follower, 0, left, merge)
+                row = np.int64(dynamic[row, NEXT])
+            row = find(frozen, 0, leader, 0, lead) if tables & FROZEN and not full else NONE
+            for other in range(offsets[max(row, 1) - 1], offsets[max(row, 0)]):
+                for token in range(len(follower)):
+                    follower[token] = followers[other, token]
+                full, left = _hang(tree, node, follower, 1, left, merge)
+                if full:
+                    break
+            if full:
+                break
+        begin, end = end, tree[ROOT, ENDS]
+        if reserve > 0:
+            left, reserve, full = left + reserve, 0, False
+        elif full or begin == end:
+            return left
 
 
-class _Cache(Drafter):
+@njit(widen=True)
+def _read_end(tree, node, text, leader):
+    """Fill a leader with the last tokens of the path to ``node``, before which ``text`` is."""
+    missing = len(leader)
+    while missing > 0 and node != ROOT:
+        missing -= 1
+        leader[missing] = tree[node, TOKEN]
+        node = np.int64(tree[node, PARENT])
+    for early in range(missing):
+        leader[early] = text[len(text) - missing + early]
+
+
+@njit(widen=True)
+def _hang(tree, node, follower, source, left, merge):
+    """Attach a follower if there is room for it; returns whether there was none, and the room [tokens] left."""
+    known, below = 0, child(tree, node, np.int64(follower[0])) if merge else ROOT
+    while below != ROOT:
+        node, known = below, known + 1
+        below = child(tree, node, np.int64(follower[known])) if known < len(follower) else ROOT
+    fresh = len(follower) - known
+    if fresh > left:
+        return True, left
+    if fresh:
+        tree[tree[ROOT, ENDS], END] = add(tree, node, follower, known, source, fresh, False)
+        tree[ROOT, ENDS] += 1
+    return False, left - fresh
+
+
+class _Cache(ArrayDrafter):
     def __init__(self, method: Cacheback, prompt: Sequence[int], first: int) -> None:
         self._method = method
         self._windows: ContextWindows | None = None
         self._uncached = 1  # tokens committed in the last step: the reference feeds them all again
         if method.tables != "frozen":
-            width = method.leader_length + method.follower_length
-            self._windows = ContextWindows(method.dynamic, method.leader_length, width)
+            self._windows = ContextWindows(method.dynamic.put, method.dynamic.width)
             self._windows.extend([*prompt, first])
 
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
+    def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
         method = self._method
         uncached = self._uncached if method.accounting == "refeed" else 1
         room = min(budget, max(0, method.total_draft_length - uncached))
-        tail = tuple(context[-method.leader_length :])
-        if len(tail) < method.leader_length:
-            return Draft()
-        tree = ChainedTree(tail, method.growth == "merged")
-        left, most = room, method.total_draft_length
+        most = method.total_draft_length
         reserve = method.chaining_reserve * min(budget, most) // most  # the same share of a smaller draft
-        together = method.frozen_growth == "node"
-        for sources in ({DYNAMIC, FROZEN},) if together else ({DYNAMIC}, {FROZEN}):
-            left = tree.grow(partial(method.query, sources), left, reserve if DYNAMIC in sources else 0)
-        return tree.to_draft()
+        tree = allocate_tree(room)
+        start(tree)
+        if len(context) >= method.leader_length:
+            method.grow(tree, np.array(context[-method.leader_length :], np.int32), room, reserve)
+        tokens, parents, source = tree[: tree[ROOT, SIZE]].T[:CHILD]
+        return ArrayDraft(tokens, parents, source)
 
     def observe(self, step: Step) -> None:
         self._uncached = len(step.emitted)
@@ -248,8 +253,12 @@ class Cacheback(Parameters, Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.dynamic = LruTable(self.leader_capacity, self.follower_capacity)
+        lead, follow = self.leader_length, self.follower_length
+        self.dynamic = GramTable(lead, follow, self.leader_capacity, self.follower_capacity)
         self.table: FrozenTable | None = None
+        self._no_table = FrozenTable(
+            np.zeros((0, lead), np.uint16), np.zeros(1, np.uint32), np.zeros((0, follow), np.uint16)
+        )
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -281,7 +290,7 @@ class Cacheback(Parameters, Method):
         self.table = table
 
     def bind(self, target: Target) -> None:
-        """Refuse lengths under which no draft could ever be drawn."""
+        """Refuse lengths under which no draft could ever be drawn; compile, so that no request does."""
         room = min(target.max_nodes, self.total_draft_length - 1)
         if room - self.chaining_reserve < self.follower_length:
             raise InputError(
@@ -290,6 +299,8 @@ class Cacheback(Parameters, Method):
                 f" {self.follower_length} tokens fits on the first level; expected at least"
                 f" {self.chaining_reserve + self.follower_length + 1}, and as many nodes less one"
             )
+        self.begin([0] * self.dynamic.width, Prefill(0), 0).propose([0] * self.dynamic.width, room)
+        self.reset()
 
     def reset(self) -> None:
         """Clear the dynamic table; the frozen one stays."""
@@ -299,17 +310,17 @@ class Cacheback(Parameters, Method):
         """Slide over the prompt (section 3.3)."""
         return _Cache(self, prompt, prefill.token)
 
-    def query(self, sources: Collection[int], leader: Gram, room: int) -> Iterator[tuple[int, Iterable[Gram]]]:
-        """Followers of the tables ``sources``, dynamic first; one found in both comes twice: the code's order.
-
-        Those of the dynamic table are most recent first, those of the frozen one most frequent first, and of these one
-        more than ``room`` tokens hold.
-        """
-        if DYNAMIC in sources and self.tables != "frozen":
-            yield DYNAMIC, self.dynamic.recent(leader)
-        if FROZEN in sources and self.table is not None:
-            most = max(room, 0) // self.follower_length + 1 if self.growth == "reference" else None
-            yield FROZEN, self.table.get(leader, most)
+    def grow(self, tree: np.ndarray, text: np.ndarray, room: int, reserve: int) -> None:
+        """Fill an empty tree with at most ``room`` nodes; see ``grow``."""
+        frozen, queried = self.table or self._no_table, DYNAMIC * (self.tables != "frozen") | FROZEN * bool(self.table)
+        passes = [(queried, reserve)]
+        if self.frozen_growth == "after_tree":
+            passes = [(queried & DYNAMIC, reserve), (queried & FROZEN, 0)]
+        for tables, reserve in passes:
+            room = grow(
+                tree, tables, self.dynamic.rows, frozen.index, frozen.offsets, frozen.followers, text,
+                self.leader_length, room, reserve, self.growth == "merged",
+            )  # fmt: skip
 
     def state_bytes(self) -> int:
         """Bytes of both tables."""

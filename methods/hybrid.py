@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
-from torch import Tensor
 
+from methods.parts.array_draft import ArrayDraft, ArrayDrafter
 from methods.parts.parameters import Parameters, count, positive, probability
 from specbench.method import Drafter, Method, Peer
 from specbench.models.compiled_code import njit
 from specbench.models.facade import ModelCard, Target
-from specbench.types import ROOT, CaseError, Draft, InputError, Needs, Prefill, Step, named
+from specbench.types import EMPTY, ROOT, CaseError, Draft, InputError, Needs, Prefill, Step, named
 
 SIZES = 7  # of a drafter's whole draft, by doubling: drafters that know how sure they are draft more
 DEPTHS = 8  # deeper ones are one class
@@ -29,7 +29,7 @@ RANKS = 4  # later siblings are one class
 LEVELS = 8  # of a drafter's own score, 0 to 1; one class more is for no score
 
 
-@njit()
+@njit(widen=True)
 def class_of(member: int, size: int, depth: int, rank: int, score: float) -> int:
     """Number of a node's class. size: of the draft. depth, rank: from 0. score: 0 to 1, nan = the drafter has none."""
     doublings = 0
@@ -40,198 +40,185 @@ def class_of(member: int, size: int, depth: int, rank: int, score: float) -> int
     return ((kind * DEPTHS + min(depth, DEPTHS - 1)) * RANKS + min(rank, RANKS - 1)) * (LEVELS + 1) + level
 
 
-# Nests deeper: one compiled loop.
-@njit()
-def _merge(
-    tokens: np.ndarray,
-    parents: np.ndarray,
-    scores: np.ndarray,
-    starts: np.ndarray,
-    prior: np.ndarray,
-    strength: float,
-    seen: np.ndarray,
-    right: np.ndarray,
-) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """Merges drafts into a tree: equal paths are one node, its chances joined.
+TOKEN, PARENT, DEPTH, CLASS = range(4)  # rows of drafted nodes
+MEMBER, CHANCE = 2, 0  # rows of the merged tree's nodes, after token and parent, and of its numbers
+PRIOR, SEEN, RIGHT = range(3)  # rows of the counts of classes
 
-    parents: within each draft; starts: where each draft begins; prior, strength, seen, right: of ``AcceptanceRates``,
-    of whose classes only those of the drafts' nodes are computed. Returns (depths, classes) of the drafts' nodes, and
-    (tokens, parents, chances, members) of the tree's.
+
+# Nests deeper: one compiled loop.
+@njit(widen=True)
+def _merge(drafted, scores, starts, counts, strength, tree, chances):
+    """Merge drafts into a tree: equal paths are one node, its chances joined; returns the nodes of the tree.
+
+    drafted: (4, M) int64, the nodes of all drafts, parents within each; depths and classes are filled in. scores: (M,)
+    of the nodes, nan = unknown. starts: (members + 1,) int64, where each draft begins. counts, strength: of
+    ``AcceptanceRates``, of whose classes only those of the drafts' nodes are computed. tree, chances: (3, M) int64 and
+    (M,), filled with tokens, parents and members, and with the chances of the tree's nodes.
     """
-    count = len(tokens)
-    depths, classes, place = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
-    children = np.zeros(count, np.int64)
-    token, parent = np.empty(count, np.int64), np.empty(count, np.int64)
-    chance, member_of = np.empty(count), np.empty(count, np.int64)
-    child, sibling = np.full(count + 1, ROOT), np.full(count, ROOT)  # of node i: child[i + 1]
+    count = len(scores)
+    place, children = np.empty(count, np.int64), np.zeros(count, np.int64)
+    child, sibling = np.full(count + 1, ROOT), np.empty(count, np.int64)  # of node i: child[i], of the root the last
     size = 0
     for member in range(len(starts) - 1):
         first, at_root = starts[member], 0
         for number in range(first, starts[member + 1]):
-            if parents[number] == ROOT:
-                above, depths[number], rank = ROOT, 0, at_root
+            if drafted[PARENT, number] == ROOT:
+                above, depth, rank = ROOT, 0, at_root
                 at_root += 1
             else:
-                owner = first + parents[number]
-                above, depths[number], rank = place[owner], depths[owner] + 1, children[owner]
+                owner = first + drafted[PARENT, number]
+                above, depth, rank = place[owner], drafted[DEPTH, owner] + 1, children[owner]
                 children[owner] += 1
-            classes[number] = class_of(member, starts[member + 1] - first, depths[number], rank, scores[number])
-            kind = classes[number]
-            rate = (prior[kind] + right[kind]) / (strength + seen[kind])
-            node, last = child[above + 1], ROOT
-            while node != ROOT and token[node] != tokens[number]:
-                last, node = node, sibling[node]
+            kind = class_of(member, starts[member + 1] - first, depth, rank, scores[number])
+            drafted[DEPTH, number], drafted[CLASS, number] = depth, kind
+            rate = (counts[PRIOR, kind] + counts[RIGHT, kind]) / (strength + counts[SEEN, kind])
+            node = child[above]
+            while node != ROOT and tree[TOKEN, node] != drafted[TOKEN, number]:
+                node = sibling[node]
             if node == ROOT:
                 node, size = size, size + 1
-                token[node], parent[node], chance[node], member_of[node] = tokens[number], above, rate, member
-                if last == ROOT:
-                    child[above + 1] = node
-                else:
-                    sibling[last] = node
+                tree[TOKEN, node], tree[PARENT, node], tree[MEMBER, node] = drafted[TOKEN, number], above, member
+                chances[node], sibling[node], child[above] = rate, child[above], node
             else:
-                chance[node] = 1 - (1 - chance[node]) * (1 - rate)
+                chances[node] = 1 - (1 - chances[node]) * (1 - rate)
             place[number] = node
-    return (depths, classes), (token[:size], parent[:size], chance[:size], member_of[:size])
+    return size
 
 
-@njit()
-def _likeliest(
-    parents: np.ndarray, chances: np.ndarray, budget: int, threshold: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """(nodes, their parents among them) of the ``budget`` likeliest paths of at least ``threshold``, in order."""
-    count = len(parents)
-    whole, kept = np.empty(count), np.zeros(count, np.bool_)
-    for node in range(count):
-        whole[node] = chances[node] if parents[node] == ROOT else chances[node] * whole[parents[node]]
-    order = np.argsort(-whole, kind="mergesort")  # stable: of equal ones a parent stays before its child
-    for place in range(min(budget, count)):
-        kept[order[place]] = whole[order[place]] >= threshold
-    nodes = np.flatnonzero(kept)
-    number = np.full(count, ROOT)
-    above = np.empty(len(nodes), np.int64)
-    for place, chosen in enumerate(nodes):
-        number[chosen] = place
-        above[place] = ROOT if parents[chosen] == ROOT else number[parents[chosen]]
-    return nodes, above
+@njit(widen=True)
+def _keep_likeliest(tree, chances, budget, threshold, kept, kept_chances):
+    """Copy the nodes of the ``budget`` likeliest paths of at least ``threshold``, in order; returns their number.
+
+    Of equal ones a parent comes before its child.
+    """
+    size = len(chances)
+    whole, order, found = np.empty(size), np.empty(size, np.int64), 0
+    for node in range(size):
+        whole[node] = chances[node] if tree[PARENT, node] == ROOT else chances[node] * whole[tree[PARENT, node]]
+        if whole[node] >= threshold:
+            order[found] = node
+            found += 1
+    for last in range(1, found if found > budget else 0):  # sort, if not all can stay
+        node, place = order[last], last
+        while place > 0 and whole[order[place - 1]] < whole[node]:
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = node
+    number = np.full(size + 1, ROOT)  # among the kept ones; the last is the root's
+    for place in range(min(found, budget)):
+        number[order[place]] = place
+    found = 0
+    for node in range(size):
+        if number[node] != ROOT:
+            kept[TOKEN, found], kept[MEMBER, found] = tree[TOKEN, node], tree[MEMBER, node]
+            kept[PARENT, found], kept_chances[found] = number[tree[PARENT, node]], chances[node]
+            number[node] = found
+            found += 1
+    return found
 
 
 # Nests deeper: one compiled loop.
-@njit()
-def _judge(
-    tokens: np.ndarray,
-    parents: np.ndarray,
-    depths: np.ndarray,
-    classes: np.ndarray,
-    starts: np.ndarray,
-    emitted: np.ndarray,
-    seen: np.ndarray,
-    right: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
+@njit(widen=True)
+def _judge(drafted, starts, emitted, counts, path, ends):
     """Count the nodes whose parent was emitted, and those of them that were right.
 
-    Returns each draft's right path, one after the other, and where each begins. Of right siblings the first one's
-    children are checked.
-    """  # fmt: skip
-    members = len(starts) - 1
-    path, begins = np.empty(members * len(emitted), np.int64), np.zeros(members + 1, np.int64)
+    path, ends: filled with each draft's right path, one after the other, and where each ends. Of right siblings the
+    first one's children are checked.
+    """
     size = 0
-    for member in range(members):
+    for member in range(len(ends)):
         first, start = starts[member], size
         for node in range(first, starts[member + 1]):
-            depth = depths[node]
+            depth = drafted[DEPTH, node]
             if depth >= len(emitted) or depth > size - start:
                 continue
-            if depth > 0 and parents[node] != path[start + depth - 1]:
+            if depth > 0 and drafted[PARENT, node] != path[start + depth - 1]:
                 continue
-            seen[classes[node]] += 1
-            if tokens[node] == emitted[depth]:
-                right[classes[node]] += 1
+            counts[SEEN, drafted[CLASS, node]] += 1
+            if drafted[TOKEN, node] == emitted[depth]:
+                counts[RIGHT, drafted[CLASS, node]] += 1
                 if depth == size - start:
                     path[size] = node - first
                     size += 1
-        begins[member + 1] = size
-    return path[:size], begins
+        ends[member] = size
 
 
 class AcceptanceRates:
     """Rates of every class of ``members`` drafters; a class starts from its drafter's own score, or from ``prior``.
 
-    strength: [observations] that the prior weighs. seen, right: (classes,) nodes counted (``MergedTree.judge``).
+    strength: [observations] that the prior weighs. counts: (3, classes) the prior's, nodes seen, nodes that were right
+    (``MergedTree.judge``).
     """
 
     def __init__(self, members: int, prior: float, strength: float) -> None:
         level = np.append((np.arange(LEVELS) + 0.5) / LEVELS, prior)
-        self.prior = strength * np.tile(level, members * SIZES * DEPTHS * RANKS)
         self.strength = float(strength)
-        self.seen = np.zeros(len(self.prior))
-        self.right = np.zeros(len(self.prior))
+        self.counts = np.zeros((3, members * SIZES * DEPTHS * RANKS * len(level)))
+        self.counts[PRIOR] = strength * np.tile(level, members * SIZES * DEPTHS * RANKS)
 
     def clear(self) -> None:
         """Forget the counts."""
-        self.seen[:] = 0
-        self.right[:] = 0
+        self.counts[SEEN:] = 0
 
     @property
     def rates(self) -> np.ndarray:
         """(classes,) estimates so far."""
-        return (self.prior + self.right) / (self.strength + self.seen)
+        return (self.counts[PRIOR] + self.counts[RIGHT]) / (self.strength + self.counts[SEEN])
 
 
 class MergedTree:
-    """The union of ``drafts``, one a member. tokens, parents, chances, members: (N,) of its nodes."""
+    """The union of ``drafts``, one a member. nodes: (3, N) tokens, parents and members; chances: (N,)."""
 
-    def __init__(self, drafts: Sequence[Draft], rates: AcceptanceRates) -> None:
-        """Raises CaseError for a draft with passengers, which cannot be merged."""
-        self._rates = rates
-        if any(draft.passenger is not None for draft in drafts):
-            raise CaseError("a member of a hybrid drafts passengers; expected a method whose nodes can all be accepted")
-        self._starts = np.array([0, *accumulate(map(len, drafts))])
-        self._tokens = _joined([draft.tokens for draft in drafts])
-        self._parents = _joined([draft.parents for draft in drafts])
-        parts = [[np.nan] * len(draft) if draft.score is None else draft.score for draft in drafts]
-        scores = np.array([*chain.from_iterable(parts)], float)
-        drafted, merged = _merge(
-            self._tokens, self._parents, scores, self._starts, rates.prior, rates.strength, rates.seen, rates.right
-        )
-        self._depths, self._classes = drafted
-        self.tokens, self.parents, self.chances, self.members = merged
+    def __init__(self, drafts: Sequence[ArrayDraft], rates: AcceptanceRates) -> None:
+        starts = [0, *accumulate(len(draft.tokens) for draft in drafts)]
+        self._rates, self._starts, count = rates, np.array(starts), starts[-1]
+        self._drafted, scores = np.empty((4, count), np.int64), np.full(count, np.nan)
+        for draft, start, end in zip(drafts, starts, starts[1:], strict=False):
+            self._drafted[TOKEN, start:end], self._drafted[PARENT, start:end] = draft.tokens, draft.parents
+            if draft.score is not None:
+                scores[start:end] = draft.score
+        nodes, chances = np.empty((3, count), np.int64), np.empty(count)
+        size = _merge(self._drafted, scores, self._starts, rates.counts, rates.strength, nodes, chances)
+        self.nodes, self.chances = nodes[:, :size], chances[:size]
 
-    def best(self, budget: int, threshold: float) -> Draft:
+    def best(self, budget: int, threshold: float) -> ArrayDraft:
         """The ``budget`` likeliest paths' nodes, those below ``threshold`` left out."""
-        nodes, parents = _likeliest(self.parents, self.chances, budget, threshold)
-        return Draft(
-            self.tokens[nodes].tolist(),
-            parents.tolist(),
-            source=self.members[nodes].tolist(),
-            score=self.chances[nodes].tolist(),
-        )
+        kept, chances = np.empty((3, len(self.chances)), np.int64), np.empty(len(self.chances))
+        size = _keep_likeliest(self.nodes, self.chances, budget, threshold, kept, chances)
+        return ArrayDraft(kept[TOKEN, :size], kept[PARENT, :size], kept[MEMBER, :size], chances[:size])
 
     def judge(self, emitted: Sequence[int]) -> list[list[int]]:
         """Count the nodes that ``emitted`` proves right or wrong; returns each draft's right path, root first."""
-        rates = self._rates
-        path, begins = _judge(
-            self._tokens, self._parents, self._depths, self._classes, self._starts,
-            np.asarray(emitted, np.int64), rates.seen, rates.right,
-        )  # fmt: skip
+        members = len(self._starts) - 1
+        path, ends = np.empty(members * len(emitted), np.int64), np.zeros(members + 1, np.int64)
+        _judge(self._drafted, self._starts, np.array(emitted), self._rates.counts, path, ends[1:])
         found = path.tolist()
-        return [found[start:end] for start, end in pairwise(begins)]
+        return [found[start:end] for start, end in pairwise(ends.tolist())]
 
 
-def _joined(parts: Sequence[Sequence[int] | Tensor]) -> np.ndarray:
-    """(M,) int64 of all parts, on the host."""
-    plain = (part.tolist() if isinstance(part, Tensor) else part for part in parts)
-    return np.array([*chain.from_iterable(plain)], np.int64)
+def _read_arrays(draft: Draft) -> ArrayDraft:
+    """The arrays of a draft. Raises CaseError for a draft with passengers, which cannot be merged."""
+    if draft.passenger is not None:
+        raise CaseError("a member of a hybrid drafts passengers; expected a method whose nodes can all be accepted")
+    score = None if draft.score is None else np.array(draft.score)
+    return ArrayDraft(np.array(draft.tokens, np.int64), np.array(draft.parents, np.int64), 0, score)
 
 
-class _Union(Drafter):
+class _Union(ArrayDrafter):
     def __init__(self, method: Hybrid, drafters: Sequence[Drafter]) -> None:
         self._method, self._drafters = method, drafters
-        self._tree = MergedTree([Draft() for _ in drafters], method.rates)
+        self._tree = MergedTree([_read_arrays(EMPTY)] * len(drafters), method.rates)
 
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
+    def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
         method = self._method
         room = min(budget, method.member_budget)
-        self._tree = MergedTree([drafter.propose(context, room) for drafter in self._drafters], method.rates)
+        drafts = [
+            drafter.draft(context, room)
+            if isinstance(drafter, ArrayDrafter)
+            else _read_arrays(drafter.propose(context, room))
+            for drafter in self._drafters
+        ]
+        self._tree = MergedTree(drafts, method.rates)
         return self._tree.best(min(budget, method.budget), method.threshold)
 
     def observe(self, step: Step) -> None:
@@ -319,8 +306,8 @@ class Hybrid(Parameters, Method):
                     raise InputError(
                         f"members.{name}: {reason}; expected a method that proposes a tree from tokens or top-k"
                     )
-        tree = MergedTree([Draft.chain([1, 2])], AcceptanceRates(1, 0.5, 1.0))  # compile, so that no request does
-        tree.best(1, 0.0)
+        tree = MergedTree([_read_arrays(Draft.chain([1, 2]))], AcceptanceRates(1, 0.5, 1.0))
+        tree.best(1, 0.0)  # compile, so that no request does
         tree.judge([1])
 
     def reset(self) -> None:

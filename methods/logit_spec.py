@@ -10,48 +10,99 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from methods.parts.branches import Branches
-from methods.parts.ngrams import NgramIndex
+from methods.parts.array_draft import ArrayDraft, ArrayDrafter
+from methods.parts.branches import CHILD, PARENT, SIZE, SOURCE, add, allocate_tree
+from methods.parts.branches import start as start_tree
+from methods.parts.gram_table import COUNT, NONE, GramTable, find, new_row
+from methods.parts.growing_text import GrowingText
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
+from specbench.models.compiled_code import njit
 from specbench.models.facade import Target
-from specbench.types import MOST, ROOT, Draft, InputError, Needs, Prefill, Step, require_nodes
+from specbench.types import MOST, ROOT, InputError, Needs, Prefill, Step, TopK, require_nodes
 
 NEXT, RANKED, BEHIND = 0, 1, 2
 
 
-class _Speculator(Drafter):
+@njit(widen=True)
+def _mark(table, text, first, stop, longest, latest):
+    """Enter the n-grams of up to ``longest`` tokens that end at ``first`` to ``stop`` - 1, and where they end.
+
+    A row of the table is a token, and the rows that it owns are the tokens in front of it. latest: the place of an
+    n-gram that is known is replaced.
+    """
+    for end in range(first, stop):
+        owner = np.int64(0)
+        for start in range(end - 1, max(0, end - longest) - 1, -1):
+            row = find(table, owner, text, start, 1)
+            known = row != NONE
+            if not known:
+                row = new_row(table, owner, text, start, 1)
+            if latest or not known:
+                table[row, COUNT] = end
+            owner = row
+
+
+@njit(widen=True)
+def _find_behind(table, text, gram, length):
+    """The first and the end of at most ``length`` tokens that followed the longest suffix of ``gram`` that occurred."""
+    place, owner = np.int64(len(text)), np.int64(0)
+    for start in range(len(gram) - 1, -1, -1):
+        owner = find(table, owner, gram, start, 1)
+        if owner == NONE:
+            break
+        place = np.int64(table[owner, COUNT])
+    return place, min(place + length, len(text) - 1)
+
+
+@njit(widen=True)
+def _draft(tree, table, text, ranked, lengths, longest, num_draft, room, merge):
+    """Fill a tree: what followed the context's end, then a branch for each ranked token, which is not the root."""
+    start_tree(tree)
+    first, end = _find_behind(table, text, text[-longest:], num_draft)
+    add(tree, ROOT, text[:end], first, NEXT, room, merge)
+    gram = np.append(text[len(text) - min(len(text), longest - 1) :], np.int32(0))
+    branch = np.empty(lengths.max(), np.int32)
+    for rank in range(len(ranked)):
+        size = np.int64(tree[ROOT, SIZE])
+        if size >= room:
+            break
+        if ranked[rank] == text[-1]:
+            continue
+        gram[-1] = branch[0] = ranked[rank]
+        first, end = _find_behind(table, text, gram, lengths[rank] - 1)
+        count = 1
+        for place in range(first, end):
+            branch[count] = text[place]
+            count += 1
+        add(tree, ROOT, branch[:count], 0, BEHIND, room - size, merge)
+        if size < tree[ROOT, SIZE] and tree[size, PARENT] == ROOT:
+            tree[size, SOURCE] = RANKED
+
+
+class _Speculator(ArrayDrafter):
     def __init__(self, method: LogitSpec, ranked: Tensor) -> None:
         self._method = method
         self._ranked = ranked  # (k,) of the logits that chose the context's last token
-        self._index = NgramIndex(method.max_ngram, keep_first=False, tail=method.num_draft)
+        self._text, self._table = GrowingText(), GramTable(1, 1)
+        self._first = self._latest = 1  # the next end to enter: as an n-gram's first, as its latest
 
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
-        method, root = self._method, context[-1]
-        self._index.extend(context, len(context) - 1)  # the root itself is not retrieved from
+    def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
+        method = self._method
+        self._text.extend(context[len(self._text.tokens) :])
+        text, longest, known = self._text.tokens, method.max_ngram, len(context) - 1  # the root is not retrieved from
+        table, full = self._table.make_room(longest * (known - self._first)), known - method.num_draft + 1
+        _mark(table, text, self._first, known, longest, False)
+        _mark(table, text, self._latest, full, longest, True)
+        self._first, self._latest = known, max(self._latest, full)
         room = min(budget, method.capacity - 1)
-        tree = Branches(method.merge)
-        tree.add(ROOT, self._behind(context, tuple(context[-method.max_ngram :]), method.num_draft), NEXT, room)
-        before = tuple(context[1 - method.max_ngram :]) if method.max_ngram > 1 else ()
-        for rank, token in enumerate(self._ranked.tolist()):
-            start = len(tree)
-            if start >= room:
-                break
-            if token == root:
-                continue
-            length = method.length_at[rank]
-            copied = self._behind(context, (*before, token), length - 1) if length > 1 else ()
-            tree.add(ROOT, [token, *copied], BEHIND, room - start)
-            if start < len(tree) and tree.parents[start] == ROOT:
-                tree.source[start] = RANKED
-        return tree.to_draft()
-
-    def _behind(self, context: Sequence[int], gram: tuple[int, ...], length: int) -> Sequence[int]:
-        """At most ``length`` tokens that followed the longest suffix of ``gram`` that occurred."""
-        start = self._index.find_longest(gram)
-        return () if start is None else context[start : min(start + length, len(context) - 1)]
+        tree = allocate_tree(room)
+        _draft(tree, table, text, self._ranked.numpy(), method.length_at, longest, method.num_draft, room, method.merge)
+        return ArrayDraft(*tree[: tree[ROOT, SIZE]].T[:CHILD])
 
     def observe(self, step: Step) -> None:
         if step.topk is not None:
@@ -79,7 +130,7 @@ class LogitSpec(Parameters, Method):
             raise InputError(f"ranks={ranks}: expected rising whole numbers from 0 to {MOST}")
         if len(lengths) != len(ranks) + 1 or not all(1 <= each <= MOST for each in lengths):
             raise InputError(f"lengths={lengths}: expected {len(ranks) + 1} from 1 to {MOST}, one more than ranks")
-        self.length_at = [lengths[bisect_left(ranks, rank)] for rank in range(self.capacity)]
+        self.length_at = np.array([lengths[bisect_left(ranks, rank)] for rank in range(self.capacity)])
         self._ranked = self.capacity
 
     @property
@@ -91,6 +142,8 @@ class LogitSpec(Parameters, Method):
         """No more tokens can be ranked than there are. Raises InputError where the engine takes fewer nodes."""
         require_nodes(f"capacity={self.capacity}", self.capacity - 1, target.max_nodes)
         self._ranked = min(self.capacity, target.vocab_size)
+        top = TopK(torch.zeros(1, self._ranked, dtype=torch.long), torch.zeros(1, self._ranked))
+        self.begin([0], Prefill(0, topk=top), 0).propose([0, 0], self.capacity)  # compile, so that no request does
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The ranking after the prompt's last token comes with the prefill."""

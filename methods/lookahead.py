@@ -7,13 +7,15 @@ drafts when that token is emitted again.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from methods.parts.lookahead_window import Window, branch_of, hang_below, largest_window
-from methods.parts.ngrams import ContextWindows, Gram, LruTable
+import numpy as np
+
+from methods.parts.branches import branch_of
+from methods.parts.gram_table import ContextWindows, GramTable
+from methods.parts.lookahead_window import Window, hang_below, largest_window
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import Target
@@ -27,15 +29,18 @@ class _Lookahead(Drafter):
         self._method = method
         self._window = Window(method.ngram, method.window, prompt or [first], seed)
         self._fed = False
-        self._context = ContextWindows(method.pool, 1, method.ngram) if method.pool_from_prompt else None
+        self._context = ContextWindows(method.pool.put, method.ngram) if method.pool_from_prompt else None
         if self._context is not None:
             self._context.extend([*prompt, first])
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         self._fed = len(self._window.parents) <= budget
         window = self._window.tokens() if self._fed else []
-        grams = self._method.query(context[-1]) if self._window.full else []
-        tokens, parents = branch_of(grams, self._method.verification == "trie", budget - len(window))
+        tokens: list[int] = []
+        parents: list[int] = []
+        if self._window.full:
+            grams = self._method.query(context[-1])
+            tokens, parents, _ = branch_of(grams, self._method.verification == "trie", budget - len(window))
         return Draft(
             window + tokens,
             self._window.parents[: len(window)] + hang_below(ROOT, parents, len(window)),
@@ -47,8 +52,8 @@ class _Lookahead(Drafter):
         if self._fed:
             assert step.topk is not None
             new = step.topk.ids[1:, 0][self._window.newest()].tolist()  # row 0 is the root
-            for key, gram in self._window.move(step.root, new):
-                self._method.pool.put((key,), gram)
+            grams = [token for key, gram in self._window.move(step.root, new) for token in (key, *gram)]
+            self._method.pool.put(np.array(grams, np.int32), self._method.ngram)
         if self._context is not None:
             self._context.extend(step.emitted)
 
@@ -73,7 +78,7 @@ class Lookahead(Parameters, Method):
         # A fully matching n-gram without its last token, and the bonus after it, emit what the n-gram alone would:
         # this is how the bonus is dropped.
         self._verified = self.ngram - 1 if self.bonus == "kept" else self.ngram - 2
-        self.pool = LruTable(sys.maxsize, self.guesses)
+        self.pool = GramTable(1, self.ngram - 1, followers=self.guesses)
 
     @property
     def needs(self) -> Needs:
@@ -84,6 +89,9 @@ class Lookahead(Parameters, Method):
         """Refuse a window and n-grams that do not fit a draft."""
         nodes = largest_window(self.ngram, self.window) + self.guesses * self._verified
         require_nodes(f"window={self.window}, ngram={self.ngram}, guesses={self.guesses}", nodes, target.max_nodes)
+        self.pool.put(np.zeros(self.ngram, np.int32))  # compile, so that no request does
+        branch_of(self.query(0), True, 1)
+        self.pool.clear()
 
     def reset(self) -> None:
         """An empty pool."""
@@ -93,9 +101,9 @@ class Lookahead(Parameters, Method):
         """The window is the request's own, its first level drawn from the prompt by ``seed``."""
         return _Lookahead(self, prompt, prefill.token, seed)
 
-    def query(self, token: int) -> list[Gram]:
+    def query(self, token: int) -> np.ndarray:
         """What is verified after ``token``, most recent first."""
-        return [gram[: self._verified] for gram in self.pool.recent((token,))]
+        return self.pool.list_followers([token], self.guesses)[:, : self._verified]
 
     def state_bytes(self) -> int:
         """Bytes of the pool."""

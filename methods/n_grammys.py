@@ -11,11 +11,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +23,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from methods.parts.branches import Branches
+from methods.parts.branches import branch_of
+from methods.parts.gram_table import ContextWindows, GramTable
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
@@ -135,60 +135,19 @@ def cached_table(path: Path | None, shape: tuple[int, ...], vocab: int, build: C
     return table
 
 
-Row = tuple[int, ...]
-Rows = list[Sequence[int]]
-Ties = Literal["recent", "lexicographic"]
 CONTEXT, BIGRAM, UNIGRAM = 0, 1, 2
 COLUMNS = 32  # best tokens kept on disk, so that a sweep of k reads one file
-
-
-class RowIndex:
-    """For every query of q tokens the ``keep`` most frequent rows of w tokens that followed it; O(keep) a token.
-
-    ties: rows that occurred as often are ordered by their latest occurrence, latest first, or by their token ids.
-    """
-
-    def __init__(self, query: int, width: int, keep: int, ties: Ties = "recent") -> None:
-        self._query, self._width, self._keep = query, width, keep
-        self._recent = ties == "recent"
-        self._counts: dict[Row, int] = {}  # query and row together
-        self._best: dict[Row, list[tuple[int, Row]]] = {}  # query -> (-count, row), best first
-        self._read = 0
-
-    def extend(self, sequence: Sequence[int]) -> None:
-        """Take in what ``sequence`` has grown by; it must continue the one seen before."""
-        span = self._query + self._width
-        for end in range(max(self._read + 1, span), len(sequence) + 1):
-            self._count(tuple(sequence[end - span : end]))
-        self._read = max(self._read, len(sequence))
-
-    def _count(self, gram: Row) -> None:
-        count = self._counts.get(gram, 0) + 1
-        self._counts[gram] = count
-        row = gram[self._query :]
-        best = self._best.setdefault(gram[: self._query], [])
-        if count > 1 and (before := (1 - count, row)) in best:
-            best.remove(before)
-        place = bisect_left(best, (-count,) if self._recent else (-count, row))  # (-2,) < (-2, row): before its equals
-        if place < self._keep:
-            best.insert(place, (-count, row))
-            del best[self._keep :]
-
-    def find(self, sequence: Sequence[int]) -> list[Row]:
-        """Rows that followed the last q tokens of ``sequence``, best first, at most ``keep``.
-
-        Example, q=1, w=2: after ``extend([1, 2, 3, 1, 2, 4, 1])``, ``find`` of it is ``[(2, 4), (2, 3)]``.
-        """
-        return [row for _, row in self._best.get(tuple(sequence[-self._query :]), ())]
 
 
 class _Batch(Drafter):
     def __init__(self, method: NGrammys, prompt: Sequence[int]) -> None:
         self._method = method
-        self._index: RowIndex | None = None
-        if method.strategy in ("mixed", "context"):
-            self._index = RowIndex(method.q, method.w, method.k, method.ties)
-            self._index.extend(prompt)
+        self._table = GramTable(method.q, method.width, followers=method.k)
+        self._windows = ContextWindows(
+            partial(self._table.count, by_tokens=method.ties == "lexicographic"), self._table.width
+        )
+        self._read = 0
+        self._take(prompt)
         self._from_context = 0  # rows of the last draft
         self._owners: Sequence[int] = ()  # of the last draft's nodes, if it was a trie
         self._width = method.width  # of its rows
@@ -196,38 +155,38 @@ class _Batch(Drafter):
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         method = self._method
-        rows: Rows = []
-        if self._index is not None:
-            self._index.extend(context)
-            rows.extend(self._index.find(context))
-        self._from_context = len(rows)
-        if len(rows) < method.k:
-            rows.extend(method.fill(context[-1], rows))
+        self._take(context)
+        rows = self._table.list_followers(context[-method.q :], method.k)
+        own = len(rows)
+        if own < method.k and len(method._top):
+            rows = np.concatenate([rows, method.fill(context[-1], rows)])
         count, width = method.k, method.width
         if budget < count * width:  # fewer and shorter rows, in the same proportion
             width = min(width, max(1, round(width * math.sqrt(budget / (count * width)))))
             count = min(count, budget // width)
-            rows = [row[:width] for row in rows]
-        rows, self._width = rows[:count], width
-        own = self._from_context = min(self._from_context, len(rows))
+        rows, self._width = rows[:count, :width], width
+        own = self._from_context = min(own, len(rows))
         figures = self._figures
         figures["steps"] += 1
         figures["rows_context"] += own
         figures[f"rows_{method.sources[method.filler]}"] += len(rows) - own
         figures[f"steps_with_context_rows_{own}"] += 1
-        if not rows:
+        if not len(rows):
             return EMPTY
         if method.verify == "trie":
-            tree = Branches(merge=True)
-            for number, row in enumerate(rows):
-                tree.add(ROOT, row, number, width)
-            self._owners = tree.source  # of each node, the first row that contains it
+            tokens, parents, self._owners = branch_of(rows, True, rows.size)
             source = [CONTEXT if row < own else method.filler for row in self._owners]
-            return Draft(tree.tokens, tree.parents, source=source)
-        tokens = list(chain.from_iterable(rows))
+            return Draft(tokens, parents, source=source)
+        tokens = rows.ravel().tolist()
         source = [CONTEXT] * own * width + [method.filler] * (len(rows) - own) * width
         parents = method.parents if width == method.width else parents_of(len(rows), width)
         return Draft(tokens, parents[: len(tokens)], source=source)
+
+    def _take(self, context: Sequence[int]) -> None:
+        """Count the rows that are complete since the last call."""
+        if self._method.strategy in ("mixed", "context"):
+            self._windows.extend(context[self._read :])
+            self._read = len(context)
 
     def observe(self, step: Step) -> None:
         if not step.path:
@@ -259,7 +218,7 @@ class NGrammys(Parameters, Method):
     q: int = count(1)
     strategy: Literal["mixed", "context", "bigram", "extended_bigram", "unigram"] = "mixed"
     verify: Literal["batch", "trie"] = "batch"
-    ties: Ties = "recent"
+    ties: Literal["recent", "lexicographic"] = "recent"
     dedupe: bool = False
     bos: bool = False
     unigram: Measure = "distance"
@@ -289,6 +248,8 @@ class NGrammys(Parameters, Method):
     def bind(self, target: Target) -> None:
         """Read the model's n-grams from the cache, or compute them; the context's need no weights."""
         require_nodes(f"k={self.k}, w={self.w}", self.k * self.width, target.max_nodes)
+        repeated = [0] * (self.q + self.width)
+        self.begin(repeated, Prefill(0), 0).propose(repeated, target.max_nodes)  # compile, so that no request does
         if self.strategy == "context":
             return
         if target.model is None:
@@ -317,16 +278,14 @@ class NGrammys(Parameters, Method):
         """Index the prompt's n-grams."""
         return _Batch(self, prompt)
 
-    def fill(self, last: int, taken: Rows) -> Rows:
-        """Model rows after ``last`` for the places that ``taken`` leaves, best first."""
-        if not len(self._top):
-            return []
+    def fill(self, last: int, taken: np.ndarray) -> np.ndarray:
+        """(n, width) int32 model rows after ``last`` for the places that ``taken`` leaves, best first."""
         successors = self._top[0 if self.strategy == "unigram" else last]
         free = self.k - len(taken)
-        if not (self.dedupe and taken):
-            return self._rows[successors[:free]].tolist()
-        known = {tuple(row) for row in taken}
-        return [row for row in self._rows[successors].tolist() if tuple(row) not in known][:free]
+        if not (self.dedupe and len(taken)):
+            return self._rows[successors[:free]]
+        rows = self._rows[successors]
+        return rows[~(rows[:, None] == taken).all(-1).any(-1)][:free]
 
     def state_bytes(self) -> int:
         """Bytes of the model's tables."""

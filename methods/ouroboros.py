@@ -14,7 +14,7 @@ from typing import Literal
 
 from methods.parts.draft_lm import DraftLM, TreeRequest
 from methods.parts.draft_method import DraftModelMethod, TargetTraits
-from methods.parts.lookahead_window import Window, branch_of, hang_below, largest_window
+from methods.parts.lookahead_window import Window, hang_below, largest_window, list_chains
 from methods.parts.parameters import count
 from specbench.decode.walk import Walk
 from specbench.method import Drafter
@@ -120,7 +120,7 @@ class _Lookahead:
         window, root = self._window, len(fresh) - 1
         phrases = self._pool.newest(fresh[root], self._guesses) if window.full else []
         # A phrase is fed without its last token: the draft's own prediction replaces it.
-        branch, below = branch_of([phrase[:-1] for phrase in phrases], False, sys.maxsize)
+        branch, below = list_chains([phrase[:-1] for phrase in phrases], sys.maxsize)
         cells = window.tokens()
         first, behind = len(fresh), len(fresh) + len(cells)  # nodes: fresh, cells, branch
         parents = [*range(ROOT, root), *hang_below(root, window.parents, first), *hang_below(root, below, behind)]
@@ -156,7 +156,7 @@ class _Ouroboros(Drafter):
         if drafted[-1] not in method.eos:
             room = (budget - count) // (method.level - 1)
             self._endings = method.pool.newest(drafted[-1], min(method.endings, room))
-        tokens, parents = branch_of(self._endings, False, budget)
+        tokens, parents = list_chains(self._endings, budget)
         return Draft(
             drafted + tokens,
             [*range(ROOT, count - 1), *hang_below(count - 1, parents, count)],

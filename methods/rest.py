@@ -17,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 
+from methods.parts.array_draft import ArrayDraft, ArrayDrafter
 from methods.parts.built_file import BuiltFile
 from methods.parts.corpus import Corpus
 from methods.parts.counted_tree import CountedTree
@@ -24,7 +25,7 @@ from methods.parts.parameters import KEPT, Parameters, count
 from methods.parts.suffix_array import CROSSING, MatchCounts, SuffixArray, cut_paths
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
-from specbench.types import EMPTY, ROOT, Draft, InputError, Prefill, require_count
+from specbench.types import ROOT, InputError, Prefill, require_count
 
 TYPES = {"U16": np.uint16, "U32": np.uint32, "I32": np.int32, "I64": np.int64}
 ALLOWED = {"tokens": ("U16", "U32"), "order": ("I32", "I64"), "borders": ("I64",)}
@@ -79,17 +80,15 @@ class Datastore(BuiltFile):
         return cls(SuffixArray(found["tokens"], found["order"]), borders)
 
 
-class _Retriever(Drafter):
+class _Retriever(ArrayDrafter):
     def __init__(self, method: Rest, seed: int) -> None:
         self._method = method
         self._random = random.Random(seed)
         self._counts = MatchCounts()
 
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
+    def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
         tree = self._method.retrieve(context, budget, self._random.getrandbits(31))
         self._counts.add(tree)
-        if not tree.matched:
-            return EMPTY
         return tree.to_draft(0)
 
     def stats(self) -> dict[str, float]:
@@ -134,8 +133,8 @@ class Rest(Parameters, Method):
 
     def bind(self, target: Target) -> None:
         """Compile the queries before the clock runs."""
-        self.retrieve(range(self.longest), target.max_nodes, 0)
-        cut_paths(CountedTree([0], [ROOT], [1]), 1)
+        self.retrieve(range(self.longest), target.max_nodes, 0).to_draft(0)
+        cut_paths(CountedTree(np.zeros(1, np.int64), np.full(1, ROOT), np.ones(1, np.int64)), 1)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Nothing to prepare: the datastore never changes."""

@@ -143,7 +143,7 @@ def build_automaton(documents: Iterable[np.ndarray], eos: int | None, ids: int, 
     return StaticAutomaton(Packed(*(np.ascontiguousarray(array, np.int32) for array in packed)), ranked)
 
 
-@njit()
+@njit(widen=True)
 def count_occurrences(states, tokens):
     """Fill the counts of a growing automaton of one text of that many tokens: how often each state's strings occur."""
     starts = np.zeros(tokens + 2, np.int64)
@@ -161,7 +161,7 @@ def count_occurrences(states, tokens):
         states[states[state].link].count += states[state].count
 
 
-@njit()
+@njit(widen=True)
 def _target(p, ranked, state, token):
     """The state that ``token`` leads to, or -1."""
     start, end = p.offsets[state], p.offsets[state + 1]
@@ -179,7 +179,7 @@ def _target(p, ranked, state, token):
     return p.targets[low] if low < end and p.tokens[low] == token else np.int32(-1)
 
 
-@njit()
+@njit(widen=True)
 def walk(p, ranked, state, length, tokens):
     """``StaticAutomaton.walk``."""
     for token in tokens:
@@ -192,7 +192,7 @@ def walk(p, ranked, state, length, tokens):
     return state, length
 
 
-@njit()
+@njit(widen=True)
 def draft_tree(p, state, children, drafted, chances):
     """Fill ``drafted`` from row 1 on, best first, at ties the earlier parent's child; returns the nodes.
 
@@ -220,7 +220,7 @@ def draft_tree(p, state, children, drafted, chances):
     return rows - 1
 
 
-@njit()
+@njit(widen=True)
 def _wait(p, row, rank, children, drafted, chances):
     """Let the state's edge of this rank wait as the row's next child."""
     chances[row, 1] = 0.0

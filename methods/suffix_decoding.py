@@ -16,13 +16,15 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from methods.parts.array_draft import ArrayDraft, ArrayDrafter
 from methods.parts.counted_tree import CountedTree
+from methods.parts.growing_text import GrowingText
 from methods.parts.parameters import KEPT, Parameters, count, number, probability
-from methods.parts.suffix_automaton import NONE, QUEUED, allocate, grow, make_room, match, nbytes
+from methods.parts.suffix_automaton import NONE, QUEUED, Arrays, allocate, grow, make_room, match, nbytes
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
 from specbench.models.facade import Target
-from specbench.types import EMPTY, MOST, Draft, InputError, Prefill
+from specbench.types import MOST, InputError, Prefill
 
 TOKEN, PARENT, STATE, COUNT, LEVEL, WAITING, CHILD = range(7)  # columns of a drafted row
 # WAITING: the edge that is its next child; CHILD: that one's count, 0 if none waits
@@ -44,11 +46,11 @@ class Limits(NamedTuple):
     tree: bool
 
 
-class Text:
+class Text(GrowingText):
     """One of a tree's texts, with its place in the automaton."""
 
     def __init__(self) -> None:
-        self.tokens: list[int] = []
+        super().__init__()
         self.place = np.zeros(3, np.int64)
 
 
@@ -73,20 +75,24 @@ class SuffixTree:
         self._arrays = allocate(tokens)
         self._arrays.meta[QUEUED] = self._ties == "reference"
 
-    def extend(self, text: Text, tokens: Sequence[int]) -> None:
+    def extend(self, text: Text, tokens: Sequence[int] | np.ndarray) -> None:
         """Append to a text, a new one if it is not in the tree."""
         self.texts.setdefault(text)
         if not self._stretches or self._stretches[-1][0] is not text:
             self._stretches.append((text, len(text.tokens)))
-        text.tokens.extend(tokens)
-        self._arrays = make_room(self._arrays, len(tokens))
-        grow(self._arrays, np.asarray(tokens, np.int32), text.place, self.depth, 1)
+        added = np.asarray(tokens, np.int32)
+        text.extend(added)
+        self._arrays = make_room(self._arrays, len(added))
+        self._grow(added, text, 1)
+
+    def _grow(self, tokens: np.ndarray, text: Text, by: int) -> None:
+        grow(*self._arrays, tokens, text.place, self.depth, by)
 
     def remove(self, text: Text) -> None:
         """Take a text's occurrences away. States go when those of removed texts are the most."""
         del self.texts[text]
         text.place[:] = 0
-        grow(self._arrays, np.asarray(text.tokens, np.int32), text.place, self.depth, -1)
+        self._grow(text.tokens, text, -1)
         text.place[:] = 0
         self._gone += len(text.tokens)
         kept_tokens = sum(len(kept.tokens) for kept in self.texts) if self._gone > len(text.tokens) else self._gone
@@ -100,33 +106,35 @@ class SuffixTree:
         self._stretches = [each for each in self._stretches if each[0] in self.texts]
         ends, pieces = {text: len(text.tokens) for text in self.texts}, []
         for text, start in reversed(self._stretches):
-            pieces.append((text, np.asarray(text.tokens[start : ends[text]], np.int32)))
+            pieces.append((text, text.tokens[start : ends[text]]))
             ends[text], text.place[:] = start, 0
         for text, piece in reversed(pieces):
-            grow(self._arrays, piece, text.place, self.depth, 1)
+            self._grow(piece, text, 1)
 
-    def likeliest(self, text: Text, tokens: Sequence[int], limits: Limits) -> CountedTree:
+    def likeliest(self, text: Text, tokens: np.ndarray, limits: Limits) -> CountedTree:
         """Returns the likeliest follower of an end of ``tokens``: the match with the best score, at ties the longest.
 
-        tokens: at most ``depth``, ending as ``text`` does. A match is shorter than they are.
+        tokens: (m,) int32, at most ``depth``, ending as ``text`` does. A match is shorter than they are.
         """
-        rows = match(self._arrays, text.place, np.asarray(tokens, np.int32), self._matches)
         drafted = np.empty((limits.nodes + 1, 7), np.int32)
-        nodes = choose(self._arrays.states, self._arrays.edges, self._matches[:rows], limits, drafted)
+        nodes = choose(*self._arrays, text.place, tokens, self._matches, *limits, drafted)
         kept = drafted[1 : nodes + 1].T
-        taken = int(drafted[0, COUNT]) or 1  # 0: nothing matched
-        return CountedTree(kept[TOKEN].tolist(), kept[PARENT].tolist(), kept[COUNT].tolist(), taken)
+        return CountedTree(kept[TOKEN], kept[PARENT], kept[COUNT], drafted.item(COUNT) or 1)  # 0: nothing matched
 
     def nbytes(self) -> int:
         """Bytes of the automaton and of the texts."""
-        return nbytes(self._arrays) + 8 * sum(len(text.tokens) for text in self.texts)
+        return nbytes(self._arrays) + 4 * sum(len(text.tokens) for text in self.texts)
 
 
-@njit()
-def choose(states, edges, matches, limits, drafted):
-    """Nodes of the best match's draft, written to ``drafted`` from row 1 on; row 0 is the match. The longest first."""
+@njit(widen=True)
+def choose(states, edges, slots, meta, text, tokens, matches, nodes, factor, offset, least, depth, tree, drafted):
+    """Nodes of the best match's draft, written to ``drafted`` from row 1 on; row 0 is the match. The longest first.
+
+    text, tokens, matches: see ``match``. nodes to tree: see ``Limits``.
+    """
+    limits = Limits(nodes, factor, offset, least, depth, tree)
     best, best_of, best_state, best_room, best_levels = np.int64(0), np.int64(1), 0, 0, 0
-    for row in range(len(matches)):
+    for row in range(match(Arrays(states, edges, slots, meta), text, tokens, matches)):
         state, shortest, length = matches[row]
         while length >= shortest:
             room = int(max(0.0, min(float(limits.nodes), limits.factor * length + limits.offset + ROUNDING)))
@@ -146,7 +154,7 @@ def choose(states, edges, matches, limits, drafted):
     return _draft(states, edges, best_state, best_room, best_levels, least, limits.tree, drafted)[0]
 
 
-@njit()
+@njit(widen=True)
 def _fewest(of, least):
     """The smallest count, 1 or more, that over ``of`` is ``least`` or more; rounded as 1 / 10 is, a tenth is 0.1."""
     count = max(1, int(least * of) - 1)
@@ -155,7 +163,7 @@ def _fewest(of, least):
     return count
 
 
-@njit()
+@njit(widen=True)
 def _draft(states, edges, state, room, levels, least, tree, drafted):
     """(nodes, sum of their counts) of a state's likeliest continuation, best first; at ties the earlier parent's.
 
@@ -183,7 +191,7 @@ def _draft(states, edges, state, room, levels, least, tree, drafted):
     return rows - 1, total
 
 
-@njit()
+@njit(widen=True)
 def _wait(states, edges, row, edge, levels, least, drafted):
     """Let an edge wait as the next child of a row, if it is likely and shallow enough."""
     drafted[row, CHILD] = 0
@@ -196,7 +204,7 @@ def _wait(states, edges, row, edge, levels, least, drafted):
             drafted[0, MIXED] = edges[edge].group
 
 
-@njit()
+@njit(widen=True)
 def _sort(states, edges, group):
     """Put a group of edges in order, the one that occurred last first."""
     edge = edges[group].front
@@ -227,13 +235,12 @@ LOCAL, GLOBAL = 0, 1
 ROOM = 4096  # [tokens] of answer before the local tree must move
 
 
-class _Request(Drafter):
+class _Request(ArrayDrafter):
     def __init__(self, method: SuffixDecoding, prompt: Sequence[int]) -> None:
         self._limits, self._depth, self._answers = method.limits, method.limits.depth, method.answers
         self._local = SuffixTree(self._depth, len(prompt) + ROOM, method.ties)
         self._text, self._answer = Text(), Text()
         self._local.extend(self._text, prompt)
-        self._taken = len(prompt)
         self._stats: dict[str, float] = {}
         if self._answers is not None:
             texts = self._answers.texts
@@ -242,16 +249,16 @@ class _Request(Drafter):
             while len(texts) > method.cached_requests:
                 self._answers.remove(next(iter(texts)))
 
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
+    def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
         self._take(context)
         limits = self._limits if budget >= self._limits.nodes else self._limits._replace(nodes=budget)
-        recent = context[-self._depth :]
+        recent = self._text.tokens[-self._depth :]
         best, source = self._local.likeliest(self._text, recent, limits), LOCAL
         if self._answers is not None:
             other = self._answers.likeliest(self._answer, recent, limits)
             if other.beats(best):
                 best, source = other, GLOBAL
-        return best.to_draft(source) if best.tokens else EMPTY
+        return best.to_draft(source)
 
     def finish(self, context: Sequence[int]) -> None:
         self._take(context)
@@ -260,8 +267,7 @@ class _Request(Drafter):
         return self._stats
 
     def _take(self, context: Sequence[int]) -> None:
-        new = context[self._taken :]
-        self._taken = len(context)
+        new = np.array(context[len(self._text.tokens) :], np.int32)
         self._local.extend(self._text, new)
         if self._answers is not None and self._answer in self._answers.texts:  # not evicted meanwhile
             self._answers.extend(self._answer, new)
@@ -300,7 +306,7 @@ class SuffixDecoding(Parameters, Method):
         """Compile, so that no request does."""
         tree, text = SuffixTree(self.limits.depth, 1), Text()
         tree.extend(text, [0, 1, 0, 1, 0])
-        tree.likeliest(text, [0, 1, 0], self.limits)
+        tree.likeliest(text, text.tokens, self.limits).to_draft(LOCAL)
         tree.remove(text)
 
     def reset(self) -> None:

@@ -1,53 +1,76 @@
-"""A draft tree put together from chains of tokens, each hung below a node; shared prefixes are merged on request."""
+"""A draft tree in one flat array, put together from chains of tokens, each hung below a node."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numpy as np
 
-from specbench.types import Draft
+from specbench.models.compiled_code import njit
+from specbench.types import ROOT
+
+# Columns of a row, one row per node and the last for the root, which a parent of -1 finds. CHILD, SIBLING: the newest
+# child, and the one before it, of nodes that share prefixes. END: of row i, the i-th end of a chain.
+TOKEN, PARENT, SOURCE, CHILD, SIBLING, END = range(6)
+SIZE, ENDS = TOKEN, PARENT  # of the root: how many nodes, and ends of chains, there are
 
 
-class Branches:
-    """The growing draft: tokens, parents and source are those of a ``Draft``."""
+def allocate_tree(nodes: int) -> np.ndarray:
+    """An array for a tree of at most ``nodes`` nodes."""
+    return np.empty((nodes + 1, 6), np.int32)
 
-    def __init__(self, merge: bool) -> None:
-        """merge: a child that repeats a sibling's token is that sibling, with its source; False makes another node."""
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.source: list[int] = []
-        self.merge = merge
-        self._children: dict[tuple[int, int], int] = {}  # (node, token) -> node, when merging
 
-    def __len__(self) -> int:
-        return len(self.tokens)
+@njit(widen=True)
+def start(tree):
+    """Make the tree empty. The root is the first end."""
+    tree[ROOT, SIZE], tree[ROOT, ENDS], tree[ROOT, CHILD], tree[0, END] = 0, 1, ROOT, ROOT
 
-    def to_draft(self) -> Draft:
-        """Returns the grown tree as a draft."""
-        return Draft(self.tokens, self.parents, source=self.source)
 
-    # Nests deeper: the hot loop of a draft, measured.
-    def add(self, node: int, tokens: Sequence[int], source: int, room: int) -> int:
-        """Spell ``tokens`` below ``node`` with at most ``room`` new nodes; returns the last node."""
-        start = len(self.tokens)
-        if not self.merge:
-            fresh = tokens[: max(room, 0)]
-            if not fresh:
-                return node
-            self.tokens += fresh
-            self.parents.append(node)
-            self.parents += range(start, start + len(fresh) - 1)
-            self.source += [source] * len(fresh)
-            return start + len(fresh) - 1
-        children, most, count = self._children, start + room, start
-        for token in tokens:
-            child = children.setdefault((node, token), count)
-            if child == count:
-                if count >= most:
-                    del children[node, token]
-                    break
-                self.tokens.append(token)
-                self.parents.append(node)
-                self.source.append(source)
-                count += 1
-            node = child
-        return node
+@njit(widen=True)
+def child(tree, node, token):
+    """The child of ``node`` with this token; ROOT if there is none."""
+    found = np.int64(tree[node, CHILD])
+    while found != ROOT and tree[found, TOKEN] != token:
+        found = np.int64(tree[found, SIBLING])
+    return found
+
+
+@njit(widen=True)
+def add(tree, node, tokens, first, source, room, merge):
+    """Spell ``tokens`` from number ``first`` on below ``node`` with at most ``room`` new nodes; returns the last node.
+
+    merge: a child that repeats a sibling's token is that sibling, with its source; False makes another node.
+    """
+    for place in range(first, len(tokens)):
+        below = child(tree, node, np.int64(tokens[place])) if merge else ROOT
+        if below == ROOT:
+            if room <= 0:
+                break
+            below, room = np.int64(tree[ROOT, SIZE]), room - 1
+            tree[ROOT, SIZE] += 1
+            tree[below, TOKEN], tree[below, PARENT], tree[below, SOURCE] = tokens[place], node, source
+            tree[below, CHILD], tree[below, SIBLING] = ROOT, tree[node, CHILD]
+            tree[node, CHILD] = below
+        node = below
+    return node
+
+
+@njit(widen=True)
+def spell(tree, chains, room, merge):
+    """Make the tree of (n, length) chains below the root, with at most ``room`` nodes.
+
+    The source of a node is the number of its first chain. merge: a trie, whose last chain may be cut; False: chains
+    side by side, and none that does not fit completely.
+    """
+    start(tree)
+    for number in range(len(chains)):
+        left = room - np.int64(tree[ROOT, SIZE])
+        if not merge and chains.shape[1] > left:
+            break
+        add(tree, ROOT, chains[number], 0, number, left, merge)
+
+
+def branch_of(chains: np.ndarray, merge: bool, room: int) -> tuple[list[int], list[int], list[int]]:
+    """Tokens, parents and chains of the nodes; see ``spell``. chains: (n, length) int32."""
+    tree = allocate_tree(min(room, chains.size))
+    spell(tree, np.ascontiguousarray(chains), room, merge)
+    tokens, parents, source = tree[: tree[ROOT, SIZE]].T[:CHILD].tolist()
+    return tokens, parents, source

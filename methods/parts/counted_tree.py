@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from specbench.types import ROOT, Draft
+import numpy as np
+
+from methods.parts.array_draft import ArrayDraft
+from specbench.models.compiled_code import njit
+from specbench.types import ROOT
 
 
-@dataclass(frozen=True, slots=True)
-class CountedTree:
+@njit(widen=True)
+def divide(counts, parents, taken, scores):
+    """Fill the scores of a ``CountedTree``."""
+    for node in range(len(counts)):
+        scores[node] = counts[node] / (taken if parents[node] == ROOT else counts[parents[node]])
+
+
+class CountedTree(NamedTuple):
     """The most frequent continuations.
 
-    tokens, parents, counts: (N,), parents before children. taken: occurrences of the matched text that are counted.
-    found: occurrences that it has. matched: its length, 0 if no text was matched.
+    tokens, parents, counts: (N,) integers, parents before children. taken: occurrences of the matched text that are
+    counted. found: occurrences that it has. matched: its length, 0 if no text was matched.
     """
 
-    tokens: list[int]
-    parents: list[int]
-    counts: list[int]
+    tokens: np.ndarray
+    parents: np.ndarray
+    counts: np.ndarray
     taken: int = 0
     found: int = 0
     matched: int = 0
 
     @property
-    def scores(self) -> list[float]:
+    def scores(self) -> np.ndarray:
         """(N,) each node's probability given its parent: its count as a share of the parent's, or of ``taken``."""
-        above = [*self.counts, self.taken]  # the root's number is -1
-        return [count / above[parent] for count, parent in zip(self.counts, self.parents, strict=True)]
+        scores = np.empty(len(self.counts))
+        divide(self.counts, self.parents, self.taken, scores)
+        return scores
 
     def beats(self, other: CountedTree) -> bool:
         """Returns whether the nodes' probabilities given the matched text have the higher sum."""
-        return sum(self.counts) * other.taken > sum(other.counts) * self.taken
+        return sum(self.counts.tolist()) * other.taken > sum(other.counts.tolist()) * self.taken
 
-    def part(self, nodes: Sequence[int]) -> CountedTree:
+    def part(self, nodes: np.ndarray) -> CountedTree:
         """Only ``nodes``, in ascending order; with a node, its parent must be among them."""
-        number = {node: place for place, node in enumerate(nodes)} | {ROOT: ROOT}
-        return replace(
-            self,
-            tokens=[self.tokens[node] for node in nodes],
-            parents=[number[self.parents[node]] for node in nodes],
-            counts=[self.counts[node] for node in nodes],
-        )
+        number = np.full(len(self.tokens) + 1, ROOT)  # its last is the root's
+        number[nodes] = np.arange(len(nodes))
+        tokens, parents, counts = self.tokens[nodes], number[self.parents[nodes]], self.counts[nodes]
+        return self._replace(tokens=tokens, parents=parents, counts=counts)
 
-    def to_draft(self, source: int) -> Draft:
+    def to_draft(self, source: int) -> ArrayDraft:
         """Returns the tree as a draft."""
-        return Draft(self.tokens, self.parents, source=[source] * len(self.tokens), score=self.scores)
+        return ArrayDraft(self.tokens, self.parents, source, self.scores)

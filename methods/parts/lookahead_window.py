@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from methods.parts.branches import Branches
 from methods.parts.ngrams import Gram
 from specbench.types import ROOT
 
@@ -80,17 +79,16 @@ def window_parents(widths: Sequence[int]) -> list[int]:
     return parents
 
 
-def branch_of(grams: Iterable[Gram], merge: bool, room: int) -> tuple[list[int], list[int]]:
-    """Tokens and parents of the n-grams below the root, at most ``room`` nodes.
-
-    merge: a trie, whose last n-gram may be cut; False: a chain each, and none that does not fit as a whole.
-    """
-    tree = Branches(merge)
+def list_chains(grams: Iterable[Gram], room: int) -> tuple[list[int], list[int]]:
+    """Tokens and parents of the n-grams as chains from the root, up to the first that does not fit ``room`` nodes."""
+    tokens: list[int] = []
+    parents: list[int] = []
     for gram in grams:
-        if not merge and len(tree) + len(gram) > room:
+        if len(tokens) + len(gram) > room:
             break
-        tree.add(ROOT, gram, 0, room - len(tree))
-    return tree.tokens, tree.parents
+        parents += [ROOT, *range(len(tokens), len(tokens) + len(gram) - 1)][: len(gram)]
+        tokens += gram
+    return tokens, parents
 
 
 def hang_below(root: int, parents: Sequence[int], first: int) -> list[int]:

@@ -23,13 +23,13 @@ from specbench.models.compiled_code import njit
 END = -1  # what follows the last token, and what separates texts; it sorts before every token
 
 
-@njit()
+@njit(widen=True)
 def token_at(tokens, place):
     """The token at ``place``, ``END`` outside of the array: no file can make a query read outside."""
     return np.int64(tokens[place]) if 0 <= place < len(tokens) else np.int64(END)
 
 
-@njit()
+@njit(widen=True)
 def compare(tokens, place, pattern):
     """-1, 0, 1: the suffix at ``place`` is below, begins with, or is above ``pattern``."""
     for offset in range(len(pattern)):
@@ -39,7 +39,7 @@ def compare(tokens, place, pattern):
     return 0
 
 
-@njit()
+@njit(widen=True)
 def bound(tokens, order, pattern, limit, low):
     """The first row from ``low`` on whose comparison with ``pattern`` is ``limit`` or more."""
     high = len(order)
@@ -52,7 +52,7 @@ def bound(tokens, order, pattern, limit, low):
     return low
 
 
-@njit()
+@njit(widen=True)
 def longest(tokens, order, tail, shortest):
     """(length, first row, end row) of the longest suffix of ``tail`` that occurs; 0 if none of ``shortest``.
 
@@ -73,7 +73,7 @@ def longest(tokens, order, tail, shortest):
     return best, start, bound(tokens, order, tail[len(tail) - best :], 1, start)
 
 
-@njit()
+@njit(widen=True)
 def take(order, start, end, skip, most, first, draw):
     """(hits,) where what follows begins, of at most ``most`` rows from ``start`` to ``end``: the first, or a share.
 
@@ -91,7 +91,7 @@ def take(order, start, end, skip, most, first, draw):
     return places
 
 
-@njit()
+@njit(widen=True)
 def look(tokens, borders, places, depth):
     """The window: ``depth`` tokens from each place on, none after the end of the text that was matched.
 
@@ -111,7 +111,7 @@ def look(tokens, borders, places, depth):
     return window
 
 
-@njit()
+@njit(widen=True)
 def push_children(window, low, high, depth, parent, heap):
     """Push the distinct tokens at ``depth`` of the hits from ``low`` to ``high`` with how many hits have each."""
     while low < high:
@@ -127,7 +127,7 @@ def push_children(window, low, high, depth, parent, heap):
         low = end
 
 
-@njit()
+@njit(widen=True)
 def grow_tree(tokens, order, borders, tail, shortest, most, first, draw, depth, room):
     """The ``room`` most frequent prefixes of the continuations: ties by depth, then by sorted order.
 
@@ -152,7 +152,7 @@ def grow_tree(tokens, order, borders, tail, shortest, most, first, draw, depth, 
     return drafted[:size], parents[:size], counts[:size], len(places), end - start, length
 
 
-@njit()
+@njit(widen=True)
 def _within_choices(tokens, parents, choices):
     """Returns the nodes that stay if a node costs its path's number of distinct tokens, and all together ``choices``.
 
@@ -182,7 +182,7 @@ def _within_choices(tokens, parents, choices):
     return kept
 
 
-@njit()
+@njit(widen=True)
 def shared(window, one, other, most):
     """Returns how many of the first ``most`` tokens two hits share; all of them if both end before."""
     for depth in range(most):
@@ -193,7 +193,7 @@ def shared(window, one, other, most):
     return most
 
 
-@njit()
+@njit(widen=True)
 def vote_whole(window, places):
     """A hit with the most frequent row of the window, of equals the most recent; -1 if nothing follows any hit."""
     winner, best, latest, low = -1, 0, -1, 0
@@ -209,7 +209,7 @@ def vote_whole(window, places):
     return winner
 
 
-@njit()
+@njit(widen=True)
 def vote_prefix(window, places):
     """A hit on the path that goes, token by token, where most hits go, of equals the most recent; -1 if none."""
     winner, start, stop = -1, 0, len(window)
@@ -229,7 +229,7 @@ def vote_prefix(window, places):
     return winner
 
 
-@njit()
+@njit(widen=True)
 def vote_chain(tokens, order, tail, shortest, most, draw, length, whole):
     """The continuation that wins the vote, at most ``length`` tokens.
 
@@ -320,7 +320,7 @@ class SuffixArray:
         tokens, parents, counts, *rest = grow_tree(
             self.tokens, self.order, borders, np.array(tail, np.int64), shortest, most, first, draw or 0, depth, room
         )
-        return CountedTree(tokens.tolist(), parents.tolist(), counts.tolist(), *rest)
+        return CountedTree(tokens, parents, counts, *rest)
 
     def vote(
         self, tail: Sequence[int], shortest: int, length: int, most: int, draw: int = 0, whole: bool = True
@@ -329,7 +329,7 @@ class SuffixArray:
         tokens, counts, *rest = vote_chain(
             self.tokens, self.order, np.array(tail, np.int64), shortest, most, draw, length, whole
         )
-        return CountedTree(tokens.tolist(), list(range(-1, len(tokens) - 1)), counts.tolist(), *rest)
+        return CountedTree(tokens, np.arange(-1, len(tokens) - 1), counts, *rest)
 
 
 def _dense(tokens: np.ndarray) -> np.ndarray:
@@ -343,7 +343,6 @@ def _dense(tokens: np.ndarray) -> np.ndarray:
     return ranks.astype(narrow)[shifted]
 
 
-def cut_paths(tree: CountedTree, choices: int) -> list[int]:
+def cut_paths(tree: CountedTree, choices: int) -> np.ndarray:
     """Nodes of a tree that stay within ``choices`` under the rule of REST's code (``_within_choices``)."""
-    kept = _within_choices(np.array(tree.tokens, np.int64), np.array(tree.parents, np.int64), choices)
-    return np.flatnonzero(kept).tolist()
+    return np.flatnonzero(_within_choices(tree.tokens, tree.parents, choices))

@@ -3,8 +3,7 @@
 It matches as it grows: for each token it has the longest suffix of the text that also ended earlier, at amortised
 constant cost. A state stands for the strings that end at the same places; ``length`` is the longest one's, ``link``
 leads to the state of that string's longest suffix that also ends at other places. State 0 is the empty string. There
-are at most 2 states and 3 edges a token; edges are found by hash and listed per state. The core is compiled; functions
-that call each other share a file, since numba's cache watches no other.
+are at most 2 states and 3 edges a token; edges are found by hash and listed per state. The core is compiled.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ NONE = -1
 
 
 class Arrays(NamedTuple):
-    """The arrays of an automaton.
+    """The arrays of an automaton. Calls from Python pass them one by one, which numba takes four times as fast.
 
     states (n,) STATE, edges (m,) EDGE, slots (power of two,) int32 edge numbers by hash or NONE, meta (9,) int64.
     first, last: the clock, tokens appended so far, at a state's first occurrence and at its last counted one. head,
@@ -38,7 +37,7 @@ class Arrays(NamedTuple):
     meta: np.ndarray
 
 
-@njit()
+@njit(widen=True)
 def _slot(a, state, token):
     """The slot of this edge, or the free one where it belongs."""
     mask = len(a.slots) - 1
@@ -51,20 +50,20 @@ def _slot(a, state, token):
         slot = (slot + 1) & mask
 
 
-@njit()
+@njit(widen=True)
 def find(a, state, token):
     """The edge of ``state`` by ``token``, or NONE."""
     return a.slots[_slot(a, state, token)]
 
 
-@njit()
+@njit(widen=True)
 def rehash(a):
     """Enter every edge into empty slots."""
     for edge in range(a.meta[EDGES]):
         a.slots[_slot(a, a.edges[edge].owner, a.edges[edge].token)] = edge
 
 
-@njit()
+@njit(widen=True)
 def _add_edge(a, state, token, target):
     """A new edge, first in its owner's list and in no group yet."""
     edge, a.meta[EDGES] = a.meta[EDGES], a.meta[EDGES] + 1
@@ -75,7 +74,7 @@ def _add_edge(a, state, token, target):
     return edge
 
 
-@njit()
+@njit(widen=True)
 def _new_group(a):
     group = a.meta[FREE]
     if group == NONE:
@@ -85,7 +84,7 @@ def _new_group(a):
     return group
 
 
-@njit()
+@njit(widen=True)
 def _join(a, owner, front, back):
     """Make ``back`` follow ``front`` in the owner's list; NONE is what lies beyond its ends."""
     if front == NONE:
@@ -98,7 +97,7 @@ def _join(a, owner, front, back):
         a.edges[back].previous = front
 
 
-@njit()
+@njit(widen=True)
 def _add_state(a, length, first):
     state, a.meta[STATES] = a.meta[STATES], a.meta[STATES] + 1
     a.states[state].link, a.states[state].length, a.states[state].count = 0, length, 0
@@ -107,7 +106,7 @@ def _add_state(a, length, first):
     return state
 
 
-@njit()
+@njit(widen=True)
 def _clone(a, state, length):
     """A copy of ``state`` for its strings of up to ``length`` tokens; the copy becomes the state's link."""
     copy, a.meta[STATES] = a.meta[STATES], a.meta[STATES] + 1
@@ -125,7 +124,7 @@ def _clone(a, state, length):
     return copy
 
 
-@njit()
+@njit(widen=True)
 def _split(a, state, token, target):
     """The state of exactly the longest string of ``state`` followed by ``token``, cloned off ``target`` if need be."""
     length = a.states[state].length + 1
@@ -140,7 +139,7 @@ def _split(a, state, token, target):
     return copy
 
 
-@njit()
+@njit(widen=True)
 def append(a, last, token, end):
     """Grow the text whose state is ``last`` by ``token``, its token number ``end``; returns the text's new state.
 
@@ -160,7 +159,7 @@ def append(a, last, token, end):
     return new
 
 
-@njit()
+@njit(widen=True)
 def advance(a, state, length, token):
     """(state, length) of the longest suffix of the matched string and ``token`` that occurs."""
     edge = find(a, state, token)
@@ -171,28 +170,30 @@ def advance(a, state, length, token):
     return (a.edges[edge].target, length + 1) if edge != NONE else (0, 0)
 
 
-@njit()
-def extend(a, tokens):
+@njit(widen=True)
+def extend(states, edges, slots, meta, tokens):
     """Match, then append each token: the match is of the longest suffix that also ended earlier."""
+    a = Arrays(states, edges, slots, meta)
     for token in tokens:
         a.meta[MATCH], a.meta[MATCHED] = advance(a, a.meta[MATCH], a.meta[MATCHED], token)
         a.meta[CLOCK] += 1
         a.meta[LAST] = append(a, a.meta[LAST], token, a.meta[CLOCK])
 
 
-@njit()
-def peek(a, token, copies):
+@njit(widen=True)
+def peek(states, edges, slots, meta, token, copies):
     """(length, first): the match if ``token`` came next, and the tokens up to the end of its first occurrence.
 
     While fewer than ``copies`` tokens follow that, a shorter suffix's first occurrence is taken; 0: never.
     """
+    a = Arrays(states, edges, slots, meta)
     state, length = advance(a, a.meta[MATCH], a.meta[MATCHED], token)
     while state != 0 and a.states[state].link != 0 and a.meta[CLOCK] - a.states[state].first < copies:
         state = a.states[state].link
     return length, a.states[state].first
 
 
-@njit()
+@njit(widen=True)
 def _cut(a, state, length):
     """The state of the last ``length`` tokens of a string of ``state`` that has at least as many."""
     while state != 0 and a.states[a.states[state].link].length >= length:
@@ -200,7 +201,7 @@ def _cut(a, state, length):
     return state
 
 
-@njit()
+@njit(widen=True)
 def _remove(a, edge):
     """Take an edge out of its owner's list and out of its group."""
     group, back = a.edges[edge].group, a.edges[edge].next
@@ -212,7 +213,7 @@ def _remove(a, edge):
     _join(a, a.edges[edge].owner, a.edges[edge].previous, back)
 
 
-@njit()
+@njit(widen=True)
 def _settle(a, edge, by):
     """Move an edge whose count went up or down by one, or was 0 until now, to the front of the edges of that count.
 
@@ -244,7 +245,7 @@ def _settle(a, edge, by):
     edges[edge].group, edges[group].front, edges[group].mixed = group, front if behind else edge, mixed
 
 
-@njit()
+@njit(widen=True)
 def _count(a, state, length, token, depth, by):
     """Add ``by`` to every string of up to ``depth`` tokens that ends with this ``token`` of a text; returns its state.
 
@@ -264,12 +265,13 @@ def _count(a, state, length, token, depth, by):
     return new
 
 
-@njit()
-def grow(a, tokens, text, depth, by):
+@njit(widen=True)
+def grow(states, edges, slots, meta, tokens, text, depth, by):
     """Append to one of several texts and count (by=1), or take counted tokens away again from its start on (by=-1).
 
     text (3,): its state, that of its last tokens, and how many these are, at most ``depth``.
     """
+    a = Arrays(states, edges, slots, meta)
     for token in tokens:
         if by > 0:
             a.meta[CLOCK] += 1
@@ -278,7 +280,7 @@ def grow(a, tokens, text, depth, by):
         text[2] = min(text[2] + 1, depth)
 
 
-@njit()
+@njit(widen=True)
 def match(a, text, tokens, matches):
     """Finds the suffixes of ``tokens``, the longest first, up to one token less than all; returns the rows filled.
 
@@ -300,7 +302,7 @@ def match(a, text, tokens, matches):
     return rows
 
 
-@njit()
+@njit(widen=True)
 def _walk(a, tokens):
     """The state of a string, NONE if it does not occur (any more)."""
     state = 0
@@ -353,7 +355,7 @@ class SuffixAutomaton:
     def extend(self, tokens: Sequence[int] | np.ndarray) -> None:
         """Append tokens; each is matched before it is appended."""
         self.arrays = make_room(self.arrays, len(tokens))
-        extend(self.arrays, np.asarray(tokens, np.int32))
+        extend(*self.arrays, np.asarray(tokens, np.int32))
 
     def peek(self, token: int, copies: int = 0) -> tuple[int, int]:
         """(length, end): the longest suffix of the text and ``token`` that occurs, where it first ended; (0, 0): none.
@@ -362,7 +364,8 @@ class SuffixAutomaton:
         suffixes are taken instead while fewer tokens than that followed (the length stays the longest's).
         Example: after ``extend([1, 2, 3, 1])``, ``peek(2)`` is (2, 2).
         """
-        return peek(self.arrays, token, copies)
+        found: tuple[int, int] = peek(*self.arrays, token, copies)
+        return found
 
     def __len__(self) -> int:
         return int(self.arrays.meta[CLOCK])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from methods.cacheback import Cacheback, FrozenTable, build_frozen_table
-from methods.parts.ngrams import LruTable
+from methods.parts import gram_table
+from methods.parts.gram_table import GramTable, find, move, new_row, recent
 from specbench.types import InputError, Prefill, Step
 from twins.trees import Table
 
@@ -19,7 +22,7 @@ def frozen_from(entries: dict[tuple, list[tuple]]) -> FrozenTable:
     leaders = sorted(entries)
     followers = [gram for leader in leaders for gram in entries[leader]]
     offsets = np.cumsum([0, *(len(entries[leader]) for leader in leaders)])
-    return FrozenTable(np.array(leaders), offsets, np.array(followers))
+    return FrozenTable(np.array(leaders, np.uint16), offsets, np.array(followers, np.uint16))
 
 
 def started(prompt=PROMPT, frozen=None, **options):
@@ -29,8 +32,16 @@ def started(prompt=PROMPT, frozen=None, **options):
     return method, method.begin(prompt[:-1], Prefill(prompt[-1]), 0)
 
 
-def contents(table: LruTable) -> dict:
-    return {leader[0]: list(reversed(followers)) for leader, followers in table._table.items()}
+def followers(table: GramTable, leader: int) -> list[tuple]:
+    return list(map(tuple, table.list_followers([leader], 99).tolist()))
+
+
+def contents(table: GramTable) -> dict:
+    return {leader: found for leader in range(10) if (found := followers(table, leader))}
+
+
+def put(table: GramTable, *gram: int) -> None:
+    table.put(np.array(gram, np.int32))
 
 
 def chains(draft) -> list[tuple]:
@@ -52,7 +63,7 @@ WANTED = {
 }
 
 
-def test_prompt_and_steps_fill_the_table():
+def test_prompt_and_steps_fill_the_table(monkeypatch):
     method, _ = started()
     assert contents(method.dynamic) == WANTED
     method, drafter = started()
@@ -61,14 +72,15 @@ def test_prompt_and_steps_fill_the_table():
     assert contents(method.dynamic)[3][0] == (4, 1, 2)
 
     # The wrong variant: a follower that is put again must become most recent.
-    class Fifo(LruTable):
-        def put(self, leader, follower):
-            if follower not in self._table.get(leader, {}):
-                super().put(leader, follower)
+    def put_first_in_first_out(table, text, lead, width, stride, leaders, most):
+        for window in range(len(text) - width + 1):
+            owner = gram_table.touch(table, 0, text, window, lead, leaders, width - lead)
+            if find(table, owner, text, window + lead, width - lead) < 0:
+                row = new_row(table, owner, text, window + lead, width - lead)
+                move(table, row, int(table[owner, gram_table.HEAD]), False, True)
 
-    method = Cacheback(tables="dynamic")
-    method.dynamic = Fifo(100, 100)
-    method.begin(PROMPT[:-1], Prefill(PROMPT[-1]), 0)
+    monkeypatch.setattr(gram_table, "put", put_first_in_first_out)
+    method, _ = started()
     assert contents(method.dynamic) != WANTED
 
 
@@ -102,7 +114,7 @@ def test_tree_of_the_papers_size():
 def saturated(uncached, **options):
     method, drafter = started([9, 9, 9, 9, 7], **options)
     for token in range(100, 140):
-        method.dynamic.put((7,), (token, token, 7))
+        put(method.dynamic, 7, token, token, 7)
     drafter._uncached = uncached
     return drafter.propose([7], 256)
 
@@ -115,28 +127,40 @@ def test_saturated_levels(uncached, first, all_):
 
 
 def test_lru_of_followers_and_leaders():
-    table = LruTable(2, 2)
-    for follower in ("A", "B", "A", "C"):
-        table.put((1,), (follower,))
-    assert list(table.recent((1,))) == [("C",), ("A",)]
-    table.put((2,), ("x",))
-    list(table.recent((1,)))
-    table.put((3,), ("y",))
-    assert list(table.recent((2,))) == []
-    assert list(table.recent((1,))) == [("C",), ("A",)]
+    table = GramTable(1, 1, 2, 2)
+    for follower in (5, 6, 5, 7):
+        put(table, 1, follower)
+    assert followers(table, 1) == [(7,), (5,)]
+    put(table, 2, 8)
+    recent(table.rows, np.array([1], np.int32))
+    put(table, 3, 9)
+    assert contents(table) == {1: [(7,), (5,)], 3: [(9,)]}
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 4)), max_size=80))
 @settings(max_examples=100, deadline=None)
 def test_lru_table_against_lists(operations):
-    table, lists = LruTable(3, 2), Table(3, 2, {})
+    table, lists = GramTable(1, 1, 3, 2), Table(3, 2, {})
     for is_get, leader, follower in operations:
         if is_get:
-            assert list(table.recent((leader,))) == lists.get((leader,))
+            recent(table.rows, np.array([leader], np.int32))
+            assert followers(table, leader) == lists.get((leader,))
         else:
-            table.put((leader,), (follower,))
+            put(table, leader, follower)
             lists.put((leader,), (follower,))
-    assert table._followers == sum(map(len, lists.rows.values()))
+    assert table.nbytes() <= (3 + 3 * 2) * table.rows[0].nbytes  # rows of what was dropped are used again
+
+
+@pytest.mark.parametrize("capacity", [7, 10**6])
+def test_a_table_that_grows_holds_what_the_lists_hold(capacity):
+    tokens = np.random.default_rng(0).integers(0, 40, 5000).astype(np.int32)
+    table, lists = GramTable(2, 3, capacity, 4), Table(capacity, 4, {})
+    table.put(tokens)
+    for start in range(len(tokens) - 4):
+        lists.put(tuple(tokens[start : start + 2].tolist()), tuple(tokens[start + 2 : start + 5].tolist()))
+    assert len(table.rows) == (1024 if capacity == 7 else 8192)
+    for leader in itertools.product(range(40), repeat=2):
+        assert list(map(tuple, table.list_followers(leader, 9).tolist())) == lists.get(leader)
 
 
 def test_frozen_build_counts_by_hand(tmp_path):
@@ -193,7 +217,7 @@ def test_the_last_steps_tokens_and_the_engines_budget_limit_a_draft():
     method, drafter = started([9, 9, 9, 9, 7])
     drafter.observe(Step(7, (1, 2, 3, 7), (0, 1, 2), False))
     for token in range(100, 140):
-        method.dynamic.put((7,), (token, token, 7))
+        put(method.dynamic, 7, token, token, 7)
     assert len(drafter.propose([7], 256)) == 90  # as saturated with four
     _, drafter = started(chaining_reserve=0)
     assert len(drafter.propose(PROMPT, 7)) == 6

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from builders.runs import job_for
 from head_models import paths_of
-from methods.hybrid import AcceptanceRates, Hybrid, MergedTree, class_of
+from methods.hybrid import SEEN, AcceptanceRates, Hybrid, MergedTree, _read_arrays, class_of
 from specbench.method import Drafter, Method
 from specbench.types import Draft, InputError, Needs, Prefill, Step
 
@@ -47,25 +47,28 @@ class _Fixed(Method):
 
 
 def merged(*drafts: Draft, prior: float = 0.5) -> MergedTree:
-    return MergedTree(drafts, AcceptanceRates(len(drafts), prior, 8))
+    return MergedTree([*map(_read_arrays, drafts)], AcceptanceRates(len(drafts), prior, 8))
+
+
+def best(tree: MergedTree, budget: int, threshold: float) -> Draft:
+    return tree.best(budget, threshold).to_draft()
 
 
 def test_equal_paths_are_one_and_the_likeliest_win():
     """5-6 of one and 5-7 of the other share the 5, which is then 1 - 0.5 * 0.5 likely; 6 and 7 stay at 0.5."""
     tree = merged(Draft([5, 6], [-1, 0]), Draft([5, 7, 8], [-1, 0, -1]))
-    assert (tree.tokens.tolist(), tree.parents.tolist()) == ([5, 6, 7, 8], [-1, 0, 0, -1])
+    assert tree.nodes.tolist() == [[5, 6, 7, 8], [-1, 0, 0, -1], [0, 0, 1, 1]]
     assert tree.chances.tolist() == [0.75, 0.5, 0.5, 0.5]
-    assert tree.members.tolist() == [0, 0, 1, 1]
     # Paths: 5 at 0.75, 8 at 0.5, 5-6 and 5-7 at 0.375.
-    assert list(tree.best(2, 0.0).tokens) == [5, 8]
-    assert list(tree.best(3, 0.0).tokens) == [5, 6, 8]
-    whole = tree.best(9, 0.0)
+    assert list(best(tree, 2, 0.0).tokens) == [5, 8]
+    assert list(best(tree, 3, 0.0).tokens) == [5, 6, 8]
+    whole = best(tree, 9, 0.0)
     assert (whole.tokens, whole.parents, whole.source) == ([5, 6, 7, 8], [-1, 0, 0, -1], [0, 0, 1, 1])
-    assert list(tree.best(9, 0.4).tokens) == [5, 8]
-    assert list(tree.best(9, 0.9).tokens) == []
+    assert list(best(tree, 9, 0.4).tokens) == [5, 8]
+    assert list(best(tree, 9, 0.9).tokens) == []
     draft = Draft([5, 6], [-1, -1], score=[0.05, 0.95])
-    assert list(merged(draft).best(1, 0.0).tokens) == [6]
-    assert list(merged(Draft([5, 6], [-1, -1])).best(1, 0.0).tokens) == [5]
+    assert list(best(merged(draft), 1, 0.0).tokens) == [6]
+    assert list(best(merged(Draft([5, 6], [-1, -1])), 1, 0.0).tokens) == [5]
 
 
 @st.composite
@@ -79,8 +82,8 @@ def random_drafts(draw):
 @settings(max_examples=120, deadline=None)
 def test_a_merged_tree_holds_the_members_paths_and_no_other(drafts, budget):
     everything = {path for draft in drafts for path in paths_of(draft)}
-    assert set(paths_of(merged(*drafts).best(99, 0.0))) == everything
-    some = merged(*drafts).best(budget, 0.0)
+    assert set(paths_of(best(merged(*drafts), 99, 0.0))) == everything
+    some = best(merged(*drafts), budget, 0.0)
     assert len(some) == min(budget, len(everything)) == len(set(paths_of(some)))  # nothing twice
     assert set(paths_of(some)) <= everything
     assert all(parent < node for node, parent in enumerate(some.parents))
@@ -90,7 +93,7 @@ def test_a_merged_tree_holds_the_members_paths_and_no_other(drafts, budget):
 @settings(max_examples=120, deadline=None)
 def test_only_nodes_whose_parent_was_emitted_are_counted(draft, emitted):
     rates = AcceptanceRates(1, 0.5, 8)
-    (path,) = MergedTree([draft], rates).judge(emitted)
+    (path,) = MergedTree([_read_arrays(draft)], rates).judge(emitted)
     found = paths_of(draft)
     true = tuple(emitted)
     assert [found[node] for node in path] == [true[: length + 1] for length in range(len(path))]
@@ -101,14 +104,14 @@ def test_only_nodes_whose_parent_was_emitted_are_counted(draft, emitted):
     best = [node for node, (way, at) in enumerate(zip(found, judged, strict=True)) if at and way == true[: len(way)]]
     assert set(path) <= set(best)
     assert len(path) == max((len(found[node]) for node in best), default=0)
-    assert rates.seen.sum() == sum(judged)
+    assert rates.counts[SEEN].sum() == sum(judged)
 
 
 def test_rates_move_to_what_was_seen_and_classes_do_not_overlap():
     rates = AcceptanceRates(1, 0.5, 8)
     number = class_of(0, 2, 0, 0, float("nan"))
     for token in [5] * 8 + [6] * 8:
-        MergedTree([Draft.chain([token, 7])], rates).judge([5, 7])
+        MergedTree([_read_arrays(Draft.chain([token, 7]))], rates).judge([5, 7])
     assert rates.rates[number] == (0.5 * 8 + 8) / (8 + 16)
     assert rates.rates[class_of(0, 2, 1, 0, float("nan"))] == (0.5 * 8 + 8) / (8 + 8)
     assert rates.rates[class_of(0, 2, 2, 0, float("nan"))] == 0.5

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods.logit_spec import LogitSpec
-from methods.parts.ngrams import NgramIndex
+from methods.logit_spec import LogitSpec, _find_behind
 from specbench.types import InputError, Prefill, Step, TopK
 
 TEXT, RANKED = [1, 2, 3, 4, 1, 2], [3, 2, 5, 1]
@@ -85,15 +87,20 @@ def pool_of(text, max_ngram, num_draft):
     return pool
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 3), st.integers(1, 6), st.data())
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=40), st.integers(1, 3), st.integers(1, 6), st.data())
 @settings(max_examples=100, deadline=None)
 def test_index_equals_the_pool_at_every_length(text, max_ngram, num_draft, data):
-    index = NgramIndex(max_ngram, keep_first=False, tail=num_draft)
-    length = data.draw(st.integers(1, len(text)))
-    while length <= len(text):
-        index.extend(text, length)
+    drafter = started([0], max_ngram=max_ngram, num_draft=num_draft)
+    length = data.draw(st.integers(1, len(text) - 1))
+    while length < len(text):
+        drafter.propose(text[: length + 1], 64)  # the root is not retrieved from
+        table, ids = drafter._table.rows, np.array(text[: length + 1], np.int32)
         pool = pool_of(text[:length], max_ngram, num_draft)
-        assert {gram: text[end : min(end + num_draft, length)] for gram, end in index._ends.items()} == pool
+        for n in range(1, max_ngram + 1):
+            for gram in itertools.product(range(4), repeat=n):
+                first, end = _find_behind(table, ids, np.array(gram, np.int32), num_draft)
+                known = next((gram[-m:] for m in range(n, 0, -1) if gram[-m:] in pool), None)
+                assert ids[first:end].tolist() == (pool[known] if known else [])
         length += data.draw(st.integers(1, 5))
 
 

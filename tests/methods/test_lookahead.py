@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from builders.models import build
 from methods.lookahead import Lookahead
 from methods.parts import lookahead_window
-from methods.parts.lookahead_window import branch_of, hang_below, largest_window, window_parents
+from methods.parts.branches import branch_of
+from methods.parts.lookahead_window import hang_below, largest_window, list_chains, window_parents
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
@@ -52,7 +54,8 @@ def trace(method, model, context, steps, level=None, seed=0, budget=256):
         fed = torch.tensor([context[-1], *draft.tokens])
         drafter.observe(Step(context[-1], tuple(emitted), tuple(path), False, fed, TopK(ids, ids.float())))
         context += emitted
-        pool = {key: grams[::-1] for key in range(11) if (grams := list(method.pool.recent((key,))))}  # oldest first
+        listed = {key: list(map(tuple, method.pool.list_followers([key], 99).tolist())) for key in range(11)}
+        pool = {key: grams[::-1] for key, grams in listed.items() if grams}  # oldest first
         out.append((draft, emitted, pool))
     return out
 
@@ -211,11 +214,13 @@ def test_parents_of_a_window_and_of_branches():
     assert window_parents([6, 7, 7, 7])[6:13] == [-1, 0, 1, 2, 3, 4, 5]
     assert len(window_parents([6, 7, 7, 7])) == largest_window(5, 7) == 27
     grams = [(1, 2, 3), (1, 2, 4), (1, 2, 3), (5, 2, 3)]
-    assert branch_of(grams[:2], False, 99) == ([1, 2, 3, 1, 2, 4], [-1, 0, 1, -1, 3, 4])
-    assert branch_of(grams, False, 8) == ([1, 2, 3, 1, 2, 4], [-1, 0, 1, -1, 3, 4])
-    assert branch_of(grams, True, 99) == ([1, 2, 3, 4, 5, 2, 3], [-1, 0, 1, 1, -1, 4, 5])
-    assert branch_of(grams, True, 4) == ([1, 2, 3, 4], [-1, 0, 1, 1])
-    assert branch_of([(1, 2, 3), (5,), (1, 4)], True, 2) == ([1, 2], [-1, 0])
+    chains = np.array(grams, np.int32)
+    for found in (list_chains(grams, 8), list_chains(grams[:2], 99), branch_of(chains, False, 8)[:2]):
+        assert found == ([1, 2, 3, 1, 2, 4], [-1, 0, 1, -1, 3, 4])
+    assert list_chains([(1,), (), (2, 3)], 3) == ([1, 2, 3], [-1, -1, 1])
+    assert branch_of(chains, True, 99) == ([1, 2, 3, 4, 5, 2, 3], [-1, 0, 1, 1, -1, 4, 5], [0, 0, 0, 1, 3, 3, 3])
+    assert branch_of(chains, True, 4)[:2] == ([1, 2, 3, 4], [-1, 0, 1, 1])
+    assert branch_of(chains[[0, 3]], True, 2)[:2] == ([1, 2], [-1, 0])
     assert hang_below(-1, [-1, 0, 1, 1], 10) == [-1, 10, 11, 11]
     assert hang_below(3, [-1, 0, -1], 10) == [3, 10, 3]
 
@@ -236,9 +241,9 @@ def test_pool_lives_until_reset_and_the_window_is_seeded():
     assert windows[0] == windows[1] != windows[2]
     assert set(windows[0]) <= set(context[:-1])
     trace(method, mixed, context, 4)
-    known = [token for token in range(7) if method.query(token)]
+    known = [token for token in range(7) if len(method.query(token))]
     assert known
     assert method.state_bytes() > 0
     method.reset()
-    assert not any(method.query(token) for token in known)
+    assert not any(len(method.query(token)) for token in known)
     assert method.state_bytes() == 0

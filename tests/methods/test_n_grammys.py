@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 from builders.drafts import root_paths
 from builders.models import VOCAB, build, plain_greedy
-from methods.n_grammys import NGrammys, RowIndex, bigram_ids, fingerprint, greedy_rows, unigram_ids
-from methods.parts.branches import Branches
+from methods.n_grammys import NGrammys, bigram_ids, fingerprint, greedy_rows, unigram_ids
+from methods.parts.branches import branch_of
+from methods.parts.gram_table import ContextWindows, GramTable
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
@@ -103,21 +105,21 @@ def test_wrong_orders_fail_the_example():
 @settings(max_examples=100, deadline=None)
 def test_index_equals_search_at_every_length(tokens, q, w, keep, data):
     for ties in ("recent", "lexicographic"):
-        index, search = RowIndex(q, w, keep, ties), n_grammys(keep, w, q, ties=ties)(Turn([], []))
+        table, search = GramTable(q, w, followers=keep), n_grammys(keep, w, q, ties=ties)(Turn([], []))
+        windows = ContextWindows(lambda text, table=table, ties=ties: table.count(text, ties == "lexicographic"), q + w)
         length = 0
         while length < len(tokens):
-            length = min(len(tokens), length + data.draw(st.integers(1, 5)))
-            index.extend(tokens[:length])
+            start, length = length, min(len(tokens), length + data.draw(st.integers(1, 5)))
+            windows.extend(tokens[start:length])
             if length >= q:
-                assert index.find(tokens[:length]) == search(tokens[:length], 0)[w - 1 :: w]
+                found = table.list_followers(tokens[length - q : length], keep)
+                assert list(map(tuple, found.tolist())) == search(tokens[:length], 0)[w - 1 :: w]
 
 
-@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=8))
+@given(st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), max_size=8))
+@settings(deadline=None)
 def test_trie_holds_each_prefix_once_and_names_its_first_row(rows):
-    tree = Branches(merge=True)
-    for number, row in enumerate(rows):
-        tree.add(-1, row, number, 99)
-    tokens, parents, owners = tree.tokens, tree.parents, tree.source
+    tokens, parents, owners = branch_of(np.array(rows, np.int32).reshape(-1, 3), True, 99)
     assert all(parent < node for node, parent in enumerate(parents))
     paths = root_paths(tokens, parents)
     prefixes = {tuple(row[:end]): 0 for row in rows for end in range(1, len(row) + 1)}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from methods.parts.counted_tree import CountedTree
 from methods.parts.suffix_automaton import EDGES, STATES, find
 from methods.suffix_decoding import GLOBAL, LOCAL, Limits, SuffixDecoding, SuffixTree, Text, _fewest, _sort
 from specbench.types import Prefill
@@ -31,7 +32,12 @@ def probs(found) -> list[Fraction]:
 
 def likeliest(texts, context, factor=1.0, shape="path", nodes=16, offset=0.0, least=0.1, depth=64, ties="recent"):
     limits = Limits(nodes, factor, offset, least, depth, shape == "tree")
-    return tree_of(texts, depth, ties).likeliest(Text(), context, limits)
+    return listed(tree_of(texts, depth, ties).likeliest(Text(), np.array(context, np.int32), limits))
+
+
+def listed(found: CountedTree) -> CountedTree:
+    """The same tree with lists."""
+    return found._replace(tokens=found.tokens.tolist(), parents=found.parents.tolist(), counts=found.counts.tolist())
 
 
 @pytest.mark.parametrize(
@@ -47,7 +53,7 @@ def test_examples_of_the_reference(factor, shape, tokens, parents, score):
     assert (found.tokens, found.parents) == (tokens, parents)
     assert sum(probs(found)) == score
     assert probs(found) == [Fraction(2, 3), *[Fraction(1, 3)] * (len(tokens) - 1)]
-    assert found.scores == pytest.approx(
+    assert found._replace(counts=np.array(found.counts), parents=np.array(found.parents)).scores == pytest.approx(
         [
             2 / 3 if parent < 0 and token == 4 else 1 / 3 if parent < 0 else 1 / 2
             for token, parent in zip(tokens, parents, strict=True)
@@ -95,7 +101,7 @@ def test_a_tree_built_anew_knows_what_occurred_last():
     for other in others:
         tree.remove(other)
     assert (tree._gone, tree._arrays.meta[EDGES] < 20) == (0, True)
-    found = tree.likeliest(Text(), [0, 2], Limits(16, 1.0, 0.0, 0.1, 8, True))
+    found = listed(tree.likeliest(Text(), np.array([0, 2], np.int32), Limits(16, 1.0, 0.0, 0.1, 8, True)))
     assert (found.tokens, found.counts, found.taken) == ([1], [1], 2)
 
 
@@ -250,7 +256,7 @@ def test_draft_equals_the_references_loops(depth, happened, before, shape, facto
     limits = Limits(7, factor, 0.5, 0.15, depth, shape == "tree")
     for text, context in [(Text(), before), *((texts[number], before + stored[number]) for number in texts)]:
         recent = context[-depth:]
-        found = tree.likeliest(text, recent, limits)
+        found = listed(tree.likeliest(text, np.array(recent, np.int32), limits))
         wanted = trie.likeliest(recent, limits)
         assert (found.tokens, found.parents) == wanted[:2]
         assert probs(found) == wanted[2]

@@ -7,6 +7,7 @@ import errno
 import runpy
 
 import numba
+import numpy as np
 import pytest
 from numba.core.caching import IndexDataCacheFile
 
@@ -70,10 +71,24 @@ def test_code_is_found_again(inner):
     assert sum(again.stats.cache_hits.values()) == 1
 
 
-@pytest.mark.parametrize("changed", ["inner.py", "imported.py"])
+@pytest.mark.parametrize(("options", "compiled"), [({"widen": True}, 1), ({}, 3)])
+def test_integers_of_compiled_callers_are_one_type(options, compiled, inner):
+    called = njit(**options)(inner)
+
+    @numba.njit
+    def outer(narrow):
+        return called(narrow) + called(2) + called(3)
+
+    assert outer(np.int32(1)) == 9
+    assert len(called.signatures) == compiled
+
+
+@pytest.mark.parametrize("changed", ["inner.py", "imported.py", "parts/imported.py"])
 def test_code_that_was_compiled_before_a_change_is_not_run(changed, inner, tmp_path, monkeypatch):
-    """A change of any module in the folder counts, since compiled code includes the functions that it calls."""
-    (tmp_path / "imported.py").write_text("FACTOR = 1\n")
+    """A change of any module in or below the folder counts, as compiled code includes the functions that it calls."""
+    (tmp_path / "parts").mkdir()
+    for imported in ("imported.py", "parts/imported.py"):
+        (tmp_path / imported).write_text("FACTOR = 1\n")
     compiled_code._hash_modules.cache_clear()
     assert njit()(inner)(2) == 3
     (tmp_path / changed).write_text((tmp_path / changed).read_text() + "# changed\n")
