@@ -202,6 +202,25 @@ def test_weights_are_read_in_place():
     assert relative(engine.request.logits, 2 * before) < 1e-5
 
 
+@pytest.mark.parametrize("stored", [np.float32, np.int16])
+@pytest.mark.parametrize("size", [16, 64, 80])  # numbers: one tile, whole tiles of any number of rows, and both
+def test_rows_of_shares_mix_the_same_bits_in_any_number(size, stored):
+    random = np.random.default_rng(size)
+    shares, wide = random.random((7, 40), np.float32), random.standard_normal((40, size), np.float32)
+    values = wide if stored == np.float32 else (wide.view(np.uint32) >> 16).astype(np.int16)
+    wide = wide if stored == np.float32 else (wide.view(np.uint32) & 0xFFFF0000).view(np.float32)
+
+    def mix(first: int, end: int) -> np.ndarray:
+        out, given = np.ones((end - first, size), np.float32), np.ascontiguousarray(shares[first:end])
+        kernels.mix(given.ctypes.data, 40, values.ctypes.data, values, 3, 40, out.ctypes.data, end - first, size)
+        return out
+
+    alone = np.concatenate([mix(row, row + 1) for row in range(len(shares))])
+    assert np.allclose(alone, 1 + shares[:, 3:].astype(float) @ wide[3:], rtol=1e-4, atol=1e-4)
+    for count in range(2, len(shares) + 1):
+        assert np.array_equal(mix(0, count), alone[:count])
+
+
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_numbers_that_are_not_finite_are_found(broken):
     model = build("llama")

@@ -168,10 +168,11 @@ def _enter(rows, like):
 SETTINGS: Any = config  # numba's, from the environment
 TILE = 4  # rows of weights that are multiplied together
 COLUMNS = 4 if LANES == 16 else 3  # rows of inputs with them: 16 registers do not hold the sums of a fourth one
+WIDE, HALF = 32 // LANES, 16 // LANES  # vectors that one or two rows are mixed from: sums that do not wait for others
 ROWS = 64  # of a request attend to one key head at a time: their scores take memory for every slot of its context
 # [bytes] of an input row for which one row of weights after the other is fastest: it stays in the first cache, and the
-# ends of rows do not count; measured, weights in memory.
-SHORTEST, LONGEST = 1536, 16 << 10
+# ends of rows do not count; measured, weights in memory. In vectors of 8 numbers, four rows together are always faster.
+SHORTEST, LONGEST = (1536, 16 << 10) if LANES == 16 else (1, 0)
 
 
 def wake(threads):
@@ -234,22 +235,26 @@ def mix(shares, step, values, like, start, stop, out, count, size):
 
     shares, values, out: addresses, of rows ``step`` apart, and of rows of ``size`` numbers, whole vectors. count: M.
     """
-    place = 0
-    while place < size:
-        wide, row, source = place + 2 * LANES <= size, 0, values + place * like.itemsize
-        while row < count:
+    row = 0
+    while row < count:
+        left, place = count - row, 0
+        high = 4 if left >= 4 else 2 if left >= 2 and size % (WIDE * LANES) == 0 else 1
+        most = 2 if high == 4 else WIDE
+        while place < size:
             given, target = shares + row * step * ITEM, out + (row * size + place) * ITEM
-            four = row + 4 <= count
-            if four and wide:
+            source, wide = values + place * like.itemsize, size - place >= most * LANES
+            if high == 4 and wide:
                 mix_tile(4, 2, given, step, source, size, start, stop, target, size, like)
-            elif four:
+            elif high == 4:
                 mix_tile(4, 1, given, step, source, size, start, stop, target, size, like)
+            elif high == 2:
+                mix_tile(2, WIDE, given, step, source, size, start, stop, target, size, like)
             elif wide:
-                mix_tile(1, 2, given, step, source, size, start, stop, target, size, like)
+                mix_tile(1, WIDE, given, step, source, size, start, stop, target, size, like)
             else:
-                mix_tile(1, 1, given, step, source, size, start, stop, target, size, like)
-            row += 4 if four else 1
-        place += 2 * LANES if wide else LANES
+                mix_tile(1, HALF, given, step, source, size, start, stop, target, size, like)
+            place += (most if wide else most // 2) * LANES
+        row += high
 
 
 @njit(error_model="numpy")
