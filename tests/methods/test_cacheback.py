@@ -223,5 +223,5 @@ def test_the_last_steps_tokens_and_the_engines_budget_limit_a_draft():
     assert len(drafter.propose(PROMPT, 7)) == 6
     method, drafter = started([9, 9, 9, 9, 7])  # a budget of 12 of 96 tokens keeps 2 of the reserve's 16
     for token in range(100, 140):
-        method.dynamic.put((7,), (token, token, 7))
+        put(method.dynamic, 7, token, token, 7)
     assert [len(drafter.propose([7], budget)) for budget in (2, 3, 8, 12)] == [0, 3, 6, 12]
