@@ -126,6 +126,9 @@ def _frozen():
         gc.freeze()
 
 
+SHORT = 4  # parameters of a test that all run in every run
+
+
 def pytest_unconfigure() -> None:
     """Triton's bindings report what is still alive at the end, which is all that is frozen."""
     _unfreeze()
@@ -133,9 +136,10 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as ``exhaustive`` what is not on the diagonal of a ``matrix``.
+    """Mark as ``exhaustive`` what is not on the diagonal of a ``matrix``, and three of four in a long list.
 
-    The diagonal has as many points as the longest axis, the others begin anew: it has every value of every axis.
+    The diagonal has as many points as the longest axis, the others begin anew: it has every value of every axis. A list
+    is the parameters of a test that has more than ``SHORT`` of them and no mark.
     """
     axes: dict[tuple, dict[tuple, int]] = {}  # of a test, names of an axis -> its values -> their places
     cells = [(item, _coordinates(item)) for item in items if item.get_closest_marker("matrix")]
@@ -149,6 +153,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         longest = max(size for _, size in point)
         if not any(all(place == step % size for place, size in point) for step in range(longest)):
             item.add_marker(pytest.mark.exhaustive)
+    lists: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if not (item.get_closest_marker("matrix") or item.get_closest_marker("exhaustive")):
+            lists.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for each in lists.values():
+        for place, item in enumerate(each if len(each) > SHORT else ()):
+            if place % 4:
+                item.add_marker(pytest.mark.exhaustive)
 
 
 def _coordinates(item: pytest.Function) -> list[tuple[tuple, tuple]]:
