@@ -226,10 +226,11 @@ hydra: {{mode: MULTIRUN, sweeper: {{params: {{{AXIS}: "20,80"}}}}}}
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
-    [pytest.param(True, marks=pytest.mark.exhaustive), False],
+    [True, False],
     ids=["asked for", "the experiment's own grid"],
 )
 def test_command_sweeps_an_experiment(tmp_path, monkeypatch, asked):

@@ -374,7 +374,7 @@ class CompiledLayers:
             cached, bias = call.first, np.triu(np.ones((count, count), stored(call.inputs).dtype), 1)
         else:
             cached, bias = memory.length, stored(call.seen)[:, : call.first + count - memory.length]
-        out = torch.empty(call.outputs, call.residual.shape[1], dtype=torch.float32)
+        out = call.residual.new_empty(call.outputs, call.residual.shape[1], dtype=torch.float32)
         queries, inner, like, addresses, norms, head_norms, head_bias, epsilon = self._constants
         call_compiled(
             self._kernels.read_layers, self._kernels, call.inputs.float().contiguous().numpy(),

@@ -16,6 +16,7 @@ from specbench.report.frames.cases import category_order
 from specbench.report.frames.findings import FACTORS, Findings, explain
 from specbench.report.frames.headline import find_headlines
 from specbench.report.frames.pairs import find_contest
+from specbench.report.frames.predict import LEADS
 from specbench.report.label import Cell, format_number, label
 from specbench.report.locate import DEFAULT_RUN, find_runs
 from specbench.report.table import Table
@@ -69,7 +70,8 @@ def main(argv: Sequence[str]) -> int:
     load = f", {facts.arrivals} (load={facts.load['kind']})" if facts.load else ""
     lines = [f"{run}: {facts.model} on {facts.suite}{load}, {cases} cases{where}{few}"]
     lines += _describe_ratios(findings, names, given.category)
-    lines += [remark for headline in find_headlines(findings) for remark in headline.remarks]
+    remarks = [remark for headline in find_headlines(findings) for remark in headline.remarks]
+    lines += [remark for remark in remarks if given.category == OVERALL or not remark.startswith(LEADS)]
     console.print(printable("\n".join(lines)), markup=False, soft_wrap=True)
     by_category = _where(findings, names) if given.category == OVERALL else None
     for table in (_why(findings, names, given.category), by_category):

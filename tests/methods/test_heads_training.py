@@ -117,7 +117,8 @@ def test_a_pass_sees_its_own_ancestors_only():
     assert torch.allclose(out[0, 0, 2], wanted, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("eagle", marks=pytest.mark.exhaustive), "eagle3"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
 def test_training_makes_the_head_better(tmp_path, capsys, kind):
     settings = HeadSettings(kind=kind, steps=14, rows=1, length=256, warmup=2, intermediate=64, passes=2)
     trainee = new_head(settings)

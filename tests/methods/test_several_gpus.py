@@ -65,7 +65,8 @@ LAYERED = (*KINDS, "eagle", "mtp", "p_eagle", "dflash", "hydra_heads", "pard", "
 def test_layers_on_two_devices(name, together):
     _, one = together.run(name, *SUITE, PIPELINE)
     _, two = together.run(name, *SUITE, PIPELINE, within=two_devices)
-    assert all(record.status == "ok" for records in (one, two) for record in records.values())
+    bad = [record.error for records in (one, two) for record in records.values() if record.status != "ok"]
+    assert not bad, bad
     compare(*({key: record.turns for key, record in records.items()} for records in (one, two)))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.operations import Linear, Norm, SmallOps, Unscaled
 
+interpreter = pytest.importorskip("triton.runtime.interpreter", reason="pip install '.[triton]'")
 products = pytest.importorskip(
     "specbench.models.fast.kernels.products", reason="Triton is not installed: pip install '.[triton]'",
     exc_type=ImportError,
@@ -110,8 +112,14 @@ def test_what_comes_before_and_after_a_product(case, normed):
 
 @pytest.mark.parametrize("dtype", ERROR, ids=["f32", "f16", "bf16"])
 @pytest.mark.parametrize("splits", [1, 2, 4])
-def test_a_row_has_the_same_bits_in_any_company(dtype, splits, single):
-    """Of 1 to 16 rows, at any place; with torch's product for 17."""
+def test_a_row_has_the_same_bits_in_any_company(dtype, splits, single, monkeypatch):
+    """Of 1 to 16 rows, at any place; with torch's product for 17.
+
+    The interpreter's own product has other bits for another place of a row, by the processor's library.
+    """
+    by_row = SimpleNamespace(**vars(np) | {"matmul": lambda rows, other, dtype: np.stack(
+        [np.matmul(row[None], other, dtype=dtype)[0] for row in rows])})  # fmt: skip
+    monkeypatch.setattr(interpreter, "np", by_row)
     product, rows, norm = (
         make(40, 200, dtype, splits=splits),
         draw(17, 200, seed=5).to(dtype),

@@ -155,6 +155,7 @@ def database(tmp_path, monkeypatch):
     return lambda: mlflow.MlflowClient(uri)
 
 
+@pytest.mark.exhaustive
 def test_mlflow_has_the_run_once_also_when_it_is_sent_again(make_run, database, capsys):
     run = make_run(methods=TWO, per_category=2)
     for _ in range(2):
@@ -170,6 +171,7 @@ def test_mlflow_has_the_run_once_also_when_it_is_sent_again(make_run, database, 
     assert {"report.html", "summary.csv", "tables"} <= names
 
 
+@pytest.mark.exhaustive
 def test_mlflow_has_the_runs_of_a_sweep_below_one(make_run, database):
     runs = [make_run(f"sweep/{number}", methods=TWO, per_category=1) for number in (1, 2)]
     sweep = runs[0].parent
@@ -181,6 +183,7 @@ def test_mlflow_has_the_runs_of_a_sweep_below_one(make_run, database):
     assert sorted(parents, key=str) == sorted([None, over, over], key=str)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("server", ["closed", "silent"])
 def test_a_server_that_does_not_answer_costs_no_result_and_bounded_time(
     make_run, database, monkeypatch, capsys, server

@@ -17,6 +17,7 @@ from scripts.lab.faults import Choice, inject
 from specbench.records import store
 
 
+@pytest.mark.exhaustive
 def test_a_sound_store_recovers(capfd):
     assert lab.main(["faults", "--count", "5", "--kinds", "retried", "merged", "--jobs", "1"]) == 0
     total = capfd.readouterr().out.partition("| all | all | ")[2].split("\n")[0].split(" | ")

@@ -44,7 +44,7 @@ FREE = re.compile(r"config\.\w+\.|methods\.\w+\.parameters\.|(processes\.0\.)?ve
 # File -> the kinds of values and the numbers that are taken in these entries all the same.
 TAKEN = {
     "records": {
-        "null": "turns.0.trees lossless lossless.close_steps",
+        "null": "turns.0.cpu_s turns.0.trees lossless lossless.close_steps",
         "int float 2^31": "turns.0.energy_j",
         "negative": "block",
         "negative 2^31": "turns.0.stats.cached_tokens",

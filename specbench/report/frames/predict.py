@@ -86,6 +86,9 @@ def speedups_at(cases: Mapping[str, pd.DataFrame], factor: float) -> dict[str, f
     return dict(sorted(found.items(), key=lambda each: -each[1]))
 
 
+LEADS = "With drafting at half and at twice the measured time"
+
+
 def describe_leads(cases: Mapping[str, pd.DataFrame]) -> str:
     """Who leads, and by how much, with drafting at half and at twice the measured time; '' of fewer than two methods.
 
@@ -99,7 +102,7 @@ def describe_leads(cases: Mapping[str, pd.DataFrame]) -> str:
         leads.append((f"{first} leads {second} by ", f"{best / next_best:.3f}"))
     (half, by_half), (twice, by_twice) = leads
     both = f"{by_half} and {by_twice}" if half == twice else f"{by_half} and {twice}{by_twice}"
-    return f"With drafting at half and at twice the measured time {half}{both}."
+    return f"{LEADS} {half}{both}."
 
 
 def _price(rows: Columns, steps: Steps, profile: Profile) -> dict[str, Floats]:

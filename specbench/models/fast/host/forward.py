@@ -88,7 +88,7 @@ class Product:
         """(rows, in) -> (rows, out)."""
         if self._kernels is None or len(rows) > SHORT:
             return functional.linear(rows, self._weight, self._bias)
-        out = torch.empty(len(rows), len(self._weight), dtype=torch.float32)
+        out = rows.new_empty(len(rows), len(self._weight), dtype=torch.float32)
         given = rows.float().contiguous().numpy(), self._weight.data_ptr(), stored(self._weight), out.numpy()
         call_compiled(self._kernels.multiply_rows, self._kernels, *given)
         out = out.to(rows.dtype)
