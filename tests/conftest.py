@@ -126,7 +126,7 @@ def _frozen():
         gc.freeze()
 
 
-SHORT = 4  # parameters of a test that all run in every run
+SHORT, PART = 2, 8  # parameters of a test that all run in every run; of more, one of so many
 
 
 def pytest_unconfigure() -> None:
@@ -136,7 +136,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as ``exhaustive`` what is not on the diagonal of a ``matrix``, and three of four in a long list.
+    """Mark as ``exhaustive`` what is not on the diagonal of a ``matrix``, and seven of eight in a list.
 
     The diagonal has as many points as the longest axis, the others begin anew: it has every value of every axis. A list
     is the parameters of a test that has more than ``SHORT`` of them and no mark.
@@ -159,7 +159,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             lists.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for each in lists.values():
         for place, item in enumerate(each if len(each) > SHORT else ()):
-            if place % 4:
+            if place % PART:
                 item.add_marker(pytest.mark.exhaustive)
 
 

@@ -99,6 +99,7 @@ CLEAN = (
 )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_kinds_of_each_source_end_cleanly(tmp_path):
     """A run of the program in small: thirty kinds that every version refuses."""
     pytest.importorskip("torch")

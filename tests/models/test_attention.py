@@ -30,6 +30,7 @@ def test_a_run_chooses_and_its_manifest_says_so(asked):
         assert machine()["attention"] == ["cudnn"] * asked + OTHERS
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("allowed", [False, True])
 def test_processes_of_the_run_follow_it(allowed):
     """A drafting process, and the seats that other ranks are started with."""

@@ -303,6 +303,7 @@ def test_replays_are_opened_one_for_each_answer():
     assert batch.free == 1
 
 
+@pytest.mark.exhaustive
 def test_requests_on_two_ranks_emit_what_they_emit_alone(model):
     """The ranks are compared after every forward: what each holds in its slots, and the states after the last sum."""
     alone, rng = engine_for("fast", model), random.Random(5)

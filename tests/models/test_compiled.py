@@ -299,6 +299,7 @@ def test_what_it_cannot_run_torch_computes(extra, dtype, reason):
     assert fast_engine(build("llama"), compiled=False).uncompiled is None
 
 
+@pytest.mark.exhaustive
 def test_without_a_folder_for_compiled_code_torch_computes(tmp_path):
     """As an installation of another user, started without a home: in a process of its own, from files without cache."""
     shutil.copytree(ROOT / "specbench", tmp_path / "specbench", ignore=shutil.ignore_patterns("__pycache__", "assets"))

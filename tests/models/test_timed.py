@@ -207,6 +207,7 @@ def test_a_random_model_takes_the_steps_of_a_replay(live, tmp_path):
     assert max(count for record in timed.values() for turn in record.turns for count in turn.accept) > 3
 
 
+@pytest.mark.exhaustive
 def test_the_trace_of_vicuna_leads_a_random_model(data, tmp_path):
     trace = (
         f"model.trace={data / 'traces' / 'vicuna-7b-v1.3' / 'spec_bench_vanilla_run1.jsonl'}",

@@ -121,9 +121,8 @@ WIDE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "engine"), [(WIDE[0], "fast"), pytest.param(WIDE[1], "eager", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("sizes", "engine"), [(WIDE[0], "fast"), (WIDE[1], "eager")])
 def test_same_steps(tmp_path: Any, sizes: str, engine: str) -> None:
     """Ids and accepted lengths of every method are those with the trained model and its trained heads."""
     settings = [HEADS, f"engine={engine}", "suite.first=2", "measure=quick", "decode.max_new_tokens=24"]

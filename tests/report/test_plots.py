@@ -84,6 +84,7 @@ def grid_of(rows, columns):
     return Heatmap("mat", "pld", "pld.num_draft", "pld.max_ngram", cells, "tiny", "mini", "", 1)
 
 
+@pytest.mark.exhaustive
 def test_every_text_is_legible_in_a_column(figures, fine_plots, tmp_path):
     saved = save_as("png", figures, fine_plots, tmp_path)
     assert {"speedup", "speedup_by_category", "radar", "mat_against_fed", "time_split"} <= figures.keys()

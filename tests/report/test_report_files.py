@@ -131,6 +131,7 @@ def test_no_figure_is_cut_short(make_run):
         assert "…" not in text, width
 
 
+@pytest.mark.exhaustive
 def test_many_categories_are_looked_up_and_not_searched_for(make_run):
     """Calls of functions: 7,400 to 11,500 per category; a search in frames for each makes 100,000."""
 

@@ -140,6 +140,7 @@ def test_a_third_parameter_gives_a_grid_each_and_a_repetition_a_mean(tmp_path):
     assert grids[0].cells.notna().all(axis=None)
 
 
+@pytest.mark.exhaustive
 def test_command_draws_them(tmp_path, capsys):
     settings = [{"leader": leader, "a_long_parameter_name": text} for leader in (1, 2) for text in ("so", "$other$")]
     write_sweep(tmp_path / "sweep", settings)

@@ -66,6 +66,7 @@ def test_a_launcher_that_is_not_installed_says_how_to_install_it(name, monkeypat
         sweep.check_launcher(cfg)
 
 
+@pytest.mark.exhaustive
 def test_a_job_says_which_it_is_and_one_that_is_done_is_skipped(replay, tmp_path, capsys):
     place = f"hydra.sweep.dir={tmp_path / 'out'}"
     assert run_command.main(["-m", *replay, "method.pld.num_draft=3", place]) == 0
