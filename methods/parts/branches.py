@@ -26,7 +26,7 @@ def start(tree):
 
 @njit(widen=True)
 def child(tree, node, token):
-    """The child of ``node`` with this token; ROOT if there is none."""
+    """Find the child of ``node`` that has this token; returns its number, or ROOT if no child has it."""
     found = np.int64(tree[node, CHILD])
     while found != ROOT and tree[found, TOKEN] != token:
         found = np.int64(tree[found, SIBLING])

@@ -146,7 +146,7 @@ def put(table, text, lead, width, stride, leaders, followers):
 
 @njit(widen=True)
 def recent(table, leader):
-    """The row of the most recent follower of ``leader``, which becomes most recent itself; NONE if there is none."""
+    """Find a leader and mark it as used last; returns the row of its most recent follower, or NONE."""
     row = find(table, ROOT, leader, 0, len(leader))
     if row == NONE:
         return row
