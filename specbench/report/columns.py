@@ -230,6 +230,8 @@ RESULT = (
            caption=_TIME_ONLY),
     Column("Step ms", "time_only_step_ms", format_milliseconds, value=_share("decode_time_s", "steps", 1e3),
            applies=lambda scope: scope.facts.time_only, better=-1),
+    Column("In loops", "loop_share", format_share, value=_share("repeated", "all_tokens"), better=-1),
+    Column("MAT outside loops", "mat_outside_loops", value=_share("fresh_emitted", "fresh_steps"), applies=_accepts),
     Column("Acceptance", "acceptance_rate", format_share, value=_acceptance, bold=True,
            applies=lambda scope: _drafts(scope) and _accepts(scope)),
     Column("Draft rate", "draft_rate", format_share, value=_share("drafted_steps", "steps"), applies=_drafts, better=0),
@@ -264,7 +266,15 @@ _OVERALL = (
     *("time_only_step_ms", "predicted_speedup", "efficiency", "cost_per_million", "joules_per_token"),
     *("acceptance_rate", "fed", "drafting_us", "lossless", "errors"),
 )
-_STEPS = ("steps", "tokens", "draft_rate", "mean_draft", "tokens_fed", *(f"{phase}_ms" for phase in PHASES))
+_STEPS = (
+    "steps",
+    "tokens",
+    "loop_share",
+    "draft_rate",
+    "mean_draft",
+    "tokens_fed",
+    *(f"{phase}_ms" for phase in PHASES),
+)
 _REST = (*(f"{phase}_us" for phase in DRAFTER_PHASES), "prefill_ms", "state_bytes")
 OVERALL_COLUMNS = tuple(COLUMN[name] for name in _OVERALL)  # of the overall table
 STEP_COLUMNS = tuple(COLUMN[name] for name in (*_STEPS, *_REST))  # of the table of a mean step

@@ -21,7 +21,7 @@ from specbench.records.store import Run
 from specbench.report.frames.facts import TIME_ONLY, Facts, read_device
 from specbench.report.frames.predict import Prediction, describe_leads, processor_share
 from specbench.report.frames.trials import Columns, Trials, ratio
-from specbench.report.label import format_rate, label
+from specbench.report.label import format_rate, format_share, label
 
 BLOCK = ("case", "round", "stretch", "ok", "time_s", "tokens")  # the columns of records that a control is read from
 OWN_PROCESSOR = 0.9  # of the wall time, that a thread has a processor if no other process competes
@@ -318,6 +318,8 @@ def _predictions(reported: ReportedRun) -> Iterator[str]:
 
 
 LIKE = 1.5  # sizes of models that differ by less are alike
+LOOPED = 1.02  # times the MAT outside loops, from which a MAT is remarked on
+_MOST_LOOPED = 3  # methods of a remark
 _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(b|m)(?![a-z])")
 _UNITS = {"b": 1e9, "m": 1e6}
 _SILENT = (
@@ -407,9 +409,30 @@ def _limits(entry: ReportedRun) -> Iterator[str]:
     yield f"Drafts have at most the nodes that {'pay' if chosen else 'are set'}: {shown}{again}."
 
 
+def _loops(entry: ReportedRun) -> Iterator[str]:
+    """The methods whose MAT is larger because of answers that repeat themselves without end."""
+    shown, share = [], 0.0
+    for method in entry.facts.methods:
+        columns = entry.trials.columns(method)
+        rows = columns["counted"]
+        names = ("emitted", "steps", "fresh_emitted", "fresh_steps", "repeated", "tokens")
+        total = {name: columns[name][rows].sum() for name in names}
+        mat, outside = ratio(total["emitted"], total["steps"]), ratio(total["fresh_emitted"], total["fresh_steps"])
+        share = max(share, ratio(total["repeated"], total["tokens"]))
+        if mat > LOOPED * outside and method not in entry.facts.unaccepted:
+            shown.append((mat / outside, f"{label(method)} {mat:.2f} ({outside:.2f} outside loops)"))
+    if shown:
+        most = ", ".join(text for _, text in sorted(shown, reverse=True)[:_MOST_LOOPED])
+        yield (
+            f"{format_share(share)} of the tokens are in loops, answers that repeat themselves without end, where"
+            f" nearly every draft is accepted: MAT of {most}."
+        )
+
+
 def _of_each(entries: Sequence[ReportedRun]) -> Iterator[str]:
     for entry in entries:
         yield from _limits(entry)
+        yield from _loops(entry)
         if "random" in map(entry.run.section("model").get, ("path", "weights")):
             yield _RANDOM
         columns = entry.trials.columns(VANILLA)

@@ -6,6 +6,7 @@ length of its answer. Which answers passed the tests of a user's sandbox is read
 
 from __future__ import annotations
 
+import functools
 import math
 from array import array
 from collections import Counter
@@ -32,13 +33,15 @@ AUDITED = {  # share of each turn that a method's own figures state -> what it i
 }
 Values = NDArray[Any]
 Columns = Mapping[str, Values]
-_SUMMED = ("turns", "steps", "emitted", "proposed", "drafted_steps", "fed", "prefill_s", "violations")
+MOST_PERIOD, LEAST_TIMES, LEAST_LOOP = 64, 4, 32  # of a loop: tokens of its period, its repetitions, and its tokens
+_COUNTS = ("steps", "emitted", "proposed", "drafted_steps", "fed", "repeated", "fresh_steps", "fresh_emitted")
+_SUMMED = ("turns", *_COUNTS, "prefill_s", "violations")
 _PHASES = tuple(f"{phase}_s" for phase in PHASES)
 _KINDS = {  # array's letter -> columns
     "b": ("ok", "judged", "equal", "within", "drawn", "counted", "checked", "correct", "answered"),
     "i": (
         *("record", "case", "category", "round", "stretch", "shard", "turns", "tokens", "steps", "emitted"),
-        *("drafted_steps", "violations", "positions", "ties"),
+        *("drafted_steps", "repeated", "fresh_steps", "fresh_emitted", "violations", "positions", "ties"),
     ),
     "q": ("proposed", "fed", "state_bytes"),
     "d": (
@@ -65,9 +68,10 @@ class Trials:
     """The records of a run by method. cases, categories: names, which columns give by number.
 
     record: place in the run. tokens: emitted ids, the prefill's included. emitted: tokens of the decode steps.
-    proposed: non-passenger nodes. drafted_steps: steps with a draft. fed: rows fed to the target. *_s: [s], a phase
-    no turn recorded is NaN. time_s: prefills, then decoding; wall_s: the same turn by turn. drafter_s: in its phases.
-    cpu_s: the processor time of the turns, NaN if one has none.
+    proposed: non-passenger nodes. drafted_steps: steps with a draft. fed: rows fed to the target. repeated: tokens in
+    loops (``find_loops``). fresh_steps, fresh_emitted: steps whose first token is in no loop, and their tokens.
+    *_s: [s], a phase no turn recorded is NaN. time_s: prefills, then decoding; wall_s: the same turn by turn.
+    drafter_s: in its phases. cpu_s: the processor time of the turns, NaN if one has none.
     energy_j: [J], NaN if a turn has none. stretch: of a load, shard: of a merged run, -1 without.
     judged: compared with vanilla. within: equal to vanilla, or no id beyond the tolerance. close_steps: NaN if a
     record does not have them. drawn: whole drafts were recorded. counted: its case failed in no round.
@@ -167,6 +171,9 @@ class Tally:
 
 def _count(record: CaseRecord) -> dict[str, Any]:
     turns = record.turns
+    loops = [_find_loops(np.array(turn.ids).tobytes()) for turn in turns]
+    starts = [np.cumsum([len(turn.ids) - sum(turn.accept), *turn.accept])[:-1] for turn in turns]
+    fresh = [~looped[start] for looped, start in zip(loops, starts, strict=True)]
     return {
         "round": record.round,
         "stretch": -1 if record.stretch is None else record.block,
@@ -179,12 +186,43 @@ def _count(record: CaseRecord) -> dict[str, Any]:
         "proposed": sum(sum(turn.proposed) for turn in turns),
         "drafted_steps": sum(len(turn.proposed) - turn.proposed.count(0) for turn in turns),
         "fed": sum(sum(turn.fed) for turn in turns),
+        "repeated": sum(int(looped.sum()) for looped in loops),
+        "fresh_steps": sum(int(each.sum()) for each in fresh),
+        "fresh_emitted": sum(int(np.dot(each, turn.accept)) for each, turn in zip(fresh, turns, strict=True)),
         "state_bytes": record.state_bytes,
         "drawn": any(turn.trees for turn in turns),
         "checked": record.correct is not None,
         "correct": bool(record.correct),
         "answered": any(len(turn.ids) > 1 and turn.text.strip() for turn in turns),
     }
+
+
+@functools.lru_cache(maxsize=64)  # of a block, all methods have mostly the same ids
+def _find_loops(ids: bytes) -> NDArray[np.bool_]:
+    return find_loops(np.frombuffer(ids, dtype=np.int64))
+
+
+def find_loops(ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Mark the tokens that only repeat what is before them in a loop; a loop's first period is not marked.
+
+    A loop has a period of at most ``MOST_PERIOD`` tokens, ``LEAST_TIMES`` times and at least ``LEAST_LOOP`` tokens.
+
+    Args:
+        ids: (T,) int64, an answer.
+
+    Returns:
+        (T,) bool.
+    """
+    found = np.zeros(len(ids), dtype=bool)
+    for period in range(1, min(MOST_PERIOD, len(ids) // LEAST_TIMES) + 1):
+        least = max((LEAST_TIMES - 1) * period, LEAST_LOOP - period)  # tokens that equal the one a period before them
+        alike = ids[period:] == ids[:-period]
+        if np.count_nonzero(alike) < least:
+            continue
+        ends = np.flatnonzero(np.diff(alike, prepend=False, append=False)).reshape(-1, 2)
+        for start, end in ends[ends[:, 1] - ends[:, 0] >= least]:
+            found[start + period : end + period] = True
+    return found
 
 
 def _times(record: CaseRecord) -> dict[str, float]:
