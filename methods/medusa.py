@@ -1,8 +1,8 @@
 """Medusa (Cai et al. 2024): further output heads on the target's last state, each for one token further ahead.
 
 All heads read the same state, so a fixed tree is filled in one step: the child of rank r at depth d is head d - 1's
-r-th best token, whatever stands above it. Acceptance is exact at every temperature, unless the paper's typical
-acceptance is requested (section 3.3.2), which is lossy.
+r-th best token, whatever stands above it. Acceptance is the run's; ``decode.accept=typical`` is the paper's (section
+3.3.2).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,11 +18,10 @@ from torch.nn import functional
 from methods.parts.draft_layer import RowFunction, RowsCall
 from methods.parts.head_file import HeadFile, HeadFormat, TensorShape, require_shapes
 from methods.parts.head_method import StackedHeads
-from methods.parts.parameters import number
 from methods.parts.tree_shape import TreeShape
 from specbench.method import Drafter, Drafting, SharedDrafter
 from specbench.models.facade import Target
-from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step, Typical
+from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
 
 FORMAT = HeadFormat(
     "Medusa", ("medusa_lm_head.safetensors", "model.safetensors"), ("medusa_lm_head.pt", "pytorch_model.bin"), "unused"
@@ -86,15 +84,6 @@ class Medusa(StackedHeads):
     format = FORMAT
     random_sizes = (1,)
 
-    acceptance: Literal["exact", "typical"] = "exact"
-    typical_threshold: float = number(0.09, lambda value: 0 < value <= 1, "more than 0 and at most 1")
-    typical_alpha: float = number(0.3, lambda value: 0 < value <= 1, "more than 0 and at most 1")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.acceptance == "typical":
-            self.typical = Typical(self.typical_threshold, self.typical_alpha)
-
     @property
     def needs(self) -> Needs:
         """The state after the final norm."""
@@ -121,7 +110,6 @@ class Medusa(StackedHeads):
 
     def bind(self, target: Target) -> None:
         """Load the heads that the tree uses onto the device of the target's output head."""
-        self.lossless = self.typical is None or target.sampling is None  # greedy decoding stays exact
         state, (heads, blocks), self.shape, ends = self.load(target)
         self.output = RowFunction(MedusaHeads(state, heads, blocks))
         self.width = max(self.shape.ranks) + 1

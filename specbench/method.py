@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from specbench.types import Draft, Needs, Prefill, Step, Typical
+from specbench.types import Draft, Needs, Prefill, Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,7 +135,6 @@ class Method(ABC):
     by_node: bool = (
         False  # it reads a step by the numbers of its own draft's nodes, so it cannot be a member of a hybrid
     )
-    typical: Typical | None = None  # lossy acceptance instead of the exact walker; ``lossless`` is False with it
     sources: tuple[str, ...] = ()  # names of ``Draft.source`` numbers
     vocabulary: frozenset[int] | None = (
         None  # the ids that it can draft, where that is known after ``bind``; None = all

@@ -103,10 +103,29 @@ EMPTY = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """Lossy acceptance at temperature > 0: a token passes above min(threshold, alpha * exp(-entropy))."""
+    """Lossy acceptance at temperature > 0: a token passes above min(threshold, alpha * exp(-entropy)).
+
+    until: the token after which acceptance is exact, None = nowhere.
+    """
 
     threshold: float
     alpha: float
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """Lossy acceptance: a token passes among the ``top`` likeliest, at most ``delta`` below the best one's probability.
+
+    until: see ``Typical``.
+    """
+
+    top: int
+    delta: float
+    until: int | None = None
+
+
+Lossy = Typical | Relaxed
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from specbench.measure.clock import Clock
 from specbench.method import Method
 from specbench.models.eager.engine import EagerEngine, EagerRequest
 from specbench.models.engine import Engine, Silent
-from specbench.types import Needs
+from specbench.types import Lossy, Needs
 
 LEAST = 5.0  # expected count of an outcome; rarer ones are put together, as the chi-square test wants it
 
@@ -66,13 +66,19 @@ def exact(after: Callable[[Sequence[int]], Tensor], prompt: Sequence[int], lengt
 
 
 def emitted(
-    engine: Engine, method: Method, sampling: Sampling, prompt: Sequence[int], length: int, draws: int
+    engine: Engine,
+    method: Method,
+    sampling: Sampling,
+    prompt: Sequence[int],
+    length: int,
+    draws: int,
+    rule: Lossy | None = None,
 ) -> Counter[tuple[int, ...]]:
     """Counts how often each string was emitted, one seed per draw."""
     clock = Clock(torch.device("cpu"))
     found: Counter[tuple[int, ...]] = Counter()
     for seed in range(draws):
-        found[tuple(decode(engine, method, Request(list(prompt), length, sampling, seed), clock).ids)] += 1
+        found[tuple(decode(engine, method, Request(list(prompt), length, sampling, seed, rule), clock).ids)] += 1
     return found
 
 

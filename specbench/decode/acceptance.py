@@ -1,4 +1,4 @@
-"""Acceptance by the target's whole distribution: the ratio test for drafts that were drawn, and typical acceptance.
+"""Acceptance by the target's whole distribution: the ratio test for drafts that were drawn, and two lossy rules.
 
 Ratio test: at a node with distribution p its children are tried in order. A child x drawn from q (given its earlier
 siblings) is accepted with probability min(1, p(x) / q(x)); after a rejection p becomes the residual max(p - q, 0),
@@ -6,9 +6,11 @@ normalised. The token after the last accepted node is drawn from the remaining p
 et al. 2023, algorithm 1), for siblings drawn with replacement (Miao et al. 2024, SpecInfer), q staying the same, and
 without (Chen et al. 2024, Sequoia), q losing the earlier siblings: they differ only in the q that the draft states.
 
-Typical acceptance (Cai et al. 2024, Medusa, section 3.3.2) is lossy: a node is accepted where its parent is and its
-probability there exceeds min(threshold, alpha * exp(-entropy)). The deepest node wins, among equally deep ones that of
-the likeliest path. The report lists such rows in a separate table.
+Lossy rules accept a node where its parent is accepted and the node is likely enough there. Typical acceptance (Cai et
+al. 2024, Medusa, section 3.3.2): its probability exceeds min(threshold, alpha * exp(-entropy)). Relaxed acceptance
+(TensorRT-LLM, ``relaxed_topk`` and ``relaxed_delta``): it is one of the likeliest tokens, and not much less likely than
+the best one. The deepest node wins, among equally deep ones that of the likeliest path. The report lists such rows in a
+separate table.
 """
 
 from __future__ import annotations
@@ -21,7 +23,17 @@ from torch import Tensor
 
 from specbench.models.transfer import upload
 from specbench.models.verify import find_accepted_path
-from specbench.types import ROOT, Typical
+from specbench.types import ROOT, InputError, Lossy, Relaxed, Typical
+
+
+def make_rule(accept: str, temperature: float, typical: Typical, relaxed: Relaxed) -> Lossy | None:
+    """The lossy rule of ``decode.accept``, None if it is exact. Raises InputError for a typical one when greedy."""
+    if accept == "typical" and not temperature > 0:
+        raise InputError(
+            "decode.accept=typical: its bar follows the entropy of sampling; expected decode.temperature above 0, or"
+            " decode.accept=relaxed"
+        )
+    return {"exact": None, "typical": typical, "relaxed": relaxed}[accept]
 
 
 class Uniforms:
@@ -184,24 +196,28 @@ def _residual(distribution: Tensor, drawn: Tensor, whole: Tensor, tried: Sequenc
     return left / total if total > 0 else whole
 
 
-def judge_typical(distributions: Tensor, tokens: Tensor, parents: Sequence[int], rule: Typical) -> Tensor:
-    """(2, N) float32: 1 where typical acceptance takes a node if it takes its parent; its log probability there.
+def judge_lossy(distributions: Tensor, tokens: Tensor, parents: Sequence[int], rule: Lossy) -> Tensor:
+    """(2, N) float32: 1 where a lossy rule takes a node if it takes its parent; its log probability there.
 
     distributions: (N+1, V) float32, the target's, row 0 the root's.
     tokens: (N,) int64 and parents: (N,) of the draft.
     """
     logs = distributions.clamp_min(torch.finfo(distributions.dtype).tiny).log()
-    entropy = -(distributions * logs).sum(-1)
-    bars = (rule.alpha * (-entropy).exp()).clamp_max(rule.threshold)
     above = upload([parent + 1 for parent in parents], distributions.device)
-    likely = distributions[above, tokens] > bars[above]
+    own = distributions[above, tokens]
+    if isinstance(rule, Typical):
+        entropy = -(distributions * logs).sum(-1)
+        likely = own > (rule.alpha * (-entropy).exp()).clamp_max(rule.threshold)[above]
+    else:
+        best = distributions.topk(min(rule.top, distributions.shape[-1])).values[above]
+        likely = (own >= best[:, -1]) & (own >= best[:, 0] - rule.delta)
     return torch.stack([likely.to(logs.dtype), logs[above, tokens]])
 
 
-def follow_typical(
+def follow_lossy(
     likely: Sequence[float], scores: Sequence[float], parents: Sequence[int], passenger: Sequence[bool] | None
 ) -> list[int]:
-    """The accepted path, root side first. likely, scores: of ``judge_typical``."""
+    """The accepted path, root side first. likely, scores: of ``judge_lossy``."""
     return find_accepted_path(
         [int(each) for each in likely], parents, passenger, [1] * (len(parents) + 1), scores=scores
     )

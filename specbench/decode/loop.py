@@ -21,7 +21,7 @@ from specbench.measure.clock import Clock
 from specbench.method import Drafter, Method, Peer, Remote, Settled
 from specbench.models.engine import Engine
 from specbench.models.verify import cut
-from specbench.types import CaseError, Draft, Step
+from specbench.types import CaseError, Draft, Lossy, Step
 
 
 def derive_seed(base: int, *names: object) -> int:
@@ -45,6 +45,7 @@ class Request:
     limit: int  # the most tokens to emit
     sampling: Sampling | None
     seed: int  # of the run
+    rule: Lossy | None = None  # of acceptance, None is exact
     names: tuple[object, ...] = ()  # case id, turn, round
     keep_trees: bool = False
     in_prefill: bool = False  # the first draft hangs below the prompt's last token, and is verified with it
@@ -168,7 +169,7 @@ def _decode_drafts(engine: Engine, method: Method, request: Request, limit: int,
     if request.in_prefill:  # the prompt's last token takes the place of the prefill's: the first root, but not emitted
         prompt, given, limit = prompt[:-1], prompt[-1], limit + 1
     walk = Walk(
-        request.sampling, derive_seed(request.seed, *request.names, "verify"), method.typical, given, request.keep_trees
+        request.sampling, derive_seed(request.seed, *request.names, "verify"), request.rule, given, request.keep_trees
     )
     clock.start()
     prefill = engine.start(prompt, limit, walk, method.needs, clock)

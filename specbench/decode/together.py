@@ -204,7 +204,7 @@ class SharedServer:
             limit = min(request.limit, room)
             shared.transcript.finish = "context" if limit < request.limit else "length"
             shared.end = len(prompt) + limit
-            walk = Walk(request.sampling, derive_seed(request.seed, *request.names, "verify"), method.typical)
+            walk = Walk(request.sampling, derive_seed(request.seed, *request.names, "verify"), request.rule)
             shared.handle = self._batch.open(prompt, limit, walk, method.needs)
             shared.pauses, shared.concurrent = method.pauses, method.needs.concurrent
             shared.unread = len(prompt)

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.decode.acceptance import RatioTest, Uniforms, draw, follow_typical, judge_typical, verify_one_by_one
+from specbench.decode.acceptance import RatioTest, Uniforms, draw, follow_lossy, judge_lossy, verify_one_by_one
 from specbench.decode.block import BlockTest
 from specbench.decode.sampling import Sampling
 from specbench.models.engine import Verdict
 from specbench.models.transfer import read_numbers, upload
 from specbench.models.tree import is_chain
 from specbench.models.verify import find_accepted_path, require_finite
-from specbench.types import CaseError, Draft, Typical
+from specbench.types import CaseError, Draft, Lossy
 
 
 def _state(draft: Draft, tokens: Tensor, like: Tensor) -> Tensor:
@@ -59,17 +59,16 @@ class Walk:
         self,
         sampling: Sampling | None,
         seed: int,
-        typical: Typical | None = None,
+        rule: Lossy | None = None,
         given: int | None = None,
         audits: bool = False,
     ) -> None:
-        """sampling: None is greedy. seed: of the verifier's numbers. typical: lossy acceptance when sampling.
+        """sampling: None is greedy. seed: of the verifier's numbers. rule: of lossy acceptance.
 
         given: picked first whatever the logits, and not counted as emitted. audits: see ``stats``.
         """
         self.sampling = sampling
-        self.lossy = sampling is not None and typical is not None
-        self._typical = typical
+        self._rule = rule
         self._picks = Uniforms(np.random.default_rng(seed))
         self._trials = Uniforms(np.random.default_rng([seed, 1]))
         self._given = given
@@ -78,7 +77,12 @@ class Walk:
     @property
     def picks_best(self) -> bool:
         """See ``Verifier``."""
-        return self.sampling is None and self._given is None
+        return self.sampling is None and self._given is None and not self.lossy
+
+    @property
+    def lossy(self) -> bool:
+        """See ``Verifier``."""
+        return self._rule is not None
 
     def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
         """(rows, V) raw logits -> (rows,) the token each row chooses; depths: (rows,) 0 = the root."""
@@ -107,22 +111,31 @@ class Walk:
         fed: (N+1,) int64 tokens of the rows, on the device.
         late: of its tokens only the first is verified. Without ``probs`` it counts as drawn with probability 1.
         """
-        assert self.sampling is not None
-        distributions, parents = self.sampling(logits), [int(node) for node in draft.parents]
-        if self._typical is not None:
-            return self._verify_typically(logits, distributions, draft, parents, fed[1:])
+        distributions = logits.float().softmax(-1) if self.sampling is None else self.sampling(logits)
+        parents = [int(node) for node in draft.parents]
+        if self._rule is not None:
+            return self._verify_lossily(self._rule, logits, distributions, draft, parents, fed[1:])
         return self._verify_drawn(logits, distributions, draft, parents, fed[1:], late)
 
-    def _verify_typically(
-        self, logits: Tensor, distributions: Tensor, draft: Draft, parents: list[int], tokens: Tensor
+    def _verify_lossily(
+        self, rule: Lossy, logits: Tensor, distributions: Tensor, draft: Draft, parents: list[int], tokens: Tensor
     ) -> Verdict:
-        assert self._typical is not None
-        number = upload(self._trials.ahead([0]), logits.device, torch.float64)
-        judged = judge_typical(distributions, tokens, parents, self._typical)
-        drawn, chosen, likely, scores = _read(logits, draw(distributions, number), tokens, *judged)
-        self._trials.used += 1
-        path = follow_typical(likely, scores, parents, draft.passenger)
-        return Verdict(path, [*(int(chosen[node]) for node in path), int(drawn[path[-1] + 1 if path else 0])], False)
+        """Verify by the rule; behind its last token, acceptance is exact from the next step on."""
+        judged = judge_lossy(distributions, tokens, parents, rule)
+        if self.sampling is None:
+            picks = logits.argmax(-1)
+        else:
+            picks = draw(distributions, upload(self._trials.ahead([0]), logits.device, torch.float64))
+            self._trials.used += 1
+        after, chosen, likely, scores = _read(logits, picks, tokens, *judged)
+        path = follow_lossy(likely, scores, parents, draft.passenger)
+        ids = [int(chosen[node]) for node in path]
+        if rule.until in ids:
+            path = path[: ids.index(rule.until) + 1]
+        ids = [*ids[: len(path)], int(after[path[-1] + 1 if path else 0])]
+        if rule.until in ids:
+            self._rule = None
+        return Verdict(path, ids, False)
 
     def _verify_drawn(
         self,

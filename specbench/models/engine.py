@@ -57,7 +57,7 @@ class Verifier(Protocol):
         """True if every draft is passed to ``verify``."""
 
     def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
-        """Verify a drawn draft and the late chain after it; only when sampling."""
+        """Verify a drawn draft and the late chain after it, when sampling; or any draft, lossily."""
 
     def advance(self, emitted: int) -> None:
         """Note that ``emitted`` tokens were committed."""

@@ -96,7 +96,7 @@ class ActiveRequest:
     def is_drawn(self, late: Draft | None) -> bool:
         """True if the walk compares distributions, because nodes were drawn or the rule is lossy."""
         walk = self.walk
-        return walk.sampling is not None and (walk.lossy or _is_drawn(self.draft) or _is_drawn(late))
+        return walk.lossy or (walk.sampling is not None and (_is_drawn(self.draft) or _is_drawn(late)))
 
     def verify_drawn(self, logits: Tensor, fed: Tensor, late: Draft | None) -> tuple[list[int], list[int], bool]:
         """Verify by distributions; see ``verify``."""

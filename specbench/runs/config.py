@@ -113,6 +113,10 @@ DRAFTS = when("method", lambda run: len(run.method) > 1, "a method that drafts, 
 RESUMES = when("measure.fresh", lambda run: not run.measure.fresh, "measure.fresh=false: a new run has no failed block")
 DRAWS = when("method", lambda run: run.draws, "a method that draws its drafts, as method=[speculative_sampling]")
 SAMPLES = when("decode.temperature", lambda run: run.decode.temperature > 0, "decode.temperature above 0")
+COMPUTES = when("engine.kind", lambda run: _loads(run) and run.engine.kind != EngineKind.TIMED, "engine=auto")
+TYPICALLY = when("decode.accept", lambda run: run.decode.accept == "typical", "decode.accept=typical")
+RELAXEDLY = when("decode.accept", lambda run: run.decode.accept == "relaxed", "decode.accept=relaxed")
+LOSSILY = when("decode.accept", lambda run: run.decode.accept != "exact", "decode.accept=typical or relaxed")
 BY_CONFIDENCE = when("decode.length", lambda run: run.decode.length == "confidence", "decode.length=confidence")
 PRICED = when(
     "decode.length",
@@ -251,6 +255,9 @@ class DecodeConfig:
     first_draft: after the prefill's token | prefill: below the prompt's last token, as many references verify it.
     verify: drafts that were drawn: token by token | block: by whole paths.
     length: of drafts: fixed: the method's | adaedl | confidence | bandit | price, see docs/draft_length.md.
+    accept: exact, or a lossy rule, see docs/tree_attention.md: typical: above min(accept_threshold, accept_alpha *
+    exp(-entropy)) | relaxed: one of the accept_top likeliest tokens, at most accept_delta below the best one's
+    probability. accept_thinking: lossy only up to the end of the thinking.
     length_threshold: of confidence. length_profile: of price and of engine.max_nodes=auto, a latency profile; null =
     measured when the run starts.
     """
@@ -262,6 +269,12 @@ class DecodeConfig:
     seed: Annotated[int, SEED] = 0
     first_draft: Annotated[str, one_of("after", "prefill")] = "after"
     verify: Annotated[str, SAMPLES, DRAWS] = "token"
+    accept: Annotated[str, one_of("exact", "typical", "relaxed"), COMPUTES, DRAFTS] = "exact"
+    accept_threshold: Annotated[float, within(0, 1), TYPICALLY] = 0.09
+    accept_alpha: Annotated[float, within(0, 1), TYPICALLY] = 0.3
+    accept_top: Annotated[int, within(1, LARGEST), RELAXEDLY] = 10
+    accept_delta: Annotated[float, within(0, 1), RELAXEDLY] = 0.6
+    accept_thinking: Annotated[Switch, LOSSILY] = False
     length: Annotated[str, NO_SERVER, DRAFTS] = "fixed"
     length_threshold: Annotated[float, BY_CONFIDENCE] = 0.3
     length_profile: Annotated[str | None, PRICED] = None

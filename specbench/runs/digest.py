@@ -21,6 +21,12 @@ ADDED: dict[str, dict[str, Any]] = {
     "decode": {
         "first_draft": "after",
         "verify": "token",
+        "accept": "exact",
+        "accept_threshold": 0.09,
+        "accept_alpha": 0.3,
+        "accept_top": 10,
+        "accept_delta": 0.6,
+        "accept_thinking": False,
         "length": "fixed",
         "length_threshold": 0.3,
         "length_profile": None,

@@ -18,6 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from specbench.decode.acceptance import make_rule
 from specbench.decode.lengths import PRICE, Limit, make_limit
 from specbench.decode.sampling import Sampling, make_sampling
 from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
@@ -34,7 +35,7 @@ from specbench.runs.given import Idle, find_idle, refuse_idle
 from specbench.runs.sources import Source, gather
 from specbench.serving.settings import ONE, check_load
 from specbench.suite import Suite
-from specbench.types import InputError
+from specbench.types import InputError, Lossy, Relaxed, Typical
 
 MOST_BLOCKS = 1_000_000
 SCREEN = "screen"  # the look of plots that needs no file
@@ -58,6 +59,7 @@ class Job:
     source: Source
     plan: tuple[Block, ...]
     sampling: Sampling | None
+    rule: Lossy | None
     limit: Limit
     profile: Profile | None
     way: str | None
@@ -167,6 +169,12 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
         source=source,
         plan=tuple(_plan(config, source.suite, {row.name: row.reset for row in rows})),
         sampling=make_sampling(decode.temperature, decode.top_k, decode.top_p, decode.verify),
+        rule=make_rule(
+            decode.accept,
+            decode.temperature,
+            Typical(decode.accept_threshold, decode.accept_alpha),
+            Relaxed(decode.accept_top, decode.accept_delta),
+        ),
         limit=limit_of(decode),
         profile=profile_of(decode),
         way=way,

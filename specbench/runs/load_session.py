@@ -61,7 +61,7 @@ class SharedTurn:
         if self.entry.reset == "turn" or (self.entry.reset == "case" and not self.number):
             self.method.reset()
         self.asked = self.session.next_turn(self.case, self.answers)
-        return self.session.request(self.asked, (self.case.id, self.number, self.block.round), self.block)
+        return self.session.request(self.asked, (self.case.id, self.number, self.block.round), self.block, self.method)
 
     def close(self, shared: SharedRequest) -> SharedTurn | None:
         """Returns the next turn of the case. After the last one, its method is free for another case."""

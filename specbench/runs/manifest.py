@@ -61,12 +61,13 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
         entry.name: MethodOfRun(
             parameters=dict(entry.parameters),
             reset=cast(Reset, entry.reset),
-            lossless=entry.method.lossless,
-            peer=isinstance(entry.method, Peer),
+            lossless=entry.method.lossless and (job.rule is None or entry.name == VANILLA or peer),
+            peer=peer,
             reads_target=entry.name in stage.readers,
             inputs={path: environment.weights_fingerprint(path) for path in entry.method.inputs},
         )
         for entry in job.entries
+        for peer in (isinstance(entry.method, Peer),)
     }
     given: dict[str, Any] = {}  # entries that a manifest has only if they apply
     if stage.step_ms:

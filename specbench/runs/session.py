@@ -24,7 +24,7 @@ from specbench.decode.threads import choose_threads
 from specbench.measure.clock import Clock, Meter, without_collector
 from specbench.measure.identity import hide_identity
 from specbench.measure.plan import Block, starts_span
-from specbench.method import Peer
+from specbench.method import Method, Peer
 from specbench.models.choose import TENSOR
 from specbench.models.tensor_parallel.team import TeamError
 from specbench.records.manifest import Manifest
@@ -34,7 +34,7 @@ from specbench.runs.job import Job
 from specbench.runs.sources import LOADING, Stage, Turn
 from specbench.suite.number import is_right
 from specbench.suite.prompt import answer_text, count_thinking, thinking_marks
-from specbench.types import Case, CaseError
+from specbench.types import Case, CaseError, InputError
 
 log, loading = logging.getLogger(__name__), logging.getLogger(LOADING)
 _KILLED = Failure(
@@ -91,6 +91,7 @@ class Session:
         """meter: of the GPUs' energy, None if it cannot be read."""
         self._engine, self.next_turn, self._source = stage.engine, stage.next_turn, job.source
         self._decode, self._measure, self._sampling = job.config.decode, job.config.measure, job.sampling
+        self._rule, self._plain = job.rule, type(job.entries[0].method)  # vanilla's
         self._limit, self._profile, self._meter = job.limit, stage.profile, meter
         self._entries = {entry.name: entry for entry in job.rows}
         self._lengths: dict[str, Budgets | None] = {}
@@ -103,6 +104,13 @@ class Session:
         self._clock = Clock(stage.target.device)
         self._tokenizer = stage.target.card.tokenizer
         self._marks = thinking_marks(self._tokenizer)
+        if self._rule is not None and self._decode.accept_thinking:
+            if self._marks is None:
+                raise InputError(
+                    "decode.accept_thinking=true: the tokenizer has no tokens <think> and </think>; expected a model"
+                    " that thinks, or decode.accept_thinking=false"
+                )
+            self._rule = replace(self._rule, until=self._marks[1])
 
     def warm_up(self, cases: Sequence[Case]) -> list[str]:
         """Decode ``cases`` with every method, then forget what was learned.
@@ -182,7 +190,7 @@ class Session:
             if turn and entry.reset == "turn":
                 self._reset(entry)
             asked = self.next_turn(case, answers)
-            request = self.request(asked, (case.id, turn, block.round), block, self._lengths[entry.name])
+            request = self.request(asked, (case.id, turn, block.round), block, entry.method, self._lengths[entry.name])
             before = self._meter.joules() if self._meter else None
             transcript = decode(self._engine, entry.method, request, self._clock)
             energy_j = self._meter.since(before) if self._meter else None
@@ -191,13 +199,22 @@ class Session:
             record.turns.append(self._record(record.method, asked, transcript, answers[-1], energy_j=energy_j))
         record.correct = is_right(case, self._answer(record.turns[-1]))
 
-    def request(self, asked: Turn, names: tuple[object, ...], block: Block, lengths: Budgets | None = None) -> Request:
-        """Returns the request of a turn. names: of its random draws. lengths: the policy of draft lengths."""
-        most = self._decode.max_new_tokens
+    def request(
+        self, asked: Turn, names: tuple[object, ...], block: Block, method: Method, lengths: Budgets | None = None
+    ) -> Request:
+        """Returns the request of a turn. names: of its random draws. lengths: the policy of draft lengths.
+
+        Acceptance is exact without a draft, and after the thinking if only the thinking may be lossy.
+        """
+        most, rule = self._decode.max_new_tokens, self._rule
+        if rule is not None and rule.until is not None and self._marks is not None:
+            last = next((each for each in reversed(asked.prompt) if each in self._marks), None)
+            rule = None if last == rule.until else rule
         return Request(
             prompt=asked.prompt,
             limit=min(most, asked.length or most),
             sampling=self._sampling,
+            rule=None if type(method) is self._plain else rule,
             seed=self._decode.seed,
             names=names,
             keep_trees=0 <= block.place < self._measure.keep_trees,

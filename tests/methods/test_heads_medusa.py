@@ -8,14 +8,11 @@ from safetensors.torch import save_file
 
 import methods.hydra_heads as hydra_module
 from builders.models import VOCAB, build, plain_greedy
-from builders.runs import job_for
 from head_models import Hydra, begun, bound, card_of, paths_of, run, states, watched
 from head_models import Medusa as MedusaModule
 from methods.hydra_heads import HydraRun, HydraTree
 from methods.medusa import Medusa, head_count
 from methods.parts.draft_layer import RowFunction
-from specbench.records.store import read_manifest
-from specbench.runs.execution import execute
 from specbench.types import InputError, Step
 
 PROMPT = [5, 6, 7, 8]
@@ -145,13 +142,3 @@ def test_hydra_keys_are_named(model, tmp_path):
     (tmp_path / "b" / "config.json").write_text('{"hydra_head_arch": "mlp"}')
     with pytest.raises(InputError, match="heads of the kind mlp"):
         HydraTree(folder).check(card_of(model))
-
-
-def test_typical_acceptance_is_asked_for_and_lossy_only_when_sampling(tmp_path):
-    options = ("suite.limit=1", "suite.categories=[qa]", "decode.max_new_tokens=8", "measure=quick", "measure.warmup=0")
-    typical = ("method=[medusa]", "method.medusa.acceptance=typical", *options)
-    for name, decode, lossless in (("greedy", "decode=greedy", True), ("sampled", "decode=sample", False)):
-        execute(job_for(*typical, decode, "decode.max_new_tokens=8"), tmp_path / name, lambda *_: None)
-        assert read_manifest(tmp_path / name).methods["medusa"].lossless is lossless
-    with pytest.raises(InputError, match=r"typical_alpha=0"):
-        job_for("method=[medusa]", "method.medusa.typical_alpha=0.0")

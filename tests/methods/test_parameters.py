@@ -59,7 +59,7 @@ REFUSED = {
     ],
     Lookahead: [({"ngram": 2}, ""), ({"window": 0}, ""), ({"guesses": 0}, "")],
     NGrammys: [({"k": 0}, ""), ({"w": 0}, ""), ({"q": 0}, "")],
-    partial(Medusa, "random"): [({"heads": 0}, ""), ({"typical_alpha": 0.0}, "")],
+    partial(Medusa, "random"): [({"heads": 0}, "")],
     NgramMap: [({"min_hits": 0}, "expected a whole number from 1 to 4096")],
     NgramMod: [({"min_draft": 65}, "expected a whole number from 0 to 64")],
     partial(OptTree, "x"): [

@@ -240,7 +240,7 @@ class FastEngine(Engine):
             "fed": request.select(request.frame.ids) if best or request.needs.hidden else None,
             "hidden": {layer: request.select(states) for layer, states in request.hidden.items()},
         }
-        if request.walk.sampling is None:
+        if request.walk.sampling is None and not request.walk.lossy:
             path, tokens = self.accept()
             kept = continues(late, len(path) == len(request.draft), tokens[-1])
         else:
