@@ -1,7 +1,7 @@
 """Settings of block drafters' files, as z-lab, SGLang and vLLM read them; what these read differently is refused.
 
-A file has its settings at the top, in ``dflash_config`` or in ``dspark_config``, and those of its layers at the top or, in
-the speculators library's files, in ``transformer_layer_config``.
+A file has its settings at the top, in ``dflash_config`` or in ``dspark_config``. Its layers are described at the top,
+in the speculators library's files in ``transformer_layer_config``.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ def require_settings(file: HeadFile) -> None:
     needed = {"dflash2": SELECTOR, "lilicorr": LATTICE_KEYS["factor"]}.get(projector)
     if needed and (setting(file, needed) is None or lattice is False):
         raise InputError(f"{file.where}: config.json has projector_type={projector} and no {needed}; expected both")
+    if setting(file, TOP_K) is not None and not setting(file, SELECTOR):
+        raise InputError(f"{file.where}: config.json has {TOP_K} and no {SELECTOR}; expected both")
     if is_domino(file) and not isinstance(setting(file, SHIFT), bool):
         raise InputError(f"{file.where}: config.json has {SHIFT}={setting(file, SHIFT)!r}; expected True or False")
 
