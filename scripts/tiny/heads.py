@@ -307,7 +307,7 @@ def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSe
     return total / settings.passes, right
 
 
-def save_head(head: EagleModule, config: LlamaConfig, folder: Path) -> None:
+def save_head(head: nn.Module, config: LlamaConfig, folder: Path) -> None:
     """Write weights in half precision and ``config.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     half = {
