@@ -159,13 +159,15 @@ def target_ids(offsets: Tensor, vocab: int, where: str) -> Tensor:
     return ids
 
 
-def grow(run: HeadRun, top_k: int, depth: int, nodes: int, goes_on: GoesOn | None = None) -> Drafting:
+def grow(
+    run: HeadRun, top_k: int, depth: int, nodes: int, goes_on: GoesOn | None = None, candidates: int | None = None
+) -> Drafting:
     """The dynamic tree: ``depth`` times the ``top_k`` best nodes of a level are expanded, the best ``nodes`` kept.
 
-    goes_on: see ``Drafter``.
+    goes_on: see ``Drafter``. candidates: see ``DraftVocabulary``.
     """
     top_k, depth = min(top_k, nodes), min(depth, nodes - 1)  # of a level, and of a path, no more can be kept
-    children = min(top_k, run.head.candidates or top_k)
+    children = min(top_k, candidates or top_k)
     laws = log_probs((yield from run.root()))
     law, (logs, choice) = laws[0], laws.topk(children)
     ids, scores, steps = run.head.ids(choice)[0], logs[0], logs[0]
@@ -358,7 +360,7 @@ class TreeDrafter(SharedDrafter):
             return draft_places(logits, min(budget, method.nodes), self.goes_on, run.head.ids)
         if method.grown:
             top_k, depth, nodes = method.grown
-            return (yield from grow(run, top_k, depth, min(budget, nodes), self.goes_on))
+            return (yield from grow(run, top_k, depth, min(budget, nodes), self.goes_on, run.head.candidates))
         plan = method.plan.cut(budget)
         parents = plan.shape.parents
         drawn = (
