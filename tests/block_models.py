@@ -30,6 +30,8 @@ FILES = {
                 {"architectures": ["DFlash2DraftModel"], "is_causal": False}),
     "lilicorr": ({"projector_type": "lilicorr", "lilicorr_enabled": True, "causal": False, **LATTICE},
                  {"architectures": ["LiLiCorrDraftModel"]}),
+    "lilicorr of the drafter's width": ({**LATTICE, "lilicorr_hidden_size": 0, "lilicorr_num_layers": 1, "causal": True,
+                                         "conv_kernel_size": TAPS, "conv_group_size": GROUP}, {}),
 }  # fmt: skip
 
 
@@ -68,12 +70,13 @@ class LatticeLayer(nn.Module):
 
 
 class Lattice(nn.Module):
-    def __init__(self, hidden, eps, settings=LATTICE):
+    def __init__(self, hidden, eps, settings):
         super().__init__()
-        self.top, width = settings["lilicorr_candidate_topk"], settings["lilicorr_hidden_size"]
+        self.top, width = settings["lilicorr_candidate_topk"], settings["lilicorr_hidden_size"] or hidden
         heads, factor = settings["lilicorr_num_heads"], settings["lilicorr_factor_dim"]
         inner = int(width * settings["lilicorr_mlp_ratio"])
-        self.token_proj, self.pass_hidden_proj, self.context_proj = (nn.Linear(hidden, width) for _ in range(3))
+        self.pass_hidden_proj, self.context_proj = (nn.Linear(hidden, width) for _ in range(2))
+        self.token_proj = nn.Linear(hidden, width) if width != hidden else nn.Identity()
         self.feature_mlp = nn.Sequential(nn.LayerNorm(5), nn.Linear(5, width), nn.SiLU(), nn.Linear(width, width))
         self.slot_embedding = nn.Parameter(torch.randn(1, 1, BLOCK - 1, 1, width))
         self.rank_embedding = nn.Parameter(torch.randn(1, 1, 1, self.top, width))
@@ -134,6 +137,7 @@ class BlockFamily(DFlash):
         if "conv_kernel_size" in inner:
             for layer in self.layers:
                 layer.attention_conv, layer.mlp_conv = Convolution(hidden), Convolution(hidden)
+        if "selector_rank" in inner:
             self.candidate_selector = nn.Module()
             for name in ("predecessor_codebook", "successor_codebook"):
                 self.candidate_selector.register_parameter(name, nn.Parameter(torch.randn(VOCAB, RANK)))
@@ -146,7 +150,7 @@ class BlockFamily(DFlash):
             for weight in (*self.prefix_gru.parameters(), *self.embed_proj.parameters()):
                 weight.data *= 4
         if "lilicorr_num_heads" in inner:
-            self.lilicorr = Lattice(hidden, self.config.rms_norm_eps)
+            self.lilicorr = Lattice(hidden, self.config.rms_norm_eps, inner)
         for layer in self.layers:  # so that what is attended to decides
             layer.self_attn.o_proj.weight.data *= 8
         self.double()
@@ -164,7 +168,8 @@ class BlockFamily(DFlash):
 
     @property
     def skipped(self):
-        return 0 if hasattr(self, "prefix_gru") and self.inner["shift_label"] else 1
+        shifted = hasattr(self, "prefix_gru") and self.inner["shift_label"]
+        return 0 if shifted or self.inner.get("sample_from_anchor") else 1
 
     def sees(self, layer, row, key):
         """Whether the row at a position sees that of ``key``, both after or before the root."""
