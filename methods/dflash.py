@@ -107,8 +107,9 @@ class ConfidenceHead:
 def read_temperatures(path: str, places: int) -> list[float]:
     """The temperatures of each place of a block, as SGLang and TensorRT-LLM fit them. Raises InputError."""
     where, fix = f"calibration={path}", f"expected {places} numbers above 0 as temperatures or sts_temperatures"
+    raw = read_file(Path(path), f"{where}: ", fix)
     try:
-        content = json.loads(read_file(Path(path), f"{where}: ", fix))
+        content = json.loads(raw)
         found = next(content[name] for name in ("sts_temperatures", "temperatures") if name in content)
         good = len(found) == places and all(is_number(each) and each > 0 for each in found)
     except (ValueError, TypeError, StopIteration, RecursionError) as error:

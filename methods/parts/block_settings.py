@@ -91,6 +91,12 @@ def require_settings(file: HeadFile) -> None:
     """Raises InputError for a setting that is unknown, or has a value that it cannot have."""
     known = {*KNOWN, *IDLE, *((SHIFT,) if is_domino(file) else ())}
     require_known(file, known, ONLY, *NESTED, windowed=True)
+    setting(file, MASK[0])
+    for name, part in [(name, file.nested(each)) for each in NESTED for name in (WINDOW, WINDOWED, TYPES)]:
+        if part.get(name) is not None and part[name] != file.layer.get(name):
+            raise InputError(
+                f"{file.where}: config.json has {name}={part[name]} nested; expected it with the layers' settings"
+            )
     for name, neutral in SCALES.items():
         if (top := file.config.get(name, file.layer.get(name))) is not None and top != neutral:
             raise InputError(

@@ -276,7 +276,7 @@ def test_a_file_with_other_settings_is_refused_or_drafts_as_they_state(model, tm
     for _ in range(60):
         inner, top = (dict(part) for part in given)
         for name in random.sample([*inner, *top, *VALUES], random.randint(1, 3)):
-            part = inner if name in inner or (name not in top and random.random() < 0.8) else top
+            part = inner if (name in inner) == (random.random() < 0.8) else top
             part[name] = mutated(part.get(name, VALUES.get(name)), random)
             if random.random() < 0.15:
                 del part[name]
@@ -333,6 +333,8 @@ def test_a_file_with_other_tensors_is_refused(model, tmp_path, kind):
         ("plain", {"attention_sink_bias": True}, {}, "sets attention_sink_bias, unknown here"),
         ("plain", {"shift_label": True}, {}, "sets shift_label, unknown here"),
         ("plain", {"block_size": 5}, {"block_size": 6}, "has block_size=6 and 5; expected one value"),
+        ("plain", {"mask_token_id": 5}, {"mask_token_id": 6}, "has mask_token_id=6 and 5; expected one value"),
+        ("plain", {"sliding_window": 5}, {}, "sliding_window=5 nested; expected it with the layers' settings"),
         ("plain", {"confidence_temperatures": [1.0]}, {}, "sets confidence_temperatures, unknown here"),
         ("domino", {"shift_label": None}, {}, "shift_label=None; expected True or False"),
         ("domino", {"pure_draft_prefix_len": None}, {}, "pure_draft_prefix_len=None; expected a whole number from 0"),
