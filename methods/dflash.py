@@ -31,6 +31,7 @@ from methods.parts.block_settings import (
     LAYERS,
     NESTED,
     RANK,
+    RERANKED,
     SCALES,
     SELECTOR,
     STATE,
@@ -297,8 +298,9 @@ class DFlash(LevelsMethod):
         if self.length is None and self.choices is None:
             self.shape = TreeShape.from_counts([[1]] * most, WIDEST)
         require_count("length or levels of choices", len(self.shape.levels), high=most)
-        kept = setting(self._file, TOP_K) or setting(self._file, LATTICE_KEYS["candidates"]) or self.widest
-        if self.widest > kept:
+        limits = {SELECTOR: TOP_K, RERANKED: LATTICE_KEYS["candidates"]}
+        limit = limits.get(correction_part(self._file) or "")
+        if limit and self.widest > (kept := whole(self._file, limit)):
             raise InputError(
                 f"{self._file.where}: keeps {kept} candidates for a place, and a node of the tree has {self.widest}"
                 " children; expected at most as many: lower the counts of choices"

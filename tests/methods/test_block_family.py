@@ -266,16 +266,16 @@ def mutated(value, random):
 
 @pytest.mark.parametrize(
     ("kind", "seed"),
-    [pytest.param(kind, seed, marks=[pytest.mark.exhaustive] if seed else []) for kind in FILES for seed in range(6)],
+    [pytest.param(kind, seed, marks=[pytest.mark.exhaustive] if seed else []) for kind in FILES for seed in range(10)],
 )
 def test_a_file_with_other_settings_is_refused_or_drafts_as_they_state(model, tmp_path, kind, seed):
-    """Sixty files: one to three settings of any member of the family are changed, added or removed."""
+    """Thirty files: up to three settings of any member of the family are changed, added or removed."""
     random, module = Random(f"{kind} {seed}"), BlockFamily(kind)
     folder, loaded = module.saved(tmp_path), 0
     given = module.inner, module.top
-    for _ in range(60):
+    for place in range(30):
         inner, top = (dict(part) for part in given)
-        for name in random.sample([*inner, *top, *VALUES], random.randint(1, 3)):
+        for name in random.sample([*inner, *top, *VALUES], random.randint(1, 3) if place else 0):
             part = inner if (name in inner) == (random.random() < 0.8) else top
             part[name] = mutated(part.get(name, VALUES.get(name)), random)
             if random.random() < 0.15:
@@ -288,7 +288,7 @@ def test_a_file_with_other_settings_is_refused_or_drafts_as_they_state(model, tm
         loaded += 1
         module.inner, module.top = inner, top
         assert agree(module.stated(), model, method, draft), (inner, top)
-    assert 0 < loaded < 50
+    assert 0 < loaded < 30
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FILES if "window" not in kind])
