@@ -18,7 +18,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
-from scripts.tiny.heads import FUSED, _Layer, save_head
+from scripts.tiny.heads import FUSED, HeadLayer, save_head
 from scripts.tiny.train import ASSETS, PackedBatch, Trainee, TrainingSettings, separate
 
 
@@ -46,7 +46,7 @@ class BlockSettings(TrainingSettings):
     fading: float = 4.0
 
 
-class _BlockLayer(_Layer):
+class _BlockLayer(HeadLayer):
     """A layer with norms of each head's query and key, whose block reads context and itself."""
 
     post_attention_layernorm: LlamaRMSNorm
