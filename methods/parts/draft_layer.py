@@ -20,6 +20,7 @@ from torch.nn import functional
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from methods.parts.block_convolution import BlockConvolution, Convolved
 from methods.parts.head_file import TensorShape
 from specbench.models.fast.host.forward import DTYPES, HEAD, ROW, SHORT, call_compiled, load_kernels, stack, stored
 from specbench.types import InputError
@@ -163,24 +164,45 @@ class LayerMemory:
         self.length = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Which tokens a row of a block sees in one layer, of the committed ones and of its block.
+
+    causal: no later row of the block. window: those less than this many places away, None = all.
+    """
+
+    causal: bool = False
+    window: int | None = None
+
+
 class DraftLayers:
     """Layers one upon the other. What attention of the first one reads is given; later ones norm their input.
 
     A layer's name is its prefix. like: an empty tensor of their device and dtype.
     """
 
-    def __init__(self, state: Mapping[str, Tensor], prefixes: Sequence[str], config: Any, biased: bool) -> None:
+    def __init__(
+        self,
+        state: Mapping[str, Tensor],
+        prefixes: Sequence[str],
+        config: Any,
+        biased: bool,
+        sights: Sequence[Sight] = (),
+    ) -> None:
         """Collect the weights.
 
         state: on the layers' device, in their dtype, with the names of ``layer_shapes`` and, of all but the first
-        layer, ``input_layernorm``.
+        layer, ``input_layernorm``; with those of ``block_convolution``, layers that read blocks convolve them.
+        sights: of a block's rows, one a layer; empty for layers that read trees.
         """
         self.like = state[f"{prefixes[0]}self_attn.q_proj.weight"].new_empty(0)
         self.rope = RopeTable(config, head_size(config), self.like.device, self.like.dtype)
         self._layers = [_Layer(state, prefix, config, biased) for prefix in prefixes]
         self._norms = [state[f"{prefix}input_layernorm.weight"] for prefix in prefixes[1:]]
         self.first, self.count, self._eps = self._layers[0], len(prefixes), float(config.rms_norm_eps)
-        self.compiled = CompiledLayers.of(self._layers, self._norms, self.rope)
+        self._sights: list[Sight | None] = [*sights] or [None] * len(prefixes)
+        self._convolutions = [BlockConvolution.around(state, prefix) for prefix in prefixes]
+        self.compiled = None if any(self._convolutions) else CompiledLayers.of(self._layers, self._norms, self.rope)
 
     def read(
         self, inputs: Tensor, residual: Tensor, memory: LayerMemory, outputs: int = 1, passing: int = 0
@@ -219,27 +241,47 @@ class DraftLayers:
         keys = memory.length + memory.nodes
         return LayersCall(self, inputs, residual, memory, at, memory.length + first, keys, seen, len(inputs))
 
+    def fill(self, inputs: Tensor, residual: Tensor, memory: LayerMemory) -> LayersCall:
+        """The forward of a block, whose rows (w, width) and (w, D) are the places after the committed tokens."""
+        rows = len(inputs)
+        seen = self.like.new_zeros(rows, memory.nodes)
+        if self._sights[0] and self._sights[0].causal:
+            seen += torch.full_like(seen, -torch.inf).triu(1)
+        return self.grow(inputs, residual, memory, 0, slice(0, rows), seen)
+
+    def compiles(self, call: LayersCall) -> bool:
+        """Returns whether the compiled code sees what the layers see: of a block, the same rows in all layers."""
+        sights = [sight for sight in self._sights if sight]
+        return bool(self.compiled) and len(call.inputs) <= SHORT and (
+            len({sight.causal for sight in sights}) < 2
+            and all(sight.window is None or call.keys <= sight.window for sight in sights)
+        )  # fmt: skip
+
     def run_together(self, calls: Sequence[LayersCall]) -> list[Tensor]:
         """The outputs of each: products are of the rows of all, attention of each request's own."""
         inputs, residual = join([call.inputs for call in calls]), join([call.residual for call in calls])
-        counts, masks = [len(call.inputs) for call in calls], [call.fill_mask(self.first.groups) for call in calls]
+        counts = [len(call.inputs) for call in calls]
+        masks = {sight: [call.fill_mask(self.first.groups, sight) for call in calls] for sight in set(self._sights)}
         cos, sin = (
             table[calls[0].at]
             if len(calls) == 1
             else join([table[call.at].expand(len(call.inputs), -1, -1) for call in calls])
             for table in (self.rope.cos, self.rope.sin)
         )
-        for place, layer in enumerate(self._layers):
+        for place, (layer, sight) in enumerate(zip(self._layers, self._sights, strict=True)):
             wanted = [call.outputs for call in calls] if place == self.count - 1 else counts
             if place:
                 inputs = functional.rms_norm(residual, residual.shape[-1:], self._norms[place - 1], self._eps)
+            around = [each.over(counts) for each in self._convolutions[place]]
+            if around:
+                inputs = around[0].enter(inputs)
             query, made = layer.project(inputs, cos, sin)
-            parts = zip(calls, masks, query.split(counts), made.split(counts, dim=2), wanted, strict=True)
+            parts = zip(calls, masks[sight], query.split(counts), made.split(counts, dim=2), wanted, strict=True)
             mixed = join([layer.attend(call, call.memory.pairs[place], *part) for call, *part in parts])
             if wanted is not counts:
                 ends = zip(residual.split(counts), wanted, strict=True)
                 residual = join([rows[len(rows) - count :] for rows, count in ends])
-            residual = layer.finish(mixed, residual)
+            residual = layer.finish(mixed, residual, around)
         return list(residual.split(wanted))
 
 
@@ -267,16 +309,26 @@ class LayersCall:
     def run(self) -> Tensor:
         """(outputs, D)."""
         compiled = self.owner.compiled
-        return compiled.run(self) if compiled and len(self.inputs) <= SHORT else self.owner.run_together([self])[0]
+        return compiled.run(self) if compiled and self.owner.compiles(self) else self.owner.run_together([self])[0]
 
-    def fill_mask(self, groups: int) -> Tensor | None:
-        """(groups * T, keys), what is added to the scores of tree nodes."""
+    def fill_mask(self, groups: int, sight: Sight | None) -> Tensor | None:
+        """(groups * T, n), what is added to the scores of the last n of the keys; the others are not read.
+
+        sight: of a block's rows, None for tree nodes.
+        """
         if self.seen is None:
             return None
         count, memory = len(self.inputs), self.memory
-        mask = memory.mask[: groups * count, : self.keys]
-        mask.view(groups, count, -1)[:, :, memory.length :] = self.seen
-        return mask
+        if sight is None or (sight.window is None and not sight.causal):
+            mask = memory.mask[: groups * count, : self.keys]
+            mask.view(groups, count, -1)[:, :, memory.length :] = 0 if sight else self.seen
+            return mask
+        window = self.keys if sight.window is None else sight.window
+        rows = torch.arange(memory.length, memory.length + count, device=self.seen.device)
+        oldest = max(0, memory.length + 1 - window)  # that the block's first row sees; a slot is a position here
+        apart = rows[:, None] - torch.arange(oldest, self.keys, device=self.seen.device)
+        hidden = (apart >= window) | (apart < 0 if sight.causal else -apart >= window)
+        return self.seen.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf).repeat(groups, 1)
 
 
 class _Layer:
@@ -301,9 +353,10 @@ class _Layer:
         """(wanted, heads * size), what the last rows of one request's (T, heads, size) queries see.
 
         pair: (2, shared, slots, size), where made (2, shared, T, size), the rows' keys and values, are stored first.
+        mask: see ``LayersCall.fill_mask``.
         """
         pair[:, :, call.first : call.first + len(query)] = made
-        keys, values = pair[:, None, :, : call.keys]
+        keys, values = pair[:, None, :, call.keys - (call.keys if mask is None else mask.shape[1]) : call.keys]
         if mask is None and wanted > 1:
             mask = torch.ones(wanted, call.keys, dtype=torch.bool, device=query.device).tril(call.keys - wanted)
             mask = mask.repeat(self.groups, 1)
@@ -323,12 +376,16 @@ class _Layer:
         turned = turn(raw, cos, sin)
         return turned[:, :cut], torch.stack([turned[:, cut:], values]).transpose(1, 2)
 
-    def finish(self, mixed: Tensor, residual: Tensor) -> Tensor:
-        """Output projection and MLP: (rows, D)."""
-        hidden = residual + functional.linear(mixed, self.out)
+    def finish(self, mixed: Tensor, residual: Tensor, around: Sequence[Convolved] = ()) -> Tensor:
+        """Output projection and MLP: (rows, D). around: convolutions around attention and around the MLP."""
+        attended = functional.linear(mixed, self.out)
+        hidden = residual + (around[0].leave(attended) if around else attended)
         normed = functional.rms_norm(hidden, hidden.shape[-1:], self.norm, self.eps)
+        if around:
+            normed = around[1].enter(normed)
         gate, up = functional.linear(normed, self.gate_up).chunk(2, dim=-1)
-        return hidden + functional.linear(self.act(gate) * up, self.down)
+        written = functional.linear(self.act(gate) * up, self.down)
+        return hidden + (around[1].leave(written) if around else written)
 
 
 class CompiledLayers:

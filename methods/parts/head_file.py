@@ -316,13 +316,14 @@ def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
 
 
 def require_known(
-    file: HeadFile, known: Collection[str], only: Mapping[str, Sequence[Any]], *nested: str
+    file: HeadFile, known: Collection[str], only: Mapping[str, Sequence[Any]], *nested: str, windowed: bool = False
 ) -> frozenset[str]:
     """The settings that are true. Raises InputError for every unknown one that is set.
 
     A head that is loaded with another forward than it was trained with drafts nonsense without an error.
     known: what is read, or changes nothing; a layer's own settings are. only: values that are expected, a setting.
     nested: parts of the configuration that hold settings too, in addition to its top and its layer.
+    windowed: its layers may have a sliding window, which the caller reads.
     """
     only = {"mlp_bias": (False,), **only}
     parts = [file.config, file.layer, *(file.nested(name) for name in nested)]
@@ -337,7 +338,9 @@ def require_known(
         raise InputError(
             f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected none"
         )
-    if file.layer.get("use_sliding_window") or "sliding_attention" in str(file.layer.get("layer_types")):
+    if not windowed and (
+        file.layer.get("use_sliding_window") or "sliding_attention" in str(file.layer.get("layer_types"))
+    ):
         raise InputError(f"{file.where}: its layer has a sliding window; expected full attention")
     return frozenset(name for name, value in given if value is True)
 

@@ -44,10 +44,14 @@ EMBEDDING = r"embed_tokens\.weight"  # the target's is used: it is the same, and
 
 
 class DraftVocabulary:
-    """The vocabulary of a head. known: (Vd,) the target's ids of its vocabulary, None = all."""
+    """The vocabulary of a head. known: (Vd,) the target's ids of its vocabulary, None = all.
+
+    candidates: how many tokens a place can have, None = all; the logits of the others are -inf.
+    """
 
     ends: TargetEnds
     known: Tensor | None = None
+    candidates: int | None = None
 
     @property
     def vocabulary(self) -> frozenset[int] | None:
@@ -155,14 +159,17 @@ def target_ids(offsets: Tensor, vocab: int, where: str) -> Tensor:
     return ids
 
 
-def grow(run: HeadRun, top_k: int, depth: int, nodes: int, goes_on: GoesOn | None = None) -> Drafting:
+def grow(
+    run: HeadRun, top_k: int, depth: int, nodes: int, goes_on: GoesOn | None = None, candidates: int | None = None
+) -> Drafting:
     """The dynamic tree: ``depth`` times the ``top_k`` best nodes of a level are expanded, the best ``nodes`` kept.
 
-    goes_on: see ``Drafter``.
+    goes_on: see ``Drafter``. candidates: see ``DraftVocabulary``.
     """
     top_k, depth = min(top_k, nodes), min(depth, nodes - 1)  # of a level, and of a path, no more can be kept
+    children = min(top_k, candidates or top_k)
     laws = log_probs((yield from run.root()))
-    law, (logs, choice) = laws[0], laws.topk(top_k)
+    law, (logs, choice) = laws[0], laws.topk(children)
     ids, scores, steps = run.head.ids(choice)[0], logs[0], logs[0]
     rows = torch.zeros_like(ids)
     parents = torch.full_like(ids, -1)  # of candidates, numbered level by level
@@ -172,12 +179,12 @@ def grow(run: HeadRun, top_k: int, depth: int, nodes: int, goes_on: GoesOn | Non
         if goes_on and not goes_on(DraftLevel(level + 1, scores[0].exp(), law.exp())):
             break
         laws = log_probs((yield from run.expand(ids, rows)))
-        logs, choice = laws.topk(top_k)
+        logs, choice = laws.topk(children)
         below = (scores[:, None] + logs).view(-1)
-        kept.append((run.head.ids(choice).view(-1), below, logs.view(-1), numbers.repeat_interleave(top_k)))
+        kept.append((run.head.ids(choice).view(-1), below, logs.view(-1), numbers.repeat_interleave(children)))
         if level < depth - 1:
             scores, place = below.topk(min(top_k, len(below)))
-            ids, rows, numbers = kept[-1][0][place], place // top_k, place + start
+            ids, rows, numbers = kept[-1][0][place], place // children, place + start
             law = laws[rows[0]]
             start += len(below)
     return keep_best([torch.cat(parts) for parts in zip(*kept, strict=True)], nodes, depth + 1)
@@ -353,7 +360,7 @@ class TreeDrafter(SharedDrafter):
             return draft_places(logits, min(budget, method.nodes), self.goes_on, run.head.ids)
         if method.grown:
             top_k, depth, nodes = method.grown
-            return (yield from grow(run, top_k, depth, min(budget, nodes), self.goes_on))
+            return (yield from grow(run, top_k, depth, min(budget, nodes), self.goes_on, run.head.candidates))
         plan = method.plan.cut(budget)
         parents = plan.shape.parents
         drawn = (
@@ -488,7 +495,7 @@ class LevelsMethod(TreeMethod):
     def bind(self, target: Target) -> None:
         """As ``TreeMethod``; if drafted tokens change later places, the tree of ``nodes`` grows level by level."""
         super().bind(target)
-        self.by_place = self.nodes is not None and not getattr(self.bound, "markov", None)
+        self.by_place = self.nodes is not None and not getattr(self.bound, "correction", None)
         if self.nodes is not None:
             drafted = self.bound.ends.vocab if self.bound.known is None else len(self.bound.known)
             self.grown = (min(self.nodes, drafted), len(self.shape.levels) - 1, self.nodes)

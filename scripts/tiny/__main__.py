@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from scripts.tiny.blocks import BlockSettings, new_block_head
 from scripts.tiny.corpus import write_corpus, write_suite
 from scripts.tiny.heads import HeadSettings, new_head
 from scripts.tiny.model import new_model, new_pard
@@ -47,6 +48,7 @@ TRAINED: dict[str, tuple[Callable[[Any], Trainee], TrainingSettings]] = {
     "tiny_mtp": (new_head, HeadSettings(kind="mtp", steps=900)),
     "tiny_eagle3": (new_head, HeadSettings(kind="eagle3", intermediate=160, steps=1400)),
     "tiny_p_eagle": (new_head, HeadSettings(kind="p_eagle", intermediate=160, steps=700, rows=1, passes=7)),
+    "tiny_dflash": (new_block_head, BlockSettings()),
     "tiny_pard": (
         new_pard,
         TrainingSettings(1500, warmup=20, decay=0.7, rows=2, length=384, prompt_weight=0, matrix_rate=0.01, rate=0.002,

@@ -50,7 +50,7 @@ class _Attention(nn.Module):
         return query, key, value
 
 
-class _Layer(nn.Module):
+class HeadLayer(nn.Module):
     """A Llama layer without a norm before its attention, as EAGLE's is. inputs: width of what attention reads.
 
     norms: the names of further norms.
@@ -76,7 +76,7 @@ class EagleModule(nn.Module):
         """Make a head that returns the feature itself. config: of the layer."""
         super().__init__()
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
-        self.layers = nn.ModuleList([_Layer(config, config.hidden_size)])
+        self.layers = nn.ModuleList([HeadLayer(config, config.hidden_size)])
         self._borrow(config, self.layers[0], target.lm_head)
         with torch.no_grad():
             self.fc.weight[:, config.hidden_size :] += torch.eye(config.hidden_size)
@@ -135,7 +135,7 @@ class MtpModule(EagleModule):
         nn.Module.__init__(self)
         hidden = config.hidden_size
         norms = ("token_layernorm", "hidden_layernorm", "input_layernorm", "final_layernorm")
-        block = _Layer(config, hidden, norms)
+        block = HeadLayer(config, hidden, norms)
         block.input_proj = nn.Linear(2 * hidden, hidden, bias=False)
         self.mtp_layers = nn.ModuleList([block])
         self._borrow(config, block, target.lm_head)
@@ -161,7 +161,7 @@ class Eagle3Module(EagleModule):
         nn.Module.__init__(self)
         hidden = config.hidden_size
         self.fc = nn.Linear(len(FUSED) * hidden, hidden, bias=False)
-        self.midlayer = _Layer(config, 2 * hidden, ("hidden_norm", "input_layernorm"))
+        self.midlayer = HeadLayer(config, 2 * hidden, ("hidden_norm", "input_layernorm"))
         self._borrow(config, self.midlayer)
         self.norm = LlamaRMSNorm(hidden, eps=config.rms_norm_eps)
         self.lm_head = nn.Linear(hidden, len(ids), bias=False)
@@ -307,7 +307,7 @@ def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSe
     return total / settings.passes, right
 
 
-def save_head(head: EagleModule, config: LlamaConfig, folder: Path) -> None:
+def save_head(head: nn.Module, config: LlamaConfig, folder: Path) -> None:
     """Write weights in half precision and ``config.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     half = {

@@ -138,7 +138,8 @@ class TrainingSettings:
     """The settings of a training; the defaults are those of ``tiny``.
 
     warmup: steps. decay: share of the steps. rows, length: sequences of a batch, and tokens of each. prompt_weight: of
-    a prompt's token, an answer's has 1. matrix_rate, rate: learning rates of Muon and AdamW.
+    a prompt's token, an answer's has 1. matrix_rate, rate: learning rates of Muon and AdamW; if the first is 0, AdamW
+    trains the matrices too.
     """
 
     steps: int = 4000
@@ -170,12 +171,14 @@ def train(trainee: Trainee) -> Iterator[tuple[int, float, list[float]]]:
     """Train on the world's training documents; yields (step, seconds, figures of its batch)."""
     settings = trainee.settings
     named = [("embed" in name, weight) for name, weight in trainee.module.named_parameters()]
-    matrices = [weight for embeds, weight in named if weight.ndim == 2 and not embeds]
-    others = [weight for embeds, weight in named if weight.ndim != 2 or embeds]
+    by_muon = [weight for embeds, weight in named if settings.matrix_rate and weight.ndim == 2 and not embeds]
+    others = [weight for _, weight in named if not any(weight is each for each in by_muon)]
     steppers: list[tuple[torch.optim.Optimizer, float]] = [
-        (torch.optim.Muon(matrices, settings.matrix_rate, weight_decay=0.01, momentum=0.95), settings.matrix_rate),
-        (torch.optim.AdamW(others, settings.rate, betas=(0.9, 0.97), weight_decay=0.0), settings.rate),
+        (torch.optim.AdamW(others, settings.rate, betas=(0.9, 0.97), weight_decay=0.0), settings.rate)
     ]
+    if by_muon:
+        muon = torch.optim.Muon(by_muon, settings.matrix_rate, weight_decay=0.01, momentum=0.95)
+        steppers.append((muon, settings.matrix_rate))
     decay_steps = max(1, int(settings.steps * settings.decay))
     batches = pack(trainee.tokenizer, documents(settings.seed), settings.length, settings.rows, settings.prompt_weight)
     start = time.perf_counter()

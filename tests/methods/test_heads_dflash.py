@@ -167,6 +167,54 @@ def test_the_confidence_head_says_how_far_a_draft_goes(model, tmp_path):
     assert torch.allclose(torch.tensor(drawn.score), own.float(), atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["temperatures", "sts_temperatures"])
+def test_fitted_temperatures_divide_the_logits_of_their_place(model, tmp_path, name):
+    """Names as SGLang and TensorRT-LLM write them; without them, or with those of the next place, chances differ."""
+    module, ids, fitted = DFlashModule(rank=8), [*PROMPT, 9], [0.5, 2.0, 1.0, 3.0, 0.8, 1.5]
+    module.confidence_head["proj"].weight.data *= 8
+    folder = deep_spec(module, tmp_path, **SPARK, markov_head_type="vanilla")
+    (tmp_path / "sts.json").write_text(json.dumps({name: fitted, "num_samples": 7}))
+    method = bound(DFlash(folder, calibration=str(tmp_path / "sts.json")), model)
+    assert method.inputs == (folder, str(tmp_path / "sts.json"))
+    hidden = module.norm(module.block(model, features_of(model, method, ids[:-1]), 9, 6))
+    draft = begun(method, model, ids).propose(ids, 64)
+    logits = torch.logit(module.chances([9, *draft.tokens.tolist()[:5]], hidden))
+
+    def stated(temperatures):
+        wanted = torch.sigmoid(logits / torch.tensor(temperatures)).float()
+        return torch.allclose(torch.tensor(draft.score), wanted, atol=1e-5)
+
+    assert stated(fitted)
+    assert not any(map(stated, ([1.0] * 6, [*fitted[1:], fitted[0]])))
+    drafter = begun(method, model, ids)
+    reach = torch.tensor(draft.score).cumprod(0)
+    drafter.goes_on = Confidence(float(reach[2:4].mean())).goes_on
+    assert len(drafter.propose(ids, 64)) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"temperatures": [1.0] * 5}, "expected 6 numbers above 0 as temperatures or sts_temperatures, the places"),
+        ({"temperatures": [1.0] * 5 + [0]}, "expected 6 numbers above 0"),
+        ({"temperatures": [1.0] * 5 + [True]}, "expected 6 numbers above 0"),
+        ({"temperatures": 1.0}, "is no calibration (TypeError"),
+        ({"scales": [1.0] * 6}, "is no calibration (StopIteration"),
+        ([1], "is no calibration"),
+        (None, "sts.json"),
+    ],
+)
+def test_a_calibration_that_does_not_fit_is_named(model, tmp_path, content, message):
+    folder = deep_spec(DFlashModule(rank=8), tmp_path, **SPARK, markov_head_type="vanilla")
+    if content is not None:
+        (tmp_path / "sts.json").write_text(json.dumps(content))
+    with pytest.raises(InputError) as caught:
+        DFlash(folder, calibration=str(tmp_path / "sts.json")).check(card_of(model))
+    assert message in str(caught.value)
+    with pytest.raises(InputError, match="has no confidence head; expected null"):
+        DFlash(z_lab(DFlashModule(read=2), tmp_path / "plain"), calibration="sts.json").check(card_of(model))
+
+
 @pytest.mark.parametrize(
     ("settings", "read"),
     [
@@ -241,9 +289,10 @@ def test_a_block_sees_itself_in_both_directions(model, tmp_path):
         ({"aux_hidden_state_layer_ids": [0, 3]}, "expected one of them, in a target of 2 layers"),
         ({"aux_hidden_state_layer_ids": [0, 1]}, "differs in shape fc.weight [64, 192] (expected [64, 128])"),
         ({"speculators_model_type": "eagle3"}, "speculators_model_type=eagle3; expected dflash or dspark"),
-        ({"projector_type": "domino"}, "projector_type=domino; expected dflash"),
+        ({"projector_type": "domino"}, "shift_label=None; expected True or False"),
+        ({"projector_type": "dflow"}, "projector_type=dflow; expected dflash or domino or dflash2 or lilicorr"),
         ({"markov_rank": 64}, "lacks markov_head.markov_w1.weight, markov_head.markov_w2.weight"),
-        ({"conv_kernel_size": 3, "selector_rank": 4}, "sets conv_kernel_size, selector_rank, unknown here"),
+        ({"conv_kernel_size": 3, "selector_rank": 4}, "conv_group_size=None; expected a whole number from 1 to 64"),
         ({"output_multiplier": 2.0}, "output_multiplier=2.0; expected 1.0"),
         ({"transformer_layer_config": {"layer_types": ["sliding_attention"] * 2}}, "has a sliding window"),
     ],

@@ -11,11 +11,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from builders.models import BASE, VOCAB
 from builders.runs import job_for
-from head_models import bound, run, states
+from head_models import begun, bound, run, states
+from methods.dflash import DFlash
 from methods.eagle import Eagle, Eagle3, Mtp, PEagle
 from methods.eagle.eagle import EagleRun
 from methods.parts.draft_layer import LayerMemory
 from scripts.tiny.__main__ import train_and_save
+from scripts.tiny.blocks import BlockModule, BlockSettings, block_config, fill, new_block_head
 from scripts.tiny.corpus import documents
 from scripts.tiny.heads import (
     Eagle3Module,
@@ -29,7 +31,7 @@ from scripts.tiny.heads import (
     save_head,
     visible,
 )
-from scripts.tiny.train import pack
+from scripts.tiny.train import PackedBatch, pack, separate
 from specbench.method import complete
 from specbench.models.load import load_model
 
@@ -99,6 +101,31 @@ def test_a_parallel_heads_passes_are_the_drafters_levels(target, tmp_path):
         assert torch.allclose(drafting._levels, wanted, atol=1e-4)
 
 
+@torch.inference_mode()
+def test_a_block_is_the_drafters(target, tmp_path):
+    """Blocks of two conversations in one sequence, all in one forward, against drafts of each conversation."""
+    settings = BlockSettings(block=5, intermediate=48)
+    config = block_config(target, settings)
+    module = BlockModule(config).double()
+    for weight in module.parameters():
+        weight.copy_(weight.half())  # what the file will hold
+    save_head(module, config, tmp_path)
+    method = bound(DFlash(str(tmp_path)), target)
+    ids = torch.randperm(VOCAB)[:30][None]
+    positions = torch.cat([torch.arange(12), torch.arange(18)])[None]
+    batch = PackedBatch(ids, torch.ones(1, 30), positions)
+    kept = {"position_ids": positions, "attention_mask": separate(positions)}
+    hidden = target.model(ids, **kept, use_cache=False, output_hidden_states=True).hidden_states
+    roots = torch.tensor([[1, 6, 13, 24]])
+    made = target.lm_head(fill(module, target, hidden, batch, roots, 5))[0, :, 1:]
+    for place, (start, end) in enumerate(((0, 2), (0, 7), (12, 14), (12, 25))):
+        context = ids[0, start:end].tolist()
+        drafter = begun(method, target, context)
+        drafter.propose(context, 64)
+        assert torch.allclose(drafter._run._levels, made[place], atol=1e-6)
+    assert not torch.allclose(made[0], made[1], atol=1e-2)
+
+
 def test_a_pass_sees_its_own_ancestors_only():
     positions = torch.tensor([[0, 1, 2, 0, 1]])
     seen = visible(positions, 1)[0, 0]
@@ -118,10 +145,14 @@ def test_a_pass_sees_its_own_ancestors_only():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "dflash"])
 def test_training_makes_the_head_better(tmp_path, capsys, kind):
-    settings = HeadSettings(kind=kind, steps=14, rows=1, length=256, warmup=2, intermediate=64, passes=2)
-    trainee = new_head(settings)
+    short = {"steps": 14, "rows": 1, "length": 256, "warmup": 2, "intermediate": 64}
+    trainee = (
+        new_block_head(BlockSettings(**short, block=3))
+        if kind == "dflash"
+        else new_head(HeadSettings(kind=kind, **short, passes=2))
+    )
     fresh = entropy(trainee)
     train_and_save(trainee, tmp_path)
     trainee.module.train()
@@ -139,7 +170,7 @@ def entropy(trainee) -> float:
     return sum(losses) / len(losses)
 
 
-LEAST = {"eagle": 3.0, "eagle2": 3.5, "eagle3": 2.5, "p_eagle": 1.4}
+LEAST = {"eagle": 3.0, "eagle2": 3.5, "eagle3": 2.5, "p_eagle": 1.4, "dflash": 1.6}
 
 
 def test_bundled_heads_are_worth_their_bytes():

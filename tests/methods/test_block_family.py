@@ -1,0 +1,365 @@
+"""DFlash's family: drafts against a float64 forward that is written from the formulas; wrong ones differ."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from random import Random
+
+import pytest
+import torch
+from block_models import BLOCK, FILES, BlockFamily
+from safetensors.torch import load_file, save_file
+
+from builders.models import build, plain_greedy
+from head_models import HOSTILE, begun, bound, card_of, features_of, paths_of, run
+from methods.dflash import DFlash
+from methods.parts.draft_layer import CompiledLayers
+from specbench.decode.lengths import Confidence
+from specbench.decode.sampling import Sampling
+from specbench.decode.together import SharedRequest, draft_on
+from specbench.types import InputError
+
+IDS, SAMPLING = [5, 6, 7, 8, 9, 17, 30, 44, 3, 9, 21], Sampling(0.9)
+
+
+def law_of(module, model, method, ids=IDS, count=None):
+    count = BLOCK - module.skipped if count is None else count
+    return module.places(model, features_of(model, method, ids[:-1]), ids[-1], count)
+
+
+def agree(module, model, method, draft) -> bool:
+    """Whether the distributions that a chain was drawn from are the twin's along it."""
+    count, chain = module.inner["block_size"] - module.skipped, draft.tokens.tolist()
+    law = law_of(module, model, method, count=count)
+    wanted = torch.cat([SAMPLING(law(chain[:place])[None]) for place in range(len(chain))])
+    return len(chain) == count and torch.allclose(draft.probs, wanted.to(draft.probs.dtype), atol=1e-6)
+
+
+@torch.inference_mode()
+def drawn(folder, model, **options):
+    method = bound(DFlash(folder, **options), model, SAMPLING)
+    return method, begun(method, model, IDS).propose(IDS, 64)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_drafts_equal_those_of_the_formulas(model, tmp_path, kind):
+    """Drawn and greedy; the ids are the target's; a policy of lengths sees each level's probability."""
+    module = BlockFamily(kind)
+    method, draft = drawn(module.saved(tmp_path), model)
+    assert agree(module, model, method, draft)
+    greedy = bound(DFlash(str(tmp_path)), model)
+    law, chain, reach = law_of(module, model, method), [], []
+    for _ in range(BLOCK - module.skipped):
+        chance, token = law(chain).softmax(-1).max(-1)
+        chain.append(int(token))
+        reach.append(float(chance) * (reach[-1] if reach else 1))
+    assert begun(greedy, model, IDS).propose(IDS, 64).tokens.tolist() == chain
+    for length in range(1, len(chain)):
+        drafter = begun(greedy, model, IDS)
+        drafter.goes_on = Confidence((reach[length - 1] + reach[length]) / 2).goes_on
+        assert len(drafter.propose(IDS, 64)) in (length, length + 1)
+    assert run(model, greedy, IDS, 30).ids == plain_greedy(model, IDS, 30)
+
+
+def swap(weight, parts, order):
+    pieces = weight.data.chunk(parts)
+    weight.data = torch.cat([pieces[place] for place in order])
+
+
+def no_row_of_the_block_is_hidden(module):
+    sees = module.sees
+    module.sees = lambda layer, row, key: sees(layer, row, key) or key >= len(IDS) - 1
+
+
+def set_inner(name, value):
+    return lambda module: module.inner.update({name: value})
+
+
+def set_top(name, value):
+    return lambda module: module.top.update({name: value})
+
+
+WRONG = [
+    ("plain", set_inner("causal", True)),
+    ("causal", set_inner("causal", False)),
+    ("windowed", set_top("sliding_window", 3)),
+    ("windowed", set_top("sliding_window", 5)),
+    ("windowed", set_top("is_causal", True)),
+    ("windowed", set_top("is_causal", False)),
+    ("windowed", set_top("layer_types", ["full_attention", "sliding_attention"])),
+    ("windowed both ways", set_top("is_causal", True)),
+    ("windowed both ways", set_top("sliding_window", 4)),
+    ("windowed both ways", no_row_of_the_block_is_hidden),
+    ("all windowed", set_inner("swa_window_size", 5)),
+    ("domino", lambda module: swap(module.prefix_gru.weight_ih_l0, 3, (1, 0, 2))),
+    ("domino", lambda module: swap(module.prefix_gru.weight_hh_l0, 3, (0, 2, 1))),
+    ("domino", set_inner("pure_draft_prefix_len", 0)),
+    ("domino", set_inner("pure_draft_prefix_len", 2)),
+    ("domino from the second row", set_inner("pure_draft_prefix_len", 1)),
+    ("domino from the second row", lambda module: module.prefix_gru.weight_hh_l0.data.zero_()),
+    ("dflash2", lambda module: [setattr(layer.mlp_conv, "order", (1, 0)) for layer in module.layers]),
+    ("dflash2", lambda module: [setattr(layer.attention_conv, "order", (0, 2)) for layer in module.layers]),
+    ("dflash2", lambda module: swap(module.layers[0].attention_conv.base_kernel, 2, (1, 0))),
+    ("dflash2", lambda module: swap(module.layers[1].mlp_conv.kernel_projection.weight, 2, (1, 0))),
+    ("dflash2", set_inner("selector_top_k", 6)),
+    ("dflash2", set_inner("final_logit_softcapping", 2.0)),
+    ("dflash2", set_inner("output_multiplier", 1.0)),
+    ("dflash2", set_inner("input_embedding_scale", 1.0)),
+    ("dflash2", lambda module: module.candidate_selector.predecessor_codebook.data.neg_()),
+    ("lilicorr", set_inner("lilicorr_logit_scale", 8.0)),
+    ("lilicorr", lambda module: swap(module.lilicorr.same_slot_bias, 2, (1, 0))),
+    ("lilicorr", lambda module: setattr(module.lilicorr.relative_slot_bias, "data",
+                                        module.lilicorr.relative_slot_bias.data.flip(1))),
+    ("lilicorr", lambda module: setattr(module.lilicorr, "in_head", module.lilicorr.out_head)),
+    ("lilicorr", lambda module: setattr(module.lilicorr.feature_mlp[1].weight, "data",
+                                        module.lilicorr.feature_mlp[1].weight.data[:, [1, 0, 2, 3, 4]])),
+    ("lilicorr", lambda module: module.lilicorr.context_proj.weight.data.neg_()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "change"), WRONG)
+def test_a_wrong_variant_drafts_otherwise(model, tmp_path, kind, change):
+    """The formulas with a window off by one, gates or taps swapped, another order of parts ..."""
+    module = BlockFamily(kind)
+    method, draft = drawn(module.saved(tmp_path), model)
+    change(module)
+    assert not agree(module, model, method, draft)
+
+
+def likeliest(law, levels, count):
+    heap, taken = [(0.0, ())], []
+    while heap and len(taken) <= count:
+        cost, path = heapq.heappop(heap)
+        taken.append(path)
+        if len(path) < levels:
+            for token, each in enumerate(law(path).log_softmax(-1).tolist()):
+                if each > -torch.inf:
+                    heapq.heappush(heap, (cost - each, (*path, token)))
+    return set(taken[1 : count + 1])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FILES if "window" not in kind])
+@torch.inference_mode()
+def test_trees_are_the_likeliest_paths(model, tmp_path, kind):
+    """In one call for DFlash and JetSpec, whose places know no drafted tokens, and level by level for the others."""
+    module = BlockFamily(kind)
+    method = bound(DFlash(module.saved(tmp_path), length=3, nodes=14, sampling="top"), model)
+    wanted = likeliest(law_of(module, model, method, count=3), 3, 14)
+    draft = begun(method, model, IDS).propose(IDS, 64)
+    assert set(paths_of(draft)) == wanted
+    assert len(draft) == 14
+    assert max(map(len, wanted)) > 1
+    assert method.by_place == (kind in ("plain", "causal"))
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_trees_of_a_fixed_shape_follow_their_own_path(model, tmp_path, kind):
+    module = BlockFamily(kind)
+    method = bound(DFlash(module.saved(tmp_path), choices=[[2], [2, 1], [1, 1, 2]]), model)
+    law, paths = law_of(module, model, method, count=3), [()]
+    for counts in ((2,), (2, 1), (1, 1, 2)):
+        paths = [(*path, int(token)) for path, count in zip(paths, counts, strict=True)
+                 for token in law(path).topk(count).indices]  # fmt: skip
+    found = [path for path in paths_of(begun(method, model, IDS).propose(IDS, 64)) if len(path) == 3]
+    assert found == paths
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_several_requests_draft_what_each_drafts_alone(model, tmp_path, kind):
+    """Blocks of one forward do not see each other, nor do convolutions cross from one to the next."""
+    method = bound(DFlash(BlockFamily(kind).saved(tmp_path)), model)
+    contexts = [IDS, IDS[:4], [3, 4] * 8]
+    alone = [begun(method, model, ids).propose(ids, 64).tokens.tolist() for ids in contexts]
+    asked = [SharedRequest(None, drafter=begun(method, model, ids)) for ids in contexts]
+    waiting = [(each, each.drafter.drafting(ids, 64), None) for each, ids in zip(asked, contexts, strict=True)]
+    while waiting:
+        waiting = draft_on(waiting)
+    assert [each.draft.tokens.tolist() for each in asked] == alone
+    assert len(set(map(tuple, alone))) == 3
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_compiled_code_runs_where_all_layers_see_the_same_rows(tmp_path, monkeypatch, kind):
+    """In single precision, with the outcome of torch; a window counts as long as it hides nothing."""
+    model, calls, real = build("llama", torch.float32), [], CompiledLayers.run
+
+    def compare(layers, call):
+        [want] = call.owner.run_together([call])
+        got = real(layers, call)
+        calls.append((call.keys, float((got - want).abs().max() / want.abs().max())))
+        return got
+
+    monkeypatch.setattr(CompiledLayers, "run", compare)
+    method = bound(DFlash(BlockFamily(kind).saved(tmp_path)), model)
+    assert run(model, method, IDS[:2], 20).ids == plain_greedy(model, IDS[:2], 20)
+    assert all(error < 1e-4 for _, error in calls)
+    assert bool(calls) == ("window" not in kind and kind not in ("dflash2", "lilicorr of the drafter's width"))
+
+
+@torch.inference_mode()
+def test_a_window_that_hides_nothing_is_full_attention(tmp_path, monkeypatch):
+    """The same drafts, by compiled code; a narrow one is computed by torch from the first hidden token on."""
+    model, module, seen, real = build("llama", torch.float32), BlockFamily("all windowed"), [], CompiledLayers.run
+    monkeypatch.setattr(CompiledLayers, "run", lambda layers, call: seen.append(call.keys) or real(layers, call))
+    wide, full, narrow = (
+        bound(DFlash(module.saved(tmp_path / name, settings)), model)
+        for name, settings in (("wide", {"swa_window_size": 400}), ("full", {"use_swa": False}),
+                               ("narrow", {"swa_window_size": 14}))
+    )  # fmt: skip
+    chances = []
+    for method in (wide, full, narrow):
+        drafter = begun(method, model, IDS)
+        drafter.propose(IDS, 64)
+        chances.append(drafter._run._levels.softmax(-1))
+    assert torch.equal(chances[0], chances[1])
+    assert not torch.allclose(chances[0], chances[2], atol=1e-4)
+    assert seen == [len(IDS) - 1 + BLOCK] * 2
+    seen.clear()
+    run(model, narrow, IDS[:2], 20)
+    assert seen
+    assert max(seen) <= 14
+
+
+def test_a_flat_file_of_the_speculators_library_drafts_as_the_nested_one(model, tmp_path):
+    """DFlash 2, whose first row may draft, with the layers' configuration in its own part."""
+    module = BlockFamily("dflash2")
+    for name in ("final_logit_softcapping", "output_multiplier", "input_embedding_scale"):
+        del module.inner[name]
+    folder = module.saved(tmp_path)
+    flat = {**module.inner, "speculators_model_type": "dflash2", "sample_from_anchor": True, "draft_vocab_size": 199}
+    (tmp_path / "config.json").write_text(json.dumps({**flat, "transformer_layer_config": module.raw}))
+    method, draft = drawn(folder, model)
+    assert len(draft) == BLOCK
+    module.inner["sample_from_anchor"] = True
+    assert agree(module, model, method, draft)
+
+
+def test_both_names_of_the_lattice_are_read(model, tmp_path):
+    """Model-Optimizer numbers the layers of small networks, and SGLang names them."""
+    module = BlockFamily("lilicorr")
+    folder = module.saved(tmp_path)
+    method, draft = drawn(folder, model)
+    state = load_file(tmp_path / "model.safetensors")
+    for old, new in (("feature_mlp.0.", "feature_norm."), ("feature_mlp.1.", "feature_mlp.up_proj."),
+                     ("feature_mlp.3.", "feature_mlp.down_proj."), (".mlp.0.", ".mlp.up_proj."),
+                     (".mlp.2.", ".mlp.down_proj.")):  # fmt: skip
+        state = {name.replace(old, new) if "lilicorr" in name else name: weight for name, weight in state.items()}
+    assert {name.rsplit(".", 1)[0] for name in state} >= {"lilicorr.feature_norm", "lilicorr.layers.1.mlp.down_proj"}
+    save_file(state, tmp_path / "model.safetensors")
+    other, again = drawn(folder, model)
+    assert torch.equal(draft.probs, again.probs)
+    assert agree(module, model, other, again)
+    assert method.needs == other.needs
+
+
+VALUES = {name: value for inner, top in FILES.values() for name, value in {**inner, **top}.items()}
+
+
+def mutated(value, random):
+    """Another value of a setting, near or hostile."""
+    near = [value, not value, str(value), [value]]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        near += [value + 1, value - 1, value * 2, float(value), -value]
+    return random.choice([*near, *HOSTILE])
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [pytest.param(kind, seed, marks=[pytest.mark.exhaustive] if seed else []) for kind in FILES for seed in range(10)],
+)
+def test_a_file_with_other_settings_is_refused_or_drafts_as_they_state(model, tmp_path, kind, seed):
+    """Thirty files: up to three settings of any member of the family are changed, added or removed."""
+    random, module = Random(f"{kind} {seed}"), BlockFamily(kind)
+    folder, loaded = module.saved(tmp_path), 0
+    given = module.inner, module.top
+    for place in range(30):
+        inner, top = (dict(part) for part in given)
+        for name in random.sample([*inner, *top, *VALUES], random.randint(1, 3) if place else 0):
+            part = inner if (name in inner) == (random.random() < 0.8) else top
+            part[name] = mutated(part.get(name, VALUES.get(name)), random)
+            if random.random() < 0.15:
+                del part[name]
+        (tmp_path / "config.json").write_text(json.dumps({**module.raw, **top, "dflash_config": inner}))
+        try:
+            method, draft = drawn(folder, model)
+        except InputError:
+            continue
+        loaded += 1
+        module.inner, module.top = inner, top
+        assert agree(module.stated(), model, method, draft), (inner, top)
+    assert 0 < loaded < 30
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FILES if "window" not in kind])
+def test_a_file_with_other_tensors_is_refused(model, tmp_path, kind):
+    """Of each tensor that a plain head lacks: missing, renamed, of another shape or type, not finite."""
+    plain, module = set(BlockFamily("plain").state_dict()), BlockFamily(kind)
+    module.saved(tmp_path)
+    state, count = load_file(tmp_path / "model.safetensors"), 0
+    own = [name for name in state if name not in plain] or [*plain][:4]
+    for name in own[:: 1 + len(own) // 12]:
+        for change in (
+            {name: None},
+            {name: None, f"{name}s": state[name]},
+            {name: state[name][:-1].clone()},
+            {name: state[name][None].clone()},
+            {name: state[name].to(torch.int8)},
+            {name: torch.full_like(state[name], torch.nan)},
+            {f"{name}.bias": state[name].clone()},
+        ):
+            kept = {each: weight for each, weight in {**state, **change}.items() if weight is not None}
+            save_file(kept, tmp_path / "model.safetensors")
+            with pytest.raises(InputError):
+                bound(DFlash(str(tmp_path)), model)
+            count += 1
+    assert count >= 28
+
+
+@pytest.mark.parametrize(
+    ("kind", "inner", "top", "message"),
+    [
+        (
+            "windowed",
+            {},
+            {"use_sliding_window": None},
+            "expected use_sliding_window where layers are sliding_attention",
+        ),
+        ("windowed", {}, {"sliding_window": None}, "has a window of None; expected a whole number above 0"),
+        ("windowed", {"use_swa": True, "swa_window_size": 4}, {}, "else use_swa or neither"),
+        ("windowed", {"causal": True}, {"is_causal": False}, "'causal': True, 'is_causal': False}; expected one value"),
+        ("windowed", {}, {"layer_types": ["chunked_attention"] * 2}, "expected full_attention or sliding_attention 2x"),
+        ("windowed", {}, {"speculators_model_type": "dflash"}, "the speculators library counts from a block's root"),
+        ("plain", {"attention_sink_bias": True}, {}, "sets attention_sink_bias, unknown here"),
+        ("plain", {"shift_label": True}, {}, "sets shift_label, unknown here"),
+        ("plain", {"block_size": 5}, {"block_size": 6}, "has block_size=6 and 5; expected one value"),
+        ("plain", {"mask_token_id": 5}, {"mask_token_id": 6}, "has mask_token_id=6 and 5; expected one value"),
+        ("plain", {"sliding_window": 5}, {}, "sliding_window=5 nested; expected it with the layers' settings"),
+        ("plain", {"confidence_temperatures": [1.0]}, {}, "sets confidence_temperatures, unknown here"),
+        ("domino", {"shift_label": None}, {}, "shift_label=None; expected True or False"),
+        ("domino", {"pure_draft_prefix_len": None}, {}, "pure_draft_prefix_len=None; expected a whole number from 0"),
+        ("domino", {"sample_from_anchor": False}, {}, "sample_from_anchor=False, shift_label=True; expected the same"),
+        ("domino", {}, {"draft_vocab_size": 90}, "domino with a vocabulary of 90; expected the target's 199"),
+        ("domino", {"selector_rank": 4, "selector_top_k": 4}, {}, "sets domino, selector_rank; expected one of them"),
+        ("dflash2", {"conv_group_size": 24}, {}, "conv_group_size=24; expected a divisor of 64"),
+        ("dflash2", {"selector_top_k": None}, {}, "selector_top_k=None; expected a whole number from 1 to 199"),
+        ("dflash2", {"final_logit_softcapping": -1.0}, {}, "final_logit_softcapping=-1.0; expected a number above 0"),
+        ("dflash2", {}, {"final_logit_softcapping": 3.0}, "expected 0.0, or the setting in dflash_config"),
+        ("lilicorr", {"lilicorr_vector_eps": None}, {}, "lilicorr_vector_eps=None; expected a number above 0"),
+        ("lilicorr", {"lilicorr_num_heads": 5}, {}, "lilicorr_num_heads=5, sample_from_anchor=False; expected a mult"),
+        ("lilicorr", {"lilicorr_enabled": False}, {}, "projector_type=lilicorr and no lilicorr_factor_dim"),
+        ("lilicorr", {"sample_from_anchor": True}, {}, "sample_from_anchor=True; expected a multiple, and False"),
+    ],
+)
+def test_what_is_refused_is_named(model, tmp_path, kind, inner, top, message):
+    with pytest.raises(InputError) as caught:
+        DFlash(BlockFamily(kind).saved(tmp_path, inner, top)).check(card_of(model))
+    assert message in str(caught.value)
+
+
+def test_a_tree_has_no_more_children_than_a_place_has_candidates(model, tmp_path):
+    folder = BlockFamily("lilicorr").saved(tmp_path)
+    with pytest.raises(InputError, match="keeps 4 candidates for a place, and a node of the tree has 5 children"):
+        DFlash(folder, choices=[[5]]).check(card_of(model))
+    method = bound(DFlash(folder, length=1, nodes=9, sampling="top"), model)
+    assert len(begun(method, model, IDS).propose(IDS, 64)) == 4
