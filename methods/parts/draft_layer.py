@@ -182,6 +182,10 @@ class DraftLayers:
         self.first, self.count, self._eps = self._layers[0], len(prefixes), float(config.rms_norm_eps)
         self.compiled = CompiledLayers.of(self._layers, self._norms, self.rope)
 
+    def new_memory(self, nodes: int, width: int) -> LayerMemory:
+        """The keys and values of a request; see ``LayerMemory``."""
+        return LayerMemory(self, nodes, width)
+
     def read(
         self, inputs: Tensor, residual: Tensor, memory: LayerMemory, outputs: int = 1, passing: int = 0
     ) -> Forwards:
