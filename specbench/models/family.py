@@ -44,7 +44,10 @@ def check_family(config: Any, key: str) -> None:
     other = set(getattr(text, "layer_types", None) or ()) - SERVED_KINDS
     reason = None
     if other:
-        reason = f"has layers of the kind {', '.join(sorted(other))}; expected {' or '.join(sorted(SERVED_KINDS))}"
+        reason = (
+            f"has layers of the kind {', '.join(sorted(other))}; expected {' or '.join(sorted(SERVED_KINDS))}, whose"
+            " states can be cut back to the accepted tokens and whose masks follow positions"
+        )
     elif getattr(text, "alibi", False) or text.model_type in ("bloom", "mpt"):
         reason = "takes positions from cache slots (ALiBi); expected explicit positions"
     elif "local" in str(getattr(text, "attention_types", "")):

@@ -7,14 +7,17 @@ import json
 import pytest
 import torch
 from mtp_modules import Module, in_turn
+from safetensors.torch import load_file
 from torch import nn
 
 from builders.models import build, plain_greedy
-from head_models import HOSTILE, begun, bound, causal, run, watched
+from head_models import CONTEXT, HOSTILE, begun, bound, causal, run, watched
 from methods.eagle import Mtp
 from methods.parts.library_layer import LibraryLayer
 from specbench.decode.sampling import Sampling
 from specbench.decode.together import SharedRequest, draft_on
+from specbench.models.facade import ModelCard, Target
+from specbench.models.load import LibraryConfig, load_model
 from specbench.types import InputError
 
 QWEN_NAMES = {"input_proj": "fc", "hidden_layernorm": "pre_fc_norm_hidden", "token_layernorm": "pre_fc_norm_embedding",
@@ -234,3 +237,19 @@ def test_no_value_of_a_setting_ends_in_another_error(family, names, tmp_path):
             except Exception as error:
                 raise AssertionError(f"{name}={value!r} ends in {error!r}") from error
     assert accepted
+
+
+def test_target_and_module_of_one_checkpoint(model, tmp_path):
+    """As ``save_pretrained`` writes the target, with its module in a file after it; no head is named."""
+    module = FamilyModule(model)
+    model.save_pretrained(tmp_path)
+    whole = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    folder = module.save(tmp_path, whole, architectures=[type(model).__name__])
+    config = LibraryConfig.from_pretrained(folder)
+    card = ModelCard("own", folder, config, None, CONTEXT, frozenset(), "float64", "cpu")
+    target, method = load_model(card), Mtp(length=4)
+    method.check(card)
+    method.bind(Target(card, target, 256, None))
+    assert [int(token) for token in begun(method, target, IDS).propose(IDS, 64).tokens] == module.chain(model, IDS)
+    assert run(target, method, IDS, 8).ids == plain_greedy(model, IDS, 8)

@@ -14,13 +14,16 @@ from specbench.types import InputError
     ("kind", "extra", "message"),
     [
         ("llama4_text", {"num_hidden_layers": 4}, "chunked_attention"),
+        ("lfm2", {"layer_types": ["conv", "full_attention"] * 16}, "the kind conv; .* cut back to the accepted tokens"),
+        ("glm_moe_dsa", {}, "indexed_attention"),
         ("bloom", {}, "ALiBi"),
         ("mpt", {}, "ALiBi"),
         ("falcon", {"alibi": True}, "ALiBi"),
         ("gpt_neo", {}, "local attention"),
-        ("qwen3_next", {}, "linear_attention"),
+        *((kind, {}, "linear_attention") for kind in ("qwen3_next", "qwen3_5_text", "bamba", "mamba2", "jamba",
+                                                      "nemotron_h", "minimax", "kimi_linear", "recurrent_gemma")),
     ],
-)
+)  # fmt: skip
 def test_refused(kind, extra, message):
     with pytest.raises(InputError, match=message):
         check_family(AutoConfig.for_model(kind, **extra), "model")
