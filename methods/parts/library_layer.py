@@ -19,7 +19,7 @@ from methods.parts.draft_layer import GROWTH, DraftLayers, LayerMemory, LayersCa
 from methods.parts.head_file import HeadFile, TensorShape, require_vocabulary
 from specbench.models.eager.cache import SlotCache
 from specbench.models.entries import refuse_entries
-from specbench.models.family import check_family, find_steady_context
+from specbench.models.family import EXPERTS, check_family, find_steady_context
 from specbench.models.load import UNREADABLE, choose_experts, explain
 from specbench.models.tree import build_causal_mask, list_masked_chunks
 from specbench.types import InputError
@@ -30,7 +30,7 @@ ALONE: dict[str, Any] = {
     "first_k_dense_replace": 0, "mlp_only_layers": [], "decoder_sparse_step": 1, "vocab_size": 1,
     "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
 }  # fmt: skip
-EXPERTS, MOST_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts"), 4096
+MOST_EXPERTS = 4096
 FIRST, UNUSED = "layers.0.", ("embed_tokens.weight", "norm.weight")
 
 

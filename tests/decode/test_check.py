@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from builders.engines import decode_script, eager_engine, scripts
 from builders.models import BASE, EAGER_ONLY, FAMILIES, build, plain_greedy
+from specbench.decode import check
 from specbench.decode.check import check_engine
 from specbench.decode.walk import Walk
 from specbench.models.eager import engine as eager
@@ -91,6 +92,26 @@ def test_experts_that_drop_rows_beyond_a_capacity_are_refused():
     model.model.layers[1].mlp.register_forward_hook(drop)
     with pytest.raises(InputError, match="qwen3_moe does not see a draft tree"):
         check_engine(eager_engine(model), model)
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "gaps", "passes"),
+    [
+        ("qwen3_moe", torch.bfloat16, [1.0, 1.0, 0.1], True),
+        ("qwen3_moe", torch.bfloat16, [1.0, 1.0, 1.0], False),
+        ("qwen3_moe", torch.float32, [1.0], False),
+        ("llama", torch.bfloat16, [1.0], False),
+    ],
+)
+def test_a_routers_tie_in_half_precision_is_no_reason(monkeypatch, family, dtype, gaps, passes):
+    """A tie shows for one prompt, a wrong mask for all; without a router there are no ties."""
+    model = build(family, dtype)
+    monkeypatch.setattr(check, "_find_gap", lambda engine, model, number: gaps[number])
+    if passes:
+        check_engine(eager_engine(model), model)
+    else:
+        with pytest.raises(InputError, match="logits off by 1 of their spread"):
+            check_engine(eager_engine(model), model)
 
 
 @pytest.mark.parametrize("implementation", ["grouped_mm", "eager"])
