@@ -63,6 +63,18 @@ EAGER_ONLY = {
     },
     "gated attention": {"qwen3_next": {**QWEN_MOE, **HEAD, "layer_types": ["full_attention"] * 2}},
 }  # fmt: skip
+RECURRENT = ("bamba", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba", "mamba2", "minimax",
+             "nemotron_h", "olmo_hybrid", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_text", "recurrent_gemma")  # fmt: skip
+REFUSED = {  # the beginning of a message -> families, with the entries that they are refused for
+    "has layers of the kind linear_attention": {kind: {} for kind in RECURRENT},
+    "has layers of the kind hybrid": {"falcon_h1": {}},
+    "has layers of the kind conv": {"lfm2": {"layer_types": ["conv", "full_attention"] * 16},
+                                    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16}},
+    "has layers of the kind indexed_attention": {"deepseek_v32": {}, "glm_moe_dsa": {}},
+    "has layers of the kind chunked_attention": {"llama4_text": {}},
+    "takes positions from cache slots": {"bloom": {}, "mpt": {}, "falcon": {"alibi": True}},
+    "has local attention by cache slots": {"gpt_neo": {}},
+}  # fmt: skip
 WITHOUT_SDPA = ("gemma2", "gpt_oss", "vaultgemma")
 SHAPES = {**FAMILIES, **{kind: (kind, extra) for group in EAGER_ONLY.values() for kind, extra in group.items()}}
 
