@@ -64,7 +64,8 @@ EAGER_ONLY = {
     "gated attention": {"qwen3_next": {**QWEN_MOE, **HEAD, "layer_types": ["full_attention"] * 2}},
 }  # fmt: skip
 RECURRENT = ("bamba", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba", "mamba2", "minimax",
-             "nemotron_h", "olmo_hybrid", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_text", "recurrent_gemma")  # fmt: skip
+             "nemotron_h", "olmo_hybrid", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_text",
+             "recurrent_gemma")  # fmt: skip
 REFUSED = {  # the beginning of a message -> families, with the entries that they are refused for
     "has layers of the kind linear_attention": {kind: {} for kind in RECURRENT},
     "has layers of the kind hybrid": {"falcon_h1": {}},
