@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from builders.models import EAGER_ONLY, REFUSED
 from builders.suites import HAND_MADE
 from specbench.records.record import TurnRecord
 from specbench.report.frames.counting import DEFINITIONS, Requests, as_requests, count_request
@@ -76,8 +77,19 @@ def suites() -> str:
     return "\n".join(lines)
 
 
+def families() -> str:
+    """The families that tests/decode/test_check.py drives by the eager engine, and those that are refused."""
+    lines = ["| layers | families (`model_type`) |", "|---|---|"]
+    lines += [f"| {group} | {', '.join(sorted(kinds))} |" for group, kinds in EAGER_ONLY.items()]
+    for message, kinds in REFUSED.items():
+        named = (f"{kind} with {', '.join(extra)}" if extra else kind for kind, extra in sorted(kinds.items()))
+        lines.append(f"| refused: `{message}` | {', '.join(named)} |")
+    return "\n".join(lines)
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {  # page -> name of a table -> what makes it
     "suites.md": {"readers": suites},
+    "tree_attention.md": {"families": families},
     "measurement.md": {"frames": frames, "definitions": definitions},
 }
 

@@ -293,7 +293,7 @@ class EagleRun(HeadRun):
 def static_memory(layers: DraftLayers, shape: TreeShape) -> LayerMemory:
     """A request's keys and values, with slots for the nodes of a fixed tree that have children."""
     inner = [len(level.inner) for level in shape.levels]
-    return LayerMemory(layers, sum(inner), max(inner))
+    return layers.new_memory(sum(inner), max(inner))
 
 
 @dataclass(eq=False)

@@ -22,6 +22,7 @@ from methods.eagle.eagle import EagleRun, static_memory
 from methods.parts.draft_layer import DraftLayers, Forwards, LayerMemory, RowsCall, layer_shapes
 from methods.parts.head_file import HeadFile, HeadFormat, TensorShape, biased, head_norms, require_known, require_shapes
 from methods.parts.head_method import TargetEnds
+from methods.parts.library_layer import LibraryLayer, configure_layer, list_settings, list_shapes
 from methods.parts.parameters import count
 from methods.parts.tree_method import EMBEDDING, HeadRun, TreeHead, TreeMethod, require_width
 from specbench.models.facade import ModelCard, Target
@@ -30,16 +31,14 @@ from specbench.types import InputError, require_count
 
 
 class ModulesMemory(LayerMemory):
-    """A request's keys and values: the first module's, and in ``later`` those of the modules after it."""
+    """A request's keys and values, those of each module."""
 
     def __init__(self, heads: Sequence[TreeHead]) -> None:
-        super().__init__(heads[0].layers, 0, 1)
-        self.later = [LayerMemory(head.layers, 0, 1) for head in heads[1:]]
+        self.each = [head.layers.new_memory(0, 1) for head in heads]
 
     def forget(self) -> None:
         """Start a request, in every module."""
-        super().forget()
-        for memory in self.later:
+        for memory in self.each:
             memory.forget()
 
 
@@ -49,7 +48,7 @@ class ModulesRun(HeadRun):
     def __init__(self, heads: Sequence[TreeHead], memory: ModulesMemory) -> None:
         super().__init__(heads[0], memory)
         like = heads[0].layers.like
-        self._heads, self._memories = heads, [memory, *memory.later]
+        self._heads, self._memories = heads, memory.each
         self._rows = 0  # committed ones of the first module
         # Of each module, from its first row that is not stored on: the states it reads, and the tokens.
         self._states = [like.new_empty(0, heads[0].ends.width) for _ in heads]
@@ -120,24 +119,36 @@ class ModuleLayout:
 
 
 SPECULATORS = ModuleLayout("mtp_layers.{place}.")
+QWEN = ModuleLayout("mtp.")
 MIMO = ModuleLayout("model.mtp_layers.{place}.", states_first=True, bare=True)
 FAST_MTP = replace(MIMO, bare=False)  # MiMo's, trained on states after the final norm
 DEEPSEEK = ModuleLayout("model.layers.{behind}.", normed=False)
 MOST_MODULES = 16
 NATIVE, RECURSIVE = "num_nextn_predict_layers", "num_speculative_steps"  # settings: modules, FastMTP's steps
-# DeepSeek's names, and what MiMo and the speculators library call the same.
+# DeepSeek's and Qwen's names, and what MiMo and the speculators library call the same.
 NAMES = {
     "eh_proj": "input_proj", "hnorm": "hidden_layernorm", "enorm": "token_layernorm",
     "shared_head.norm": "final_layernorm", "shared_head.head": "lm_head",
+    "fc": "input_proj", "pre_fc_norm_hidden": "hidden_layernorm", "pre_fc_norm_embedding": "token_layernorm",
+    "norm": "final_layernorm",
 }  # fmt: skip
 NORMS = ("hidden_layernorm", "token_layernorm", "input_layernorm", "final_layernorm")
-# Of a configuration, what no forward here computes.
-UNKNOWN = {
+# Settings of a layer that ``DraftLayers`` does not compute; the last one is of a module that nothing here computes.
+TWO_LEVELS = "num_centroids"
+UNLIKE = {
     "n_routed_experts": "a mixture of experts", "num_experts": "a mixture of experts",
     "num_local_experts": "a mixture of experts", "kv_lora_rank": "latent attention",
-    "num_centroids": "an output head of two levels",
+    TWO_LEVELS: "an output head of two levels",
 }  # fmt: skip
 GATED = ("qwen3_next", "qwen3_5")  # their attention has a gate, their norms are about one
+DRIVEN = ("deepseek_v3", "glm4_moe", "glm4_moe_lite", "qwen3_next")  # families whose layer transformers computes
+
+
+def list_unlike(file: HeadFile) -> list[str]:
+    """The parts of its layer that make it unlike a dense Llama layer."""
+    found = [f"{what} ({key})" for key, what in UNLIKE.items() if file.layer.get(key) or file.config.get(key)]
+    family = str(file.layer.get("model_type"))
+    return [*found, f"gated attention ({family})"] if family.startswith(GATED) else found
 
 
 def find_layout(file: HeadFile) -> ModuleLayout:
@@ -147,18 +158,20 @@ def find_layout(file: HeadFile) -> ModuleLayout:
         return SPECULATORS
     if kind not in (None, "mtp"):
         raise InputError(f"{file.where}: config.json has speculators_model_type={kind}; expected mtp")
-    reasons = [f"{what} ({key})" for key, what in UNKNOWN.items() if layer.get(key) or file.config.get(key)]
-    family = str(layer.get("model_type"))
-    if family.startswith(GATED):
-        reasons.append(f"gated attention ({family})")
-    if reasons:
-        raise InputError(f"{file.where}: its MTP module has {', '.join(reasons)}; expected one dense Llama-like layer")
-    if kind is None and not layer.get(NATIVE):
+    unlike, family = list_unlike(file), str(layer.get("model_type"))
+    if unlike and (family not in DRIVEN or layer.get(TWO_LEVELS) or file.config.get(TWO_LEVELS)):
+        raise InputError(
+            f"{file.where}: its MTP module has {', '.join(unlike)}, model_type={family}; expected one dense Llama-like"
+            f" layer, or a layer of {', '.join(DRIVEN)}"
+        )
+    layout = SPECULATORS if kind else QWEN if family == "qwen3_next" else DEEPSEEK
+    if layout is DEEPSEEK and not layer.get(NATIVE):
         raise InputError(f"{file.where}: config.json has no {NATIVE}; expected a model with MTP modules")
-    require_known(file, (NATIVE, RECURSIVE), {"speculators_model_type": ("mtp",)})
-    if kind or family != "mimo":
-        return SPECULATORS if kind else DEEPSEEK
-    return FAST_MTP if file.config.get(RECURSIVE) else MIMO
+    settings = list_settings(family) if unlike else ()
+    require_known(file, (NATIVE, RECURSIVE, *settings), {"speculators_model_type": ("mtp",)})
+    if layout is DEEPSEEK and family == "mimo":
+        return FAST_MTP if file.config.get(RECURSIVE) else MIMO
+    return layout
 
 
 def count_modules(file: HeadFile) -> int:
@@ -170,6 +183,8 @@ def count_modules(file: HeadFile) -> int:
         raise InputError(
             f"{file.where}: config.json has {NATIVE}={found[0]!r}; expected a whole number from 1 to {MOST_MODULES}"
         )
+    if found[0] > 1 and find_layout(file) is QWEN:
+        raise InputError(f"{file.where}: config.json has {NATIVE}={found[0]}; expected 1, as its modules share weights")
     return found[0]
 
 
@@ -184,7 +199,17 @@ class MtpHead(TreeHead):
         self._project = Product(state["input_proj.weight"])
         self._final = ends.final_norm() if self._layout.bare else None
         self._norms = {name: state[f"{name}.weight"] for name in NORMS}
-        self.layers = DraftLayers(state, [""], config, _biased(file))
+        self.layers = self.build_layer(state, file, config)
+
+    def build_layer(self, state: Mapping[str, Tensor], file: HeadFile, config: Any) -> DraftLayers:
+        """Its decoder layer."""
+        return DraftLayers(state, [""], config, _biased(file))
+
+    @classmethod
+    def choose(cls, file: HeadFile) -> type[TreeHead]:
+        """The class for its layer. Raises InputError as ``find_layout``."""
+        find_layout(file)
+        return LibraryHead if not file.random and list_unlike(file) else cls
 
     @staticmethod
     def narrow(file: HeadFile, layers: int, place: int = 0) -> HeadFile:
@@ -202,12 +227,17 @@ class MtpHead(TreeHead):
         hidden = require_width(file, config, target)
         shapes: dict[str, TensorShape] = {"input_proj.weight": (hidden, 2 * hidden)}
         shapes |= {f"{name}.weight": (hidden,) for name in NORMS}
-        return {**shapes, **layer_shapes(config, "", hidden, _biased(file), head_norms(file))}
+        return {**shapes, **cls.list_layer(file, config)}
+
+    @staticmethod
+    def list_layer(file: HeadFile, config: Any) -> dict[str, TensorShape]:
+        """Names and shapes of the layer's tensors."""
+        return layer_shapes(config, "", config.hidden_size, _biased(file), head_norms(file))
 
     @staticmethod
     def rename(names: dict[str, Any]) -> dict[str, Any]:
-        """DeepSeek's names as the others have them."""
-        parts = {name: name.rpartition(".") for name in names}
+        """DeepSeek's and Qwen's names as the others have them."""
+        parts = {name: name.removeprefix("layers.0.").rpartition(".") for name in names}
         return {f"{NAMES.get(stem, stem)}.{last}": names[name] for name, (stem, _, last) in parts.items()}
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
@@ -216,9 +246,13 @@ class MtpHead(TreeHead):
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Normed embedding and state, projected; normed once more for attention."""
-        both = [self._norm(self.ends.embed(ids), "token_layernorm"), self._norm(hidden, "hidden_layernorm")]
-        mixed = self._project(torch.cat(both[::-1] if self._layout.states_first else both, dim=-1))
+        mixed = self.mix(ids, hidden)
         return self._norm(mixed, "input_layernorm"), mixed
+
+    def mix(self, ids: Tensor, hidden: Tensor) -> Tensor:
+        """(T, H) normed embeddings of (T,) tokens and normed states (T, H), projected."""
+        both = [self._norm(self.ends.embed(ids), "token_layernorm"), self._norm(hidden, "hidden_layernorm")]
+        return self._project(torch.cat(both[::-1] if self._layout.states_first else both, dim=-1))
 
     def _norm(self, hidden: Tensor, name: str) -> Tensor:
         return self.normed(hidden, self._norms[name])
@@ -230,6 +264,43 @@ class MtpHead(TreeHead):
     def logits(self, hidden: Tensor) -> Tensor:
         """The last norm, if that is still to come, and the target's output head."""
         return self.ends.logits(hidden if self._layout.normed else self._norm(hidden, "final_layernorm"))
+
+
+class LibraryHead(MtpHead):
+    """A module whose layer has experts, latent attention or gated attention: transformers computes it."""
+
+    cast = False  # the bias of a router keeps the precision of its file
+
+    def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: Any, ends: TargetEnds) -> None:
+        own = {f"{name}.weight" for name in ("input_proj", *NORMS)}
+        super().__init__(
+            {name: each.to(ends.dtype) if name in own else each for name, each in state.items()}, file, config, ends
+        )
+
+    def build_layer(self, state: Mapping[str, Tensor], file: HeadFile, config: Any) -> LibraryLayer:
+        """Its decoder layer. Raises InputError."""
+        layer = {name: state[name] for name in self.list_layer(file, config)}
+        return LibraryLayer(layer, config, self._norms["final_layernorm"].new_empty(0), file.where)
+
+    @staticmethod
+    def configure(file: HeadFile, target: Any) -> Any:
+        """The configuration of its family, with one layer. Raises InputError."""
+        return configure_layer(file, target)
+
+    @staticmethod
+    def list_layer(file: HeadFile, config: Any) -> dict[str, TensorShape]:
+        """Names and shapes of the layer's tensors. Raises InputError."""
+        return list_shapes(config, file.where)
+
+    def normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """(rows, D) after a norm of its family."""
+        assert isinstance(self.layers, LibraryLayer)
+        return self.layers.normed(hidden, weight)
+
+    def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The projection twice: the layer norms its own input."""
+        mixed = self.mix(ids, hidden)
+        return mixed, mixed
 
 
 def _biased(file: HeadFile) -> bool:
@@ -274,7 +345,7 @@ class Mtp(TreeMethod):
         for file in self._files[1:]:
             names = file.shapes()
             if names is not None:
-                require_shapes(self.kind.rename(names), self._expected, self.kind.ignored, file)
+                require_shapes(self.chosen.rename(names), self._expected, self.chosen.ignored, file)
 
     def bind(self, target: Target) -> None:
         """Loads the module, and the later ones."""

@@ -204,6 +204,10 @@ class DraftLayers:
         self._convolutions = [BlockConvolution.around(state, prefix) for prefix in prefixes]
         self.compiled = None if any(self._convolutions) else CompiledLayers.of(self._layers, self._norms, self.rope)
 
+    def new_memory(self, nodes: int, width: int) -> LayerMemory:
+        """The keys and values of a request; see ``LayerMemory``."""
+        return LayerMemory(self, nodes, width)
+
     def read(
         self, inputs: Tensor, residual: Tensor, memory: LayerMemory, outputs: int = 1, passing: int = 0
     ) -> Forwards:

@@ -296,10 +296,7 @@ def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
             raise InputError(f"{file.where}: config.json has {name}={raw[name]!r}; expected a whole number above 0")
     if raw["num_hidden_layers"] > MOST_LAYERS:
         raise InputError(f"{file.where}: num_hidden_layers={raw['num_hidden_layers']}; expected at most {MOST_LAYERS}")
-    if raw["vocab_size"] != target.vocab_size:
-        raise InputError(
-            f"{file.where}: made for a vocabulary of {raw['vocab_size']}; expected the target's {target.vocab_size}"
-        )
+    require_vocabulary(file, raw["vocab_size"], target)
     try:
         config = LlamaConfig.from_dict(dict(raw))
     except UNREADABLE as error:
@@ -313,6 +310,12 @@ def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
     if config.hidden_act not in ACT2FN:
         raise InputError(f"{file.where}: hidden_act={config.hidden_act}; expected one that transformers has, as silu")
     return config
+
+
+def require_vocabulary(file: HeadFile, size: Any, target: Any) -> None:
+    """Raises InputError if a head's vocabulary has another size than the target's. target: its configuration."""
+    if size != target.vocab_size:
+        raise InputError(f"{file.where}: made for a vocabulary of {size}; expected the target's {target.vocab_size}")
 
 
 def require_known(

@@ -88,14 +88,15 @@ class TargetEnds:
         weight = norm.weight.detach().to(self.device)
         return torch.where(weight == 0, 1.0, weight).to(weight.dtype)
 
-    def place(self, state: dict[str, Tensor], where: str) -> dict[str, Tensor]:
+    def place(self, state: dict[str, Tensor], where: str, cast: bool = True) -> dict[str, Tensor]:
         """Weights on the output head's device, in the target's dtype; integers keep their type.
 
-        where: for messages. Raises InputError for other values (``require_numbers``).
+        where: for messages. cast: false = all keep their type. Raises InputError for other values
+        (``require_numbers``).
         """
         require_numbers(state, where)
         placed = {
-            name: weight.to(self.device, self.dtype if weight.is_floating_point() else weight.dtype)
+            name: weight.to(self.device, self.dtype if cast and weight.is_floating_point() else weight.dtype)
             for name, weight in state.items()
         }
         if broken := [name for name, weight in placed.items() if not weight.isfinite().all()]:

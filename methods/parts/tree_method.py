@@ -72,17 +72,29 @@ class DraftVocabulary:
 class TreeHead(DraftVocabulary, ABC):
     """The interface of a head for methods and requests.
 
-    format: of its files. ignored: patterns of tensors that are not used. layers: its decoder layers. eps: of its norms.
+    format: of its files. ignored: patterns of tensors that are not used. cast: its weights take the target's dtype.
+    layers: its decoder layers. eps: of its norms.
     """
 
     format: HeadFormat
     ignored: tuple[str, ...] = (EMBEDDING,)
+    cast: ClassVar[bool] = True
     layers: DraftLayers
     eps: float
 
     @abstractmethod
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
         """state: with the names of ``shapes``, placed by ``ends``. Raises InputError."""
+
+    @classmethod
+    def choose(cls, file: HeadFile) -> type[TreeHead]:
+        """The class that computes the head of a file. Raises InputError."""
+        return cls
+
+    @staticmethod
+    def configure(file: HeadFile, target: Any) -> Any:
+        """The configuration of the head's layer. target: its configuration. Raises InputError."""
+        return layer_config(file, target)
 
     @staticmethod
     @abstractmethod
@@ -348,7 +360,7 @@ class TreeDrafter(SharedDrafter):
 
     def __init__(self, method: Any, run: Any, seed: int) -> None:
         self._method, self._run = method, run
-        self._random = torch.Generator(run.memory.pairs.device).manual_seed(seed)
+        self._random = torch.Generator(run.head.layers.like.device).manual_seed(seed)
 
     def drafting(self, context: Sequence[int], budget: int) -> Drafting:
         """Grow or fill the tree; see ``SharedDrafter``."""
@@ -424,13 +436,14 @@ class TreeMethod(HeadMethod):
         """The head must be there, be one of this kind, and fit the target's width and vocabulary."""
         shape = model.config.get_text_config()
         file = find_head(self.head, self.kind.format, self.safetensors, model)
-        file = self.kind.narrow(file, shape.num_hidden_layers)
-        self._config = layer_config(file, shape)
-        self._layers = self.kind.layers_read(file, shape.num_hidden_layers)
-        self._expected = self.kind.shapes(file, self._config, shape, len(self._layers))
+        self.chosen = kind = self.kind.choose(file)
+        file = kind.narrow(file, shape.num_hidden_layers)
+        self._config = kind.configure(file, shape)
+        self._layers = kind.layers_read(file, shape.num_hidden_layers)
+        self._expected = kind.shapes(file, self._config, shape, len(self._layers))
         names = file.shapes()
         if names is not None:
-            require_shapes(self.kind.rename(names), self._expected, self.kind.ignored, file)
+            require_shapes(kind.rename(names), self._expected, kind.ignored, file)
         drafted = self._expected.get(HEAD, (int(shape.vocab_size),))[0]
         if self.widest > drafted:
             raise InputError(
@@ -450,20 +463,20 @@ class TreeMethod(HeadMethod):
 
     def load_head(self, file: HeadFile, ends: TargetEnds) -> TreeHead:
         """The head of a file that has been checked, as far as that goes without its weights. Raises InputError."""
-        expected = self._expected
+        expected, kind = self._expected, self.chosen
         if file.random:
             state = random_weights(expected)
         else:
-            state = self.kind.rename(file.load())
-            own = [name for name in self.kind.own(file) if name in state]
+            state = kind.rename(file.load())
+            own = [name for name in kind.own(file) if name in state]
             expected = dict.fromkeys(own, (ends.vocab, ends.width)) | expected
-            require_shapes(shapes_of(state), expected, self.kind.ignored, file)
+            require_shapes(shapes_of(state), expected, kind.ignored, file)
             if OFFSETS not in self._expected and OFFSETS in state and state[OFFSETS].count_nonzero():
                 raise InputError(f"{file.where}: {OFFSETS} moves ids of the whole vocabulary; expected zeros")
             if HEAD in state and HEAD not in expected:
                 ends.require_copy(state[HEAD], file.where)
-        placed = ends.place({name: state[name] for name in expected}, file.where)
-        return self.kind(placed, file, self._config, ends)
+        placed = ends.place({name: state[name] for name in expected}, file.where, kind.cast)
+        return kind(placed, file, self._config, ends)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """The prompt's features are read with the first draft."""

@@ -13,6 +13,7 @@ SWITCHING_ROPE = ("longrope", "dynamic")
 FULL, SLIDING = "full_attention", "sliding_attention"
 NO_WINDOW = ("llama",)  # these families have neither windows nor kinds; such entries of a configuration are ignored
 ONE_WINDOW = ("mistral", "phi3")  # these have one window for all layers
+EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")  # entries of a mixture of experts
 
 
 def list_attention_kinds(config: Any) -> list[str]:
@@ -25,6 +26,11 @@ def list_attention_kinds(config: Any) -> list[str]:
 def find_head_size(text: Any) -> int:
     """Return the size of a head. text: the configuration of the language model."""
     return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
+
+
+def has_experts(config: Any) -> bool:
+    """Return whether rows are routed to some of several experts."""
+    return any(getattr(config.get_text_config(), name, None) for name in EXPERTS)
 
 
 def find_windows(config: Any) -> dict[str, int | None]:
@@ -44,7 +50,10 @@ def check_family(config: Any, key: str) -> None:
     other = set(getattr(text, "layer_types", None) or ()) - SERVED_KINDS
     reason = None
     if other:
-        reason = f"has layers of the kind {', '.join(sorted(other))}; expected {' or '.join(sorted(SERVED_KINDS))}"
+        reason = (
+            f"has layers of the kind {', '.join(sorted(other))}; expected {' or '.join(sorted(SERVED_KINDS))}, whose"
+            " states can be cut back to the accepted tokens and whose masks follow positions"
+        )
     elif getattr(text, "alibi", False) or text.model_type in ("bloom", "mpt"):
         reason = "takes positions from cache slots (ALiBi); expected explicit positions"
     elif "local" in str(getattr(text, "attention_types", "")):

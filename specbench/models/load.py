@@ -92,10 +92,20 @@ def draw_weights(card: ModelCard, seed: int, device: str, **options: Any) -> Any
 
     options: of the library's ``from_config``.
     """
-    place = torch.device(device)
+    place, dtype = torch.device(device), getattr(torch, card.dtype)
+    options["experts_implementation"] = choose_experts(dtype)
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []), place:
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(card.config, dtype=getattr(torch, card.dtype), **options)
+        return AutoModelForCausalLM.from_config(card.config, dtype=dtype, **options)
+
+
+def choose_experts(dtype: torch.dtype) -> str | None:
+    """Return how transformers computes mixtures of experts; None = as it chooses, by grouped products.
+
+    These route every row by itself, and differ with the rows in a forward as much as any product: by rounding. Torch
+    has none in float64, where each expert is a product.
+    """
+    return "eager" if dtype == torch.float64 else None
 
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
@@ -216,6 +226,7 @@ def load_model(
                 revision=revision,
                 dtype=dtype,
                 attn_implementation=attention,
+                experts_implementation=choose_experts(dtype),
                 use_safetensors=True if safetensors else None,
                 trust_remote_code=trust_remote_code,
                 output_loading_info=True,

@@ -1,0 +1,135 @@
+"""MTP modules as their authors have them, over a whole sequence and without a cache, and checkpoints of each layout."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers import AutoConfig
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+from builders.models import BASE
+from head_models import SHAPE, causal, states
+
+LAYERS = BASE["num_hidden_layers"]
+EIGENNAMES = {"input_proj": "eh_proj", "hidden_layernorm": "hnorm", "token_layernorm": "enorm",
+              "final_layernorm": "shared_head.norm"}  # fmt: skip
+NATIVE = {"num_nextn_predict_layers": 1}
+LAYOUTS = {
+    "mimo": ("qwen2", {"model_type": "mimo", "attention_bias": True, **NATIVE}, "model.mtp_layers.0."),
+    "deepseek": ("llama", {"model_type": "llama", **NATIVE}, f"model.layers.{LAYERS}."),
+    "speculators": ("qwen3", {"model_type": "qwen3"}, "mtp_layers.0."),
+}
+
+
+class Module(nn.Module):
+    """A layout's forward as its authors have it, over a whole sequence."""
+
+    def __init__(self, layout: str, place: int = 0, **shape) -> None:
+        super().__init__()
+        torch.manual_seed(4 + place)
+        self.fast = False  # FastMTP's checkpoint of MiMo
+        self.nested = layout == "speculators"  # the layer's settings are a part of the configuration
+        self.layout, (family, self.raw, first) = layout, LAYOUTS[layout]
+        stem, number, _ = first.rsplit(".", 2)
+        self.prefix = f"{stem}.{int(number) + place}."
+        config = AutoConfig.for_model(family, **{**SHAPE, "head_dim": 16, **shape})
+        config._attn_implementation = "eager"
+        layers = {"qwen2": Qwen2DecoderLayer, "llama": LlamaDecoderLayer, "qwen3": Qwen3DecoderLayer}
+        self.block, self.rope = layers[family](config, 0), [LlamaRotaryEmbedding(config)]
+        self.input_proj = nn.Linear(128, 64, bias=False)
+        for name in ("hidden_layernorm", "token_layernorm", "final_layernorm"):
+            setattr(self, name, nn.RMSNorm(64, eps=SHAPE["rms_norm_eps"]))
+        for name, weight in self.named_parameters():
+            if "norm" in name:
+                nn.init.normal_(weight, 1.0, 0.1)
+        self.double()
+
+    def layer(self, model, hidden, ids):
+        """(T, D) states that go on, of states and the tokens that follow them."""
+        parts = [self.token_layernorm(model.get_input_embeddings()(ids)), self.hidden_layernorm(hidden)]
+        mixed = self.input_proj(torch.cat(parts[::-1] if self.layout == "mimo" else parts, dim=-1))[None]
+        angles = self.rope[0](mixed, torch.arange(len(ids))[None])
+        written = self.block(mixed, attention_mask=causal(len(ids), mixed.dtype), position_embeddings=angles)[0]
+        return written if self.layout == "deepseek" else self.final_layernorm(written)
+
+    @torch.inference_mode()
+    def rows(self, model, ids, drafted=None, length=4):
+        """(length, V) logits behind ``ids`` and the tokens drafted so far, each the best one or that of ``drafted``."""
+        bare = self.layout == "mimo" and not self.fast
+        hidden = bare_states(model, ids[:-1]) if bare else states(model, ids[:-1])[-1]
+        following, found = torch.tensor(ids[1:]), []
+        for place in range(length):
+            last = self.layer(model, hidden, following)[-1:]
+            behind = self.final_layernorm(last) if self.layout == "deepseek" else last
+            found.append(model.get_output_embeddings()(behind)[0])
+            token = found[-1].argmax() if drafted is None else torch.tensor(drafted[place])
+            hidden, following = torch.cat([hidden, last]), torch.cat([following, token[None]])
+        return torch.stack(found)
+
+    def chain(self, model, ids):
+        return self.rows(model, ids).argmax(-1).tolist()
+
+    def tensors(self, drop=()):
+        """The checkpoint's names."""
+        found = {}
+        for name, weight in self.state_dict().items():
+            stem, _, last = name.removeprefix("block.").rpartition(".")
+            stem = EIGENNAMES.get(stem, stem) if self.layout == "deepseek" else stem
+            if stem not in drop:
+                found[f"{self.prefix}{stem}.{last}"] = weight.contiguous()
+        return found
+
+    def save(self, folder, more=(), drop=(), **config):
+        """In two files with an index, as large checkpoints are, or in one."""
+        folder.mkdir(parents=True, exist_ok=True)
+        raw = {**SHAPE, "head_dim": 16, **self.raw, **config}
+        if self.nested:
+            raw = {"speculators_model_type": "mtp", "transformer_layer_config": raw, **config}
+            save_file({**self.tensors(drop), **dict(more)}, folder / "model.safetensors")
+        else:
+            stored = {**self.tensors(drop), **dict(more), "model.norm.weight": torch.ones(64)}
+            placed = {name: f"model-{place % 2}.safetensors" for place, name in enumerate(sorted(stored))}
+            for part in set(placed.values()):
+                save_file(
+                    {name: stored[name] for name, at in placed.items() if at == part}, folder / part, {"format": "pt"}
+                )
+            (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
+        (folder / "config.json").write_text(json.dumps(raw))
+        return str(folder)
+
+
+@torch.inference_mode()
+def in_turn(modules, model, ids, length, drafted=()):
+    """(length, V) logits by the report's equations, in float64: every module over all rows, as often as it is needed.
+
+    drafted: tokens in place of the best ones.
+    """
+    known, rows, found = list(ids), len(ids) - 1, []
+    bare = modules[0].layout == "mimo"
+    first = bare_states(model, ids[:-1]) if bare else states(model, ids[:-1])[-1]
+    for depth in range(1, length + 1):
+        hidden, last = first, min(depth, len(modules))
+        for k, module in enumerate(modules[:last], 1):
+            read, hidden = hidden, module.layer(model, hidden, torch.tensor(known[k : k + rows]))
+        for more in range(1, depth - last + 1):  # behind the last module: a row more, which reads its own state
+            read = torch.cat([read, hidden[-1:]])
+            hidden = module.layer(model, read, torch.tensor(known[last : last + rows + more]))
+        state = module.final_layernorm(hidden) if module.layout == "deepseek" else hidden
+        found.append(model.get_output_embeddings()(state[-1]))
+        known.append(drafted[depth - 1] if drafted else int(found[-1].argmax()))
+    return torch.stack(found)
+
+
+@torch.inference_mode()
+def bare_states(model, ids):
+    """(T, D) what the final norm reads."""
+    seen = []
+    hook = model.model.norm.register_forward_pre_hook(lambda module, given: seen.append(given[0][0]))
+    model(torch.tensor([list(ids)]), use_cache=False)
+    hook.remove()
+    return seen[0]
