@@ -113,7 +113,8 @@ def learn(shared: SharedRequest, draft: Draft, kept: Sequence[int] | None, step:
     if shared.paused:
         shared.missed.append((bare[1], {layer: states.clone() for layer, states in step.hidden.items()}))
     else:
-        find_drafter(shared).observe(in_whole_draft(step, kept))
+        assert shared.drafter is not None  # it has drafted
+        shared.drafter.observe(in_whole_draft(step, kept))
     shared.log.append((*bare, 1 + len(draft.tokens)))
 
 
