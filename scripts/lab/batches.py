@@ -9,7 +9,7 @@ The first arguments are those of ``specbench``. One request without a batch, the
 number of requests take turns on one loaded model; the figures are medians of the ratios of the turns. The bound is that
 of one request whose forwards feed as many rows: T(1) / T(q) times the requests. If the forward is compiled code, the
 last columns have the processor's time of a step outside of it: of the batch (layout, acceptance), and of the complete
-harness, whose requests draft what they always draft, learn nothing and are logged. With --library or --url, complete answers are timed in turn with another
+harness with drafters that compute nothing. With --library or --url, complete answers are timed in turn with another
 runtime's batches; the processor's time is the one of this process, and a server that keeps prompts (vLLM without
 --no-enable-prefix-caching) reads none after the first turn.
 """

@@ -24,6 +24,7 @@ from specbench.models.verify import ActiveRequest, continues, cut, find_top, rea
 from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
 
 NOTHING = Needs()
+NO_STATES: Mapping[int, Tensor] = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -113,7 +114,7 @@ class PaddedRows:
         return build_additive_mask(seen.reshape(-1, self.end), dtype).view(count, 1, width, self.end)
 
 
-# The accepted nodes of each request and the tokens to emit, None where a logit is not finite; and the rows' best tokens.
+# Of each request the accepted nodes and the tokens to emit, None if a logit is not finite; and the rows' best tokens.
 Verified = tuple[list[tuple[list[int], list[int]] | None], TopK | None]
 NAN = float("nan")
 
@@ -146,9 +147,7 @@ class SlotBatch(Batch):
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy keys and values (m,) from slots to slots of the same place, all in one operation; both may overlap."""
 
-    def accept_all(
-        self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None
-    ) -> Verified | None:
+    def accept_all(self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None) -> Verified | None:
         """Verify every draft and move the accepted paths, all in one call; None if not possible.
 
         picks: (n,) of the rows; None: their argmax. Returns ``top`` too, with its ids on the host if a method reads
@@ -220,7 +219,7 @@ class SlotBatch(Batch):
     @override
     def forward(self, drafts: Sequence[tuple[Handle, Draft | None]]) -> None:
         self._drafted, fed, most = [handle for handle, _ in drafts], [], self.engine.max_nodes
-        self._greedy = all([handle.walk.picks_best for handle in self._drafted])
+        self._greedy = all(handle.walk.picks_best for handle in self._drafted)
         stay = self.lays_out and self._greedy
         for handle, draft in drafts:
             handle.refused, handle.clean, handle.topk = None, False, None
@@ -307,13 +306,14 @@ class SlotBatch(Batch):
 
     def _accept(self, handle: Handle, number: int, back: _ReadBack, left: int, late: Draft | None) -> Step:
         """Return the step of the request with the ``number``-th rows. Raises CaseError."""
-        past, fed, hidden = handle.length, None, {}
+        past, fed, hidden, kept = handle.length, None, NO_STATES, False
         if back.accepted:
             if (accepted := back.accepted[number]) is None:
                 require_finite([NAN], self._logits.dtype)
             assert accepted is not None
             path, tokens = accepted
-            kept = late is not None and continues(late, len(path) == len(handle.draft), tokens[-1])
+            if late is not None:
+                kept = continues(late, len(path) == len(handle.draft), tokens[-1])
         else:
             part = self._rows.slice_of(number)
             require_finite(back.peaks[part], self._logits.dtype)

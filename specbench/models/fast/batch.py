@@ -70,9 +70,7 @@ class FastBatch(SlotBatch):
         return engine.compact.head(states[-wanted:]), hidden
 
     @override
-    def accept_all(
-        self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None
-    ) -> Verified | None:
+    def accept_all(self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None) -> Verified | None:
         compiled, layout = self.engine.compiled, self._layout
         if compiled is None or layout is None:
             return None
@@ -320,9 +318,7 @@ class RecordedBatch(FastBatch):
         return logits[: len(rows)], {tap: states[: len(rows)] for tap, states in hidden.items()}
 
     @override
-    def accept_all(
-        self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None
-    ) -> Verified | None:
+    def accept_all(self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None) -> Verified | None:
         if picks is not None:
             return None
         frame = self._frame

@@ -199,13 +199,11 @@ class CompiledForward:
         for parents in rows.parents:
             above.append(ROOT)
             above += parents
-        handles, windows, spans = rows.handles, self._constants[0], np.empty((len(rows.handles), 5), np.int64)
-        bounds = np.array(rows.bounds)
-        spans[:, 0], spans[:, 1] = bounds[:-1], bounds[1:] - bounds[:-1]
-        spans[:, 2] = [each.place for each in handles]
-        spans[:, 2] *= room
-        spans[:, 3] = spans[:, 4] = np.array([each.length for each in handles])
-        count, most, kind = len(rows), int(spans[:, 1].max()), stored(self._model.embedding).dtype
+        handles, windows, bounds = rows.handles, self._constants[0], np.array(rows.bounds)
+        counts, starts = bounds[1:] - bounds[:-1], np.array([each.place for each in handles]) * room
+        lengths = np.array([each.length for each in handles])
+        spans = np.array((bounds[:-1], counts, starts, lengths, lengths)).T.copy()
+        count, most, kind = len(rows), int(counts.max()), stored(self._model.embedding).dtype
         laid = (np.array(above), spans, np.empty(count, np.int64), np.empty(count, np.float32),
                 np.empty((len(windows), count, most), kind))  # fmt: skip
         return PackedLayout(*laid, self._kernels.lay_out(*laid[:2], windows, *laid[2:]))
