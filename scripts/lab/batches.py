@@ -7,8 +7,9 @@
 
 The first arguments are those of ``specbench``. One request without a batch, the same again as the control, and each
 number of requests take turns on one loaded model; the figures are medians of the ratios of the turns. The bound is that
-of one request whose forwards feed as many rows: T(1) / T(q) times the requests. Host is a step's time outside of the
-forward, if the forward is compiled code. With --library or --url, complete answers are timed in turn with another
+of one request whose forwards feed as many rows: T(1) / T(q) times the requests. If the forward is compiled code, the
+last columns have the processor's time of a step outside of it: of the batch (layout, acceptance), and of the complete
+harness with drafters that compute nothing. With --library or --url, complete answers are timed in turn with another
 runtime's batches; the processor's time is the one of this process, and a server that keeps prompts (vLLM without
 --no-enable-prefix-caching) reads none after the first turn.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,12 +30,17 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from methods.openvino_genai import OpenvinoBatches
 from scripts.lab.materials import load_engine, print_table, take_turns, timed
+from specbench.decode.budgets import Budgets
+from specbench.decode.loop import Request
+from specbench.decode.together import SharedLaps, SharedRequest, SharedServer
 from specbench.decode.walk import Walk
 from specbench.input import whole_numbers
+from specbench.measure.clock import without_collector
+from specbench.method import Drafter, Method
 from specbench.models.engine import SILENT, Batch, Engine
 from specbench.models.facade import Target
 from specbench.models.fast.engine import FastEngine
-from specbench.types import Draft, InputError, Needs, Step
+from specbench.types import Draft, InputError, Needs, Prefill, Step
 
 LIBRARIES = ("transformers", "openvino")
 LONGEST_S = 600.0  # of a server's answers
@@ -69,6 +76,38 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
     print(f"{about}, {torch.get_num_threads()} threads, {sizes}")
 
 
+class OneDraft(Drafter, Method):
+    """A method and its drafters, which propose the same draft at every step."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+
+    def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
+        """Return the drafter, which has no state."""
+        return self
+
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        """Return the draft."""
+        return self._draft
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request of the shared server (``specbench.decode.together.Question``)."""
+
+    method: Method
+    asked: Request
+
+    def request(self) -> Request:
+        """Return the request."""
+        return self.asked
+
+    def close(self, shared: SharedRequest) -> None:
+        """End it; raises the request's error."""
+        if shared.error is not None:
+            raise shared.error
+
+
 class TogetherBench:
     """Turns of steps on one engine. All drafts are wrong, so that each request emits about one token per step."""
 
@@ -77,15 +116,15 @@ class TogetherBench:
         self._engine, self._steps = engine, steps
         self._ids = np.random.default_rng(0).integers(0, vocab, 1 << 16)
         self._context, self._answer = context, (engine.max_nodes + 1) * steps + 1
-        self._inside = 0.0  # [s] in compiled forwards of batches
+        self._inside = 0.0  # [s] of this thread's processor in compiled forwards of batches
         if isinstance(engine, FastEngine) and engine.compiled:
             compiled: Any = engine.compiled
             feed = compiled.feed_packed
 
             def timed(*given: object) -> object:
-                start = time.perf_counter()
+                start = time.thread_time()
                 computed = feed(*given)
-                self._inside += time.perf_counter() - start
+                self._inside += time.thread_time() - start
                 return computed
 
             compiled.feed_packed = timed
@@ -106,7 +145,7 @@ class TogetherBench:
         return ((time.perf_counter() - start) / self._steps,)
 
     def together(self, batch: Batch, nodes: int) -> tuple[float, float]:
-        """Return the time [s] per step of a batch with all its requests, and its part outside compiled forwards."""
+        """Return the time [s] per step of a batch with all its requests, and the processor's outside the forward."""
         handles = []
         for number in range(batch.requests):
             prompt = self._draw(self._context, number)
@@ -114,14 +153,31 @@ class TogetherBench:
             batch.prefill(handles[-1])
         drafts = [(handle, Draft.chain(self._draw(nodes))) for handle in handles]
         left, self._inside = [self._answer] * len(handles), 0.0
-        start = time.perf_counter()
+        start, processor = time.perf_counter(), time.thread_time()
         for _ in range(self._steps):
             batch.forward(drafts)
             batch.settle(left)
-        seconds = time.perf_counter() - start
+        used, seconds = time.thread_time() - processor, time.perf_counter() - start
         for handle in handles:
             batch.close(handle)
-        return seconds / self._steps, (seconds - self._inside) / self._steps
+        return seconds / self._steps, (used - self._inside) / self._steps
+
+    def serve(self, batch: Batch, nodes: int) -> tuple[float]:
+        """Return the processor's time [s] per step of a server with all its requests, outside compiled forwards."""
+        server = SharedServer(batch, SharedLaps(), frozenset(), self._engine.max_nodes, Budgets())
+        method, limit = OneDraft(Draft.chain(self._draw(nodes))), batch.tokens - self._context
+        prompts = [self._draw(self._context, number) for number in range(batch.requests)]
+        requests = [server.admit(Asked(method, Request(prompt, limit, None, 0))) for prompt in prompts]
+        for shared in requests:
+            server.read(shared, self._context)
+        with without_collector():  # as in a run
+            self._inside, processor = 0.0, time.thread_time()
+            for _ in range(self._steps):
+                server.step(requests)
+            used = time.thread_time() - processor
+        for shared in requests:
+            server.leave(shared)
+        return ((used - self._inside) / self._steps,)
 
     @torch.inference_mode()
     def measure(self, sizes: Sequence[int], nodes: int, blocks: int) -> None:
@@ -130,19 +186,20 @@ class TogetherBench:
         batches = [self._engine.batch(size, room) for size in sizes]
         fed = [min(size * (1 + nodes), self._engine.max_nodes + 1) - 1 for size in sizes]
         calls: list[Callable[[], tuple[float, ...]]] = [partial(self.alone, count) for count in (nodes, nodes, *fed)]
-        calls += [partial(self.together, batch, nodes) for batch in batches]
+        calls += [partial(call, batch, nodes) for batch in batches for call in (self.together, self.serve)]
         times = [np.concatenate(turn) for turn in take_turns(calls, blocks)]
         own, again, wide, shared = np.split(np.array(times).T, [1, 2, 2 + len(sizes)])
-        rows: list[list[object]] = [["without", f"{1e3 * np.median(own):.3f}", 1, 1, "", ""],
-                ["control", f"{1e3 * np.median(again):.3f}", f"{np.median(again / own):.3f}", "", "", ""]]  # fmt: skip
+        rows: list[list[object]] = [["without", f"{1e3 * np.median(own):.3f}", 1, 1, "", "", ""],
+                ["control", f"{1e3 * np.median(again):.3f}", f"{np.median(again / own):.3f}", *[""] * 4]]  # fmt: skip
         for place, size in enumerate(sizes):
-            steps, host = shared[2 * place : 2 * place + 2]
+            steps, *spent = shared[3 * place : 3 * place + 3]
             ratio = np.median(steps / own)
             fits = size * (1 + nodes) == fed[place] + 1
             bound = f"{np.median(size * own / wide[place]):.2f}" if fits else ""
-            milliseconds, microseconds = f"{1e3 * np.median(steps):.3f}", f"{1e6 * np.median(host):.0f}"
-            rows.append([size, milliseconds, f"{ratio:.3f}", f"{size / ratio:.2f}", bound, microseconds])
-        columns = ("requests", "ms a step", "over one without a batch", "tokens/s over it", "bound", "host [us]")
+            host = [f"{1e6 * np.median(each):.0f}" for each in spent]
+            rows.append([size, f"{1e3 * np.median(steps):.3f}", f"{ratio:.3f}", f"{size / ratio:.2f}", bound, *host])
+        columns = ("requests", "ms a step", "over one without a batch", "tokens/s over it", "bound", "batch [us]",
+                   "harness [us]")  # fmt: skip
         print_table(columns, rows, left=())
 
     def answer(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:

@@ -6,9 +6,10 @@ its forwards are shared. An exception in one request ends that request and no ot
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -67,39 +68,32 @@ class SharedRequest:
     log: list[Entry] = field(default_factory=list)  # as in the loop of one request
     spent: dict[str, float] = field(default_factory=dict)
 
+    def fail(self, error: Exception) -> None:
+        """End it with an error for its record."""
+        self.error, self.done, self.unread, self.emitted = error, True, 0, 0
 
-class boundary:
-    """Context manager: an exception inside it ends these requests and is stored for their records.
 
-    It is a class because a generator takes three times as long, and it is entered twice per step and request.
-    """
-
-    __slots__ = ("_requests",)
-
-    def __init__(self, *requests: SharedRequest) -> None:
-        self._requests = requests
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        for shared in self._requests:
-            shared.error, shared.done, shared.unread, shared.emitted = error, True, 0, 0
-        return True
+@contextlib.contextmanager
+def boundary(*requests: SharedRequest) -> Iterator[None]:
+    """An exception inside it ends these requests. Loops over requests at every step have a cheaper ``try``."""
+    try:
+        yield
+    except Exception as error:
+        for shared in requests:
+            shared.fail(error)
 
 
 def draft_on(asked: Sequence[tuple[SharedRequest, Drafting, Any]]) -> list[tuple[SharedRequest, Drafting, Any]]:
     """Resume each drafting with its last outcome; returns those that ran another forward, and its outcome."""
     waiting: dict[int, list[tuple[SharedRequest, Drafting, DraftForward]]] = defaultdict(list)
     for shared, drafting, outcome in asked:
-        with boundary(shared):
-            try:
-                forward = drafting.send(outcome)
-                waiting[id(forward.owner)].append((shared, drafting, forward))
-            except StopIteration as end:
-                shared.draft = end.value
+        try:
+            forward = drafting.send(outcome)
+            waiting[id(forward.owner)].append((shared, drafting, forward))
+        except StopIteration as end:
+            shared.draft = end.value
+        except Exception as error:
+            shared.fail(error)
     found: list[tuple[SharedRequest, Drafting, Any]] = []
     for those in waiting.values():
         with boundary(*(shared for shared, _, _ in those)):
@@ -113,14 +107,15 @@ def learn(shared: SharedRequest, draft: Draft, kept: Sequence[int] | None, step:
     """Enter the outcome of one forward; the drafter sees the path in its complete draft."""
     if isinstance(step, CaseError):
         raise step
-    shared.context.extend(step.emitted)
+    shared.context += step.emitted
     shared.emitted, shared.done = len(step.emitted), step.done
     bare = without_tensors(draft, step)
     if shared.paused:
         shared.missed.append((bare[1], {layer: states.clone() for layer, states in step.hidden.items()}))
     else:
-        find_drafter(shared).observe(in_whole_draft(step, kept))
-    shared.log.append((*bare, 1 + len(draft)))
+        assert shared.drafter is not None  # it has drafted
+        shared.drafter.observe(in_whole_draft(step, kept))
+    shared.log.append((*bare, 1 + len(draft.tokens)))
 
 
 def find_drafter(shared: SharedRequest) -> Drafter:
@@ -143,7 +138,7 @@ def find_drafter(shared: SharedRequest) -> Drafter:
 
 
 def finish(shared: SharedRequest, spent: Mapping[str, float], eos: frozenset[int]) -> None:
-    """Fill in the transcript, except the times that the schedule measures."""
+    """Fill in the transcript, except the figures of its steps and the times that the schedule measures."""
     if shared.error is not None or not shared.context or shared.request is None:
         return
     if shared.drafter is not None:
@@ -153,7 +148,6 @@ def finish(shared: SharedRequest, spent: Mapping[str, float], eos: frozenset[int
     if out.ids[-1] in eos:
         out.finish = "eos"
     out.trees = [] if shared.request.keep_trees else None
-    out.count(shared.log, method.sources)
     out.stats = method.figures(shared.drafter, out.ids) if shared.drafter is not None else {}
     out.phases_s = {phase: spent[phase] - shared.spent.get(phase, 0.0) for phase in spent if phase != "idle"}
 
@@ -246,24 +240,27 @@ class SharedServer:
         active = [shared for shared in requests if not shared.done]
         if not active:
             return 0
+        lates: list[Draft | None] | None = None
         concurrent = [shared for shared in active if shared.concurrent]
         for shared in concurrent:
             with boundary(shared):
                 shared.drafter.launch()  # type: ignore[union-attr]
         fed = [(each.handle, None if each.paused else draft) for each, draft in zip(active, drafts, strict=True)]
         self._batch.forward(fed)
-        lates: list[Draft | None] = [None] * len(active)
-        for place, shared in enumerate(active):
-            if shared.error is None and shared.drafter is not None and shared.concurrent:
-                with boundary(shared):
-                    lates[place] = shared.drafter.join()
         if concurrent:
+            lates = [None] * len(active)
+            for place, shared in enumerate(active):
+                if shared.error is None and shared.drafter is not None and shared.concurrent:
+                    with boundary(shared):
+                        lates[place] = shared.drafter.join()
             self._laps.lap("draft")
         steps = self._batch.settle([shared.end - len(shared.context) for shared in active], lates)
-        for shared, draft, step in zip(active, trimmed, steps, strict=True):
-            if shared.error is None:
-                with boundary(shared):
-                    learn(shared, *draft, step)
+        for shared, (draft, kept), step in zip(active, trimmed, steps, strict=True):
+            try:
+                if shared.error is None:
+                    learn(shared, draft, kept, step)
+            except Exception as error:
+                shared.fail(error)
         self._laps.lap("update")
         self._paused = all(shared.paused for shared in active)
         self._budgets.observe(drafts, steps, self._batch.fed, time.perf_counter() - begun)
@@ -275,14 +272,17 @@ class SharedServer:
         asked: list[tuple[SharedRequest, Drafting, Any]] = []
         for shared, share in zip(requests, shares, strict=True):
             shared.paused, shared.draft = not share and shared.pauses, EMPTY
-            with boundary(shared):
-                drafter = None if shared.paused else find_drafter(shared)
-                if drafter is not None:
-                    drafter.goes_on = self._budgets.goes_on
+            if shared.paused:
+                continue
+            try:
+                drafter = find_drafter(shared)
+                drafter.goes_on = self._budgets.goes_on
                 if isinstance(drafter, SharedDrafter):
                     asked.append((shared, drafter.drafting(shared.context, share), None))
-                elif drafter is not None:
+                else:
                     shared.draft = drafter.propose(shared.context, share)
+            except Exception as error:
+                shared.fail(error)
         while asked:
             asked = draft_on(asked)
         given = [

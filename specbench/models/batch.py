@@ -8,8 +8,9 @@ which adds the forward and the compaction.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from specbench.models.verify import ActiveRequest, continues, cut, find_top, rea
 from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
 
 NOTHING = Needs()
+NO_STATES: Mapping[int, Tensor] = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -112,9 +114,9 @@ class PaddedRows:
         return build_additive_mask(seen.reshape(-1, self.end), dtype).view(count, 1, width, self.end)
 
 
-# number of a request in the rows -> its accepted nodes and the tokens to emit; raises CaseError
-Accepted = Callable[[int], tuple[list[int], list[int]]]
-Verified = tuple[Accepted, TopK | None]
+# Of each request the accepted nodes and the tokens to emit, None if a logit is not finite; and the rows' best tokens.
+Verified = tuple[list[tuple[list[int], list[int]] | None], TopK | None]
+NAN = float("nan")
 
 
 class SlotBatch(Batch):
@@ -130,6 +132,7 @@ class SlotBatch(Batch):
         self._rows = PackedRows((), (), (0,), torch.empty(0))
         self._logits = torch.empty(0)
         self._hidden: Mapping[int, Tensor] = {}
+        self._greedy = True  # of the last forward: every row's pick is its argmax
 
     lays_out = False  # greedy drafts whose parents are on the device, without reading them
 
@@ -144,10 +147,11 @@ class SlotBatch(Batch):
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy keys and values (m,) from slots to slots of the same place, all in one operation; both may overlap."""
 
-    def accept_greedily(self, rows: PackedRows, logits: Tensor, top: TopK | None) -> Verified | None:
-        """Verify every draft by the rows' argmax and move the accepted paths, on the device; None if not possible.
+    def accept_all(self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None) -> Verified | None:
+        """Verify every draft and move the accepted paths, all in one call; None if not possible.
 
-        Returns ``top`` too, with its ids on the host if a method reads them there.
+        picks: (n,) of the rows; None: their argmax. Returns ``top`` too, with its ids on the host if a method reads
+        them there.
         """
         return None
 
@@ -215,7 +219,8 @@ class SlotBatch(Batch):
     @override
     def forward(self, drafts: Sequence[tuple[Handle, Draft | None]]) -> None:
         self._drafted, fed, most = [handle for handle, _ in drafts], [], self.engine.max_nodes
-        stay = self.lays_out and all(handle.walk.picks_best for handle in self._drafted)
+        self._greedy = all(handle.walk.picks_best for handle in self._drafted)
+        stay = self.lays_out and self._greedy
         for handle, draft in drafts:
             handle.refused, handle.clean, handle.topk = None, False, None
             handle.asked = handle.needs if draft is not None else handle.plain
@@ -242,7 +247,7 @@ class SlotBatch(Batch):
                 parts += [upload(ids, self.engine.device), tokens.to(self.engine.device)]
                 ids = []
             else:
-                ids.extend(tokens)
+                ids += tokens
             end += 1 + len(tokens)
             bounds.append(end)
         rest = upload(ids, self.engine.device)
@@ -252,10 +257,10 @@ class SlotBatch(Batch):
     @torch.inference_mode()
     @override
     def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
-        back = self._read_back() if self._rows.handles else _ReadBack([], [], None, None)
+        back = self._read_back(lates is not None) if self._rows.handles else _ReadBack([], [], None, None)
         found: list[Step | CaseError] = []
         fed = iter(range(len(self._rows.handles)))
-        for handle, most, late in zip(self._drafted, left, lates or [None] * len(left), strict=True):
+        for handle, most, late in zip(self._drafted, left, lates or repeat(None, len(left)), strict=True):
             if handle.refused is not None:
                 found.append(handle.refused)
                 continue
@@ -268,44 +273,47 @@ class SlotBatch(Batch):
         self._laps.lap("verify")
         return found
 
-    def _read_back(self) -> _ReadBack:
-        """Read the results back: the only wait for the device, except for drafts whose nodes were drawn."""
-        rows, logits = self._rows, self._logits
-        top = find_top(logits, max((handle.asked.node_topk for handle in rows.handles), default=0))
-        best = all(handle.walk.picks_best for handle in rows.handles)
-        if best and (found := self.accept_greedily(rows, logits, top)):
-            return _ReadBack([], [], None, found[1], found[0])
-        peaks, picks = logits.max(-1)
-        if not best:
-            picks = self._draw(picks)
-        parts = [peaks, picks]
-        if any(isinstance(handle.draft.tokens, Tensor) for handle in rows.handles):
+    def _read_back(self, late: bool) -> _ReadBack:
+        """Read the results back: the only wait for the device, except for drafts whose nodes were drawn.
+
+        late: drafts may continue after those that were fed.
+        """
+        rows, logits, handles, picks = self._rows, self._logits, self._rows.handles, None
+        top = find_top(logits, max([handle.asked.node_topk for handle in handles]))
+        drawn = [] if self._greedy else [handle.is_drawn(None) for handle in handles]
+        if not all(drawn) or self._greedy:
+            picks = None if self._greedy else self._draw()
+            if (self._greedy or not (late or any(drawn))) and (done := self.accept_all(rows, logits, top, picks)):
+                return _ReadBack([], [], None, done[1], done[0])
+        peaks, best = logits.max(-1)
+        parts = [peaks, best if picks is None else picks]  # no pick is read where distributions are compared
+        if any(isinstance(handle.draft.tokens, Tensor) for handle in handles):
             parts.append(rows.ids)
-        read, top = read_with_top(parts, top, any(handle.asked.read_topk for handle in rows.handles))
+        read, top = read_with_top(parts, top, any(handle.asked.read_topk for handle in handles))
         return _ReadBack(read[0], [int(pick) for pick in read[1]], [*map(int, read[2])] if parts[2:] else None, top)
 
-    def _draw(self, best: Tensor) -> Tensor:
+    def _draw(self) -> Tensor:
         """Draw the rows' picks (n,), each by its own request's numbers; in one operation if all sample alike."""
         rows, walks = self._rows, [handle.walk for handle in self._rows.handles]
-        if all(handle.is_drawn(None) for handle in rows.handles):
-            return best  # distributions are compared, and no pick is read
         depths = [rows.depths_of(number) for number in range(len(walks))]
         numbers = [walk.numbers(own) for walk, own in zip(walks, depths, strict=True)]
-        alike = all(walk.sampling == walks[0].sampling for walk in walks)
-        if alike and None not in numbers:
+        if None not in numbers and all(walk.sampling == walks[0].sampling for walk in walks):
             return walks[0].draw(self._logits, [number for own in numbers if own for number in own])
-        picks = [
-            best[part] if walk.picks_best else walk.pick(self._logits[part], own)
-            for walk, own, part in zip(walks, depths, map(rows.slice_of, range(len(walks))), strict=True)
-        ]
-        return torch.cat(picks)
+        parts = map(rows.slice_of, range(len(walks)))
+        return torch.cat([
+            walk.pick(self._logits[part], own) for walk, own, part in zip(walks, depths, parts, strict=True)
+        ])  # fmt: skip
 
     def _accept(self, handle: Handle, number: int, back: _ReadBack, left: int, late: Draft | None) -> Step:
         """Return the step of the request with the ``number``-th rows. Raises CaseError."""
-        past, fed, hidden = handle.length, None, {}
+        past, fed, hidden, kept = handle.length, None, NO_STATES, False
         if back.accepted:
-            path, tokens = back.accepted(number)
-            kept = late is not None and continues(late, len(path) == len(handle.draft), tokens[-1])
+            if (accepted := back.accepted[number]) is None:
+                require_finite([NAN], self._logits.dtype)
+            assert accepted is not None
+            path, tokens = accepted
+            if late is not None:
+                kept = continues(late, len(path) == len(handle.draft), tokens[-1])
         else:
             part = self._rows.slice_of(number)
             require_finite(back.peaks[part], self._logits.dtype)
@@ -338,5 +346,5 @@ class _ReadBack:
     picks: list[int]
     ids: list[int] | None
     top: TopK | None  # (n, k)
-    accepted: Accepted | None = None  # set if the device has done everything; peaks and picks are empty then
+    accepted: list[tuple[list[int], list[int]] | None] = field(default_factory=list)  # set if all was done in one call
     moves: list[tuple[int, int, int]] = field(default_factory=list)

@@ -152,12 +152,10 @@ class ActiveRequest:
         hidden: Mapping[int, Tensor],
     ) -> Step:
         """Make the step that emitted these tokens; the last one is the next root. See ``Step``."""
-        root, self.root = self.root, emitted[-1]
+        root, self.root, count = self.root, emitted[-1], len(emitted)
         shape = self.host_parents if isinstance(self.draft.parents, Tensor) else None
-        self.walk.advance(len(emitted))
-        return Step(
-            root, tuple(emitted), tuple(path[: len(emitted) - 1]), done, fed, self.topk, hidden, int(late), shape
-        )
+        self.walk.advance(count)
+        return Step(root, tuple(emitted), tuple(path[: count - 1]), done, fed, self.topk, hidden, int(late), shape)
 
 
 def _is_drawn(draft: Draft | None) -> bool:

@@ -268,11 +268,11 @@ def test_rows_that_a_method_asks_for_are_those_of_a_request_alone(model, kind):
         assert_same_rows(found, engine.settle(7), near)
 
 
-@pytest.mark.parametrize("timed", [TimedEager, TimedFast])
-def test_requests_are_timed_along_a_record_each(model, timed):
-    """Tokens that no model would emit; the caches hold them."""
+@pytest.mark.parametrize(("timed", "dtype"), [(TimedEager, "float64"), (TimedFast, "float64"), (TimedFast, "float32")])
+def test_requests_are_timed_along_a_record_each(model, timed, dtype):
+    """Tokens that no model would emit; the caches hold them. In single precision compiled code verifies the picks."""
     engine, answers = (
-        timed(model["float64"], CONTEXT, frozenset(), NODES),
+        timed(model[dtype], CONTEXT, frozenset(), NODES),
         {(5, 6): [7, 8, 9, 9], (11,): [12, 13, 14, 3]},
     )
     batch, handles = engine.batch(2, 20), []

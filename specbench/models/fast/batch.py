@@ -29,13 +29,12 @@ from specbench.models.fast.host.forward import SHORT, PackedLayout
 from specbench.models.fast.layout import mark_reach
 from specbench.models.transfer import upload
 from specbench.models.tree import compute_depths
-from specbench.models.verify import read_with_top, require_finite
+from specbench.models.verify import read_with_top
 from specbench.types import ROOT, TopK
 
 if TYPE_CHECKING:
     from specbench.models.fast.engine import FastEngine
 
-NAN = float("nan")
 # Rows of a batch's forwards beyond those of one draft. More are not recorded: computing takes longer than launching.
 WIDE = (512, 768, 1024)
 FAR = 1 << 30  # [positions] a window that no row leaves
@@ -71,25 +70,18 @@ class FastBatch(SlotBatch):
         return engine.compact.head(states[-wanted:]), hidden
 
     @override
-    def accept_greedily(self, rows: PackedRows, logits: Tensor, top: TopK | None) -> Verified | None:
+    def accept_all(self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None) -> Verified | None:
         compiled, layout = self.engine.compiled, self._layout
         if compiled is None or layout is None:
             return None
-        moved = max(1, int(layout.reach.max()))
         for number, handle in enumerate(rows.handles):
             if handle.draft.passenger is not None:
                 part = rows.slice_of(number)
                 layout.reach[part] = mark_reach(layout.reach[part], rows.parents[number], handle.draft.passenger)
-        found = compiled.accept_packed(logits, rows.ids, layout, self.cache, moved)
-
-        def read(number: int) -> tuple[list[int], list[int]]:
-            numbers = found[number]
-            count = numbers[0]
-            if count < 0:
-                require_finite([NAN], logits.dtype)
-            return numbers[2 + moved : 2 + moved + count], [*numbers[2 : 2 + count], numbers[1]]
-
-        return read, top
+        found, nodes = compiled.accept_packed(logits, rows.ids, layout, self.cache, picks), 2 + layout.depth
+        return [
+            None if (count := row[0]) < 0 else (row[nodes : nodes + count], row[1 : 2 + count]) for row in found
+        ], top
 
     def _lay_out(self, rows: PackedRows) -> ForwardInput:
         """The input of torch's forward."""
@@ -326,7 +318,9 @@ class RecordedBatch(FastBatch):
         return logits[: len(rows)], {tap: states[: len(rows)] for tap, states in hidden.items()}
 
     @override
-    def accept_greedily(self, rows: PackedRows, logits: Tensor, top: TopK | None) -> Verified | None:
+    def accept_all(self, rows: PackedRows, logits: Tensor, top: TopK | None, picks: Tensor | None) -> Verified | None:
+        if picks is not None:
+            return None
         frame = self._frame
         parts = [self._places.accept(frame, logits if frame.logits is None else frame.logits)]
         on_device = [isinstance(handle.parents, Tensor) for handle in rows.handles]
@@ -339,15 +333,12 @@ class RecordedBatch(FastBatch):
                 part = rows.slice_of(number)
                 handle.parents = [int(row) - part.start - 1 for row in above[0][part][1:]]
 
-        def read(number: int) -> tuple[list[int], list[int]]:
-            count, last = numbers[2 * number : 2 * number + 2]
-            if count < 0:
-                require_finite([NAN], logits.dtype)
-            first = nodes + rows.bounds[number]
-            chosen = numbers[first + frame.width : first + frame.width + count]
-            return numbers[first : first + count], [*chosen, last]
-
-        return read, top
+        done = list[tuple[list[int], list[int]] | None]()
+        for number, first in enumerate(rows.bounds[:-1]):
+            (count, last), start = numbers[2 * number : 2 * number + 2], nodes + first
+            chosen = numbers[start + frame.width : start + frame.width + count]
+            done.append(None if count < 0 else (numbers[start : start + count], [*chosen, last]))
+        return done, top
 
     @override
     def end(self) -> None:

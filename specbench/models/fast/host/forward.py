@@ -130,6 +130,7 @@ class PackedLayout:
     places: np.ndarray
     reach: np.ndarray
     biases: np.ndarray
+    depth: int  # the largest
 
 
 class CompiledForward:
@@ -197,15 +198,15 @@ class CompiledForward:
         above: list[int] = []
         for parents in rows.parents:
             above.append(ROOT)
-            above.extend(parents)
-        ends, windows = iter(rows.bounds[1:]), self._constants[0]
-        spans = np.array([(first, next(ends) - first, each.place * room, each.length, each.length)
-                          for first, each in zip(rows.bounds, rows.handles, strict=False)])  # fmt: skip
-        count, most, kind = len(rows), int(spans[:, 1].max()), stored(self._model.embedding).dtype
-        found = PackedLayout(np.array(above), spans, np.empty(count, np.int64), np.empty(count, np.float32),
-                             np.empty((len(windows), count, most), kind))  # fmt: skip
-        self._kernels.lay_out(found.parents, spans, windows, found.places, found.reach, found.biases)
-        return found
+            above += parents
+        handles, windows, bounds = rows.handles, self._constants[0], np.array(rows.bounds)
+        counts, starts = bounds[1:] - bounds[:-1], np.array([each.place for each in handles]) * room
+        lengths = np.array([each.length for each in handles])
+        spans = np.array((bounds[:-1], counts, starts, lengths, lengths)).T.copy()
+        count, most, kind = len(rows), int(counts.max()), stored(self._model.embedding).dtype
+        laid = (np.array(above), spans, np.empty(count, np.int64), np.empty(count, np.float32),
+                np.empty((len(windows), count, most), kind))  # fmt: skip
+        return PackedLayout(*laid, self._kernels.lay_out(*laid[:2], windows, *laid[2:]))
 
     def feed_packed(
         self, cache: StaticKV, ids: Tensor, layout: PackedLayout, wanted: int, taps: Sequence[int]
@@ -215,12 +216,13 @@ class CompiledForward:
         return self._run(cache, ids.numpy(), layout.places, layout.places, layout.spans, biases, wanted, taps)
 
     def accept_packed(
-        self, logits: Tensor, ids: Tensor, layout: PackedLayout, cache: StaticKV, moved: int
+        self, logits: Tensor, ids: Tensor, layout: PackedLayout, cache: StaticKV, picks: Tensor | None
     ) -> list[list[int]]:
-        """``found`` of ``kernels.accept_all``. moved: at least 1."""
-        found = np.empty((len(layout.spans), 2 + 2 * moved), dtype=np.int64)
+        """``found`` of ``kernels.accept_all``. picks: (n,) of the rows; None: their argmax."""
+        found = np.empty((len(layout.spans), 2 + 2 * layout.depth), dtype=np.int64)
+        forced = NO_PICKS if picks is None else picks.numpy()
         shape = ids.numpy(), layout.parents, layout.reach, layout.spans
-        self._kernels.accept_all(stored(logits), NO_PICKS, *shape, stored(cache.whole), moved, found)
+        self._kernels.accept_all(stored(logits), forced, *shape, stored(cache.whole), layout.depth, found)
         numbers: list[list[int]] = found.tolist()
         return numbers
 

@@ -500,13 +500,16 @@ def lay_out(parents, spans, windows, places, reach, biases):
     parents: (n,) of each request its root's, below 0, then its nodes' as in their draft; turned to the row of each
     row's parent, counted from its request's first, where a root is its own.
     spans: see ``kernels.forward``. windows: (kinds,) [positions], below 0 for all.
+    Returns the largest depth, at least 1.
     """
-    seen = np.zeros(biases.shape[1:], np.bool_)
+    seen, deepest = np.zeros(biases.shape[1:], np.bool_), 1
     for span in spans:
         own = slice(span[0], span[0] + span[1])
         lay_out_one(parents[own], windows, reach[own], seen[own], biases[:, own])
         for row in range(span[0], span[0] + span[1]):
             places[row] = span[4] + int(reach[row])
+            deepest = max(deepest, int(reach[row]))
+    return deepest
 
 
 @njit(error_model="numpy")
@@ -565,18 +568,20 @@ def move(slots, source, target):
 
 
 @njit(error_model="numpy", nogil=True)
-def accept_all(logits, none, ids, parents, reach, spans, slots, moved, found):
+def accept_all(logits, forced, ids, parents, reach, spans, slots, moved, found):
     """See ``specbench.models.fast.frame.accept``, for each of B requests; their accepted paths are moved together.
 
-    logits: (n, V) as stored. none: no forced picks. ids, reach: (n,). parents, spans: see ``lay_out``.
+    logits: (n, V) as stored. forced: (n,) picks, or none of them. ids, reach: (n,). parents, spans: see ``lay_out``.
     slots: (L, 2K, S, size). moved: no draft is deeper. found: (B, 2 + 2 moved) of each the number of accepted nodes,
-    below 0 where logits are not finite; the tokens to emit, the last of them first; then the nodes.
+    below 0 where logits are not finite; the tokens to emit, one more than that; and from 2 + moved on the nodes.
     """
     out = np.empty(3 + 2 * moved, np.float32)
     for number in range(len(spans)):
         first, count, base, begin, _ = spans[number]
         own, row = slice(first, first + count), found[number]
-        accept(logits[own], none, ids[own], parents[own], reach[own], base + begin, slots, moved, out)
-        row[0], row[1] = int(out[0]) if np.isfinite(out[2]) else -1, int(out[1])
-        for place in range(int(out[0])):
-            row[2 + place], row[2 + moved + place] = int(out[3 + place]), int(out[3 + moved + place]) - 1
+        given = forced[own] if len(forced) else forced
+        accept(logits[own], given, ids[own], parents[own], reach[own], base + begin, slots, moved, out)
+        depth = int(out[0])
+        row[0], row[1 + depth] = depth if np.isfinite(out[2]) else -1, int(out[1])
+        for place in range(depth):
+            row[1 + place], row[2 + moved + place] = int(out[3 + place]), int(out[3 + moved + place]) - 1
