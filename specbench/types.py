@@ -66,10 +66,11 @@ class Case:
     system: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as Step: each is made at every step, and takes a third of the time so
 class Draft:
     """A rooted token tree that a drafter proposes; the root (last emitted token) is implicit and never listed.
 
+    It is read-only.
     tokens: (N,) token ids, a list of ints when drafted on the host, an int64 tensor when drafted on a device.
     parents: (N,) index of each node's parent in this draft, ``ROOT`` for the first level; parents come before children,
     siblings in trial order, and siblings may repeat a token.
@@ -150,9 +151,9 @@ class Prefill:
     given: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
-    """The outcome of one target forward.
+    """The outcome of one target forward; read-only.
 
     fed: (N+1,) int64 tokens of ALL rows, row 0 = root, row i + 1 = node i of the draft; only with topk or hidden.
     """

@@ -57,7 +57,7 @@ class SharedRequest:
     request: Request | None = None
     begin: Callable[[], Drafter] | None = None  # makes the drafter, if it is made later
     drafter: Drafter | None = None
-    draft: Draft = EMPTY
+    draft: Draft = field(default_factory=Draft)
     pauses: bool = False
     concurrent: bool = False
     paused: bool = False  # its drafter takes no part in this step

@@ -26,7 +26,7 @@ class ActiveRequest:
     laps: Laps
     walk: Verifier = field(init=False)  # not set if only the forwards run
     root: int = ROOT  # the last emitted token
-    draft: Draft = EMPTY
+    draft: Draft = field(default_factory=Draft)
     parents: Sequence[int] | Tensor = ()
     topk: TopK | None = None  # of the last forward's rows, see ``Step``
     chunks: list[tuple[TopK | None, Mapping[int, Tensor]]] = field(default_factory=list)
