@@ -19,7 +19,8 @@ from methods.parts.array_draft import ArrayDraft, ArrayDrafter
 from methods.parts.branches import CHILD, END, ENDS, PARENT, SIZE, TOKEN, add, allocate_tree, child, start
 from methods.parts.built_file import BuiltFile
 from methods.parts.corpus import Corpus
-from methods.parts.gram_table import NEXT, NONE, TOKENS, ContextWindows, GramTable, find, index_grams, recent
+from methods.parts.gram_table import NEXT, NONE, TOKENS, GramTable, find, index_grams, recent
+from methods.parts.growing_text import GrowingText
 from methods.parts.ngrams import Gram
 from methods.parts.parameters import KEPT, Parameters, count
 from specbench.method import Drafter, Method
@@ -136,7 +137,18 @@ DYNAMIC, FROZEN = 1, 2  # tables of a query: a sum of these
 
 
 @njit(widen=True)
-def grow(tree, tables, dynamic, frozen, offsets, followers, text, lead, room, reserve, merge):
+def grow(tree, tables, later, dynamic, frozen, offsets, followers, text, lead, room, reserve, merge):
+    """Fill a tree from ``tables``, then from those of ``later``; see ``_attach``. Returns its size."""
+    start(tree)
+    if len(text) >= lead:
+        room = _attach(tree, tables, dynamic, frozen, offsets, followers, text, lead, room, reserve, merge)
+        if later:
+            _attach(tree, later, dynamic, frozen, offsets, followers, text, lead, room, 0, merge)
+    return tree[ROOT, SIZE]
+
+
+@njit(widen=True)
+def _attach(tree, tables, dynamic, frozen, offsets, followers, text, lead, room, reserve, merge):
     """Attach followers below the end of the context and below one another, breadth first (section 3.2).
 
     Level 1 leaves ``reserve`` tokens to the deeper levels; what it did not use and the reserve then go to level 2,
@@ -145,7 +157,7 @@ def grow(tree, tables, dynamic, frozen, offsets, followers, text, lead, room, re
 
     tree: see ``methods.parts.branches``. tables: to query, the dynamic one first; a follower that is in both comes
     twice, as in the code. dynamic: rows of a ``GramTable``; frozen (its index), offsets, followers: of a
-    ``FrozenTable``. text: (T,) int32 that ends as the context does, of at least ``lead`` tokens, a leader's length.
+    ``FrozenTable``. text: (T,) int32, the context, of at least ``lead`` tokens, a leader's length.
     room: [tokens] that may be attached; returns what is left of it.
     """
     leader, follower = np.empty(lead, np.int32), np.empty(followers.shape[1], np.int32)
@@ -206,30 +218,26 @@ def _hang(tree, node, follower, source, left, merge):
 
 class _Cache(ArrayDrafter):
     def __init__(self, method: Cacheback, prompt: Sequence[int], first: int) -> None:
-        self._method = method
-        self._windows: ContextWindows | None = None
+        self._method, self._text = method, GrowingText()
+        self._entered = 0  # place of the first window of the context that is not in the table
+        self._take([*prompt, first])
         self._uncached = 1  # tokens committed in the last step: the reference feeds them all again
-        if method.tables != "frozen":
-            self._windows = ContextWindows(method.dynamic.put, method.dynamic.width)
-            self._windows.extend([*prompt, first])
+        self._tree = allocate_tree(method.total_draft_length)
 
     def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
-        method = self._method
-        uncached = self._uncached if method.accounting == "refeed" else 1
-        room = min(budget, max(0, method.total_draft_length - uncached))
-        most = method.total_draft_length
+        method, tree, most = self._method, self._tree, self._method.total_draft_length
+        room = min(budget, max(0, most - (self._uncached if method.accounting == "refeed" else 1)))
         reserve = method.chaining_reserve * min(budget, most) // most  # the same share of a smaller draft
-        tree = allocate_tree(room)
-        start(tree)
-        if len(context) >= method.leader_length:
-            method.grow(tree, np.array(context[-method.leader_length :], np.int32), room, reserve)
-        tokens, parents, source = tree[: tree[ROOT, SIZE]].T[:CHILD]
-        return ArrayDraft(tokens, parents, source)
+        return ArrayDraft(tree[: method.grow(tree, self._text.tokens, room, reserve), :CHILD].T)
 
     def observe(self, step: Step) -> None:
         self._uncached = len(step.emitted)
-        if self._windows is not None:
-            self._windows.extend(step.emitted)
+        self._take(step.emitted)
+
+    def _take(self, tokens: Sequence[int]) -> None:
+        self._text.extend(tokens)
+        if self._method.tables != "frozen":
+            self._entered = self._method.dynamic.put(self._text.tokens, self._entered)
 
 
 @dataclass(eq=False)
@@ -310,17 +318,18 @@ class Cacheback(Parameters, Method):
         """Slide over the prompt (section 3.3)."""
         return _Cache(self, prompt, prefill.token)
 
-    def grow(self, tree: np.ndarray, text: np.ndarray, room: int, reserve: int) -> None:
-        """Fill an empty tree with at most ``room`` nodes; see ``grow``."""
-        frozen, queried = self.table or self._no_table, DYNAMIC * (self.tables != "frozen") | FROZEN * bool(self.table)
-        passes = [(queried, reserve)]
-        if self.frozen_growth == "after_tree":
-            passes = [(queried & DYNAMIC, reserve), (queried & FROZEN, 0)]
-        for tables, reserve in passes:
-            room = grow(
-                tree, tables, self.dynamic.rows, frozen.index, frozen.offsets, frozen.followers, text,
-                self.leader_length, room, reserve, self.growth == "merged",
-            )  # fmt: skip
+    def grow(self, tree: np.ndarray, text: np.ndarray, room: int, reserve: int) -> int:
+        """Fill a tree with at most ``room`` nodes; see ``grow``."""
+        frozen, tables, later = self.table or self._no_table, DYNAMIC * (self.tables != "frozen"), 0
+        if self.table and self.frozen_growth == "after_tree":
+            later = FROZEN
+        elif self.table:
+            tables += FROZEN
+        size: int = grow(
+            tree, tables, later, self.dynamic.rows, frozen.index, frozen.offsets, frozen.followers, text,
+            self.leader_length, room, reserve, self.growth == "merged",
+        )  # fmt: skip
+        return size
 
     def state_bytes(self) -> int:
         """Bytes of both tables."""

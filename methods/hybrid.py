@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from methods.parts.parameters import Parameters, count, positive, probability
 from specbench.method import Drafter, Method, Peer
 from specbench.models.compiled_code import njit
 from specbench.models.facade import ModelCard, Target
-from specbench.types import EMPTY, ROOT, CaseError, Draft, InputError, Needs, Prefill, Step, named
+from specbench.types import ROOT, CaseError, Draft, InputError, Needs, Prefill, Step, named
 
 SIZES = 7  # of a drafter's whole draft, by doubling: drafters that know how sure they are draft more
 DEPTHS = 8  # deeper ones are one class
@@ -41,7 +41,7 @@ def class_of(member: int, size: int, depth: int, rank: int, score: float) -> int
 
 
 TOKEN, PARENT, DEPTH, CLASS = range(4)  # rows of drafted nodes
-MEMBER, CHANCE = 2, 0  # rows of the merged tree's nodes, after token and parent, and of its numbers
+MEMBER = 2  # the row of the merged tree's nodes after token and parent
 PRIOR, SEEN, RIGHT = range(3)  # rows of the counts of classes
 
 
@@ -55,7 +55,7 @@ def _merge(drafted, scores, starts, counts, strength, tree, chances):
     ``AcceptanceRates``, of whose classes only those of the drafts' nodes are computed. tree, chances: (3, M) int64 and
     (M,), filled with tokens, parents and members, and with the chances of the tree's nodes.
     """
-    count = len(scores)
+    count = starts[-1]
     place, children = np.empty(count, np.int64), np.zeros(count, np.int64)
     child, sibling = np.full(count + 1, ROOT), np.empty(count, np.int64)  # of node i: child[i], of the root the last
     size = 0
@@ -86,12 +86,14 @@ def _merge(drafted, scores, starts, counts, strength, tree, chances):
 
 
 @njit(widen=True)
-def _keep_likeliest(tree, chances, budget, threshold, kept, kept_chances):
-    """Copy the nodes of the ``budget`` likeliest paths of at least ``threshold``, in order; returns their number.
+def _merge_best(drafted, scores, starts, counts, strength, budget, threshold, kept, kept_chances):
+    """Merge drafts and copy the nodes of the ``budget`` likeliest paths of at least ``threshold``, in order.
 
-    Of equal ones a parent comes before its child.
+    Of equal ones a parent comes before its child. kept, kept_chances: (3, M) int64 and (M,), filled as ``tree`` and
+    ``chances`` of ``_merge``, which explains the other arguments. Returns the number of nodes.
     """
-    size = len(chances)
+    tree, chances = np.empty((3, starts[-1]), np.int64), np.empty(starts[-1])
+    size = _merge(drafted, scores, starts, counts, strength, tree, chances)
     whole, order, found = np.empty(size), np.empty(size, np.int64), 0
     for node in range(size):
         whole[node] = chances[node] if tree[PARENT, node] == ROOT else chances[node] * whole[tree[PARENT, node]]
@@ -167,33 +169,34 @@ class AcceptanceRates:
 
 
 class MergedTree:
-    """The union of ``drafts``, one a member. nodes: (3, N) tokens, parents and members; chances: (N,)."""
+    """The union of the drafts of ``members``, each of at most ``most`` nodes."""
 
-    def __init__(self, drafts: Sequence[ArrayDraft], rates: AcceptanceRates) -> None:
-        starts = [0, *accumulate(len(draft.tokens) for draft in drafts)]
-        self._rates, self._starts, count = rates, np.array(starts), starts[-1]
-        self._drafted, scores = np.empty((4, count), np.int64), np.full(count, np.nan)
-        for draft, start, end in zip(drafts, starts, starts[1:], strict=False):
-            self._drafted[TOKEN, start:end], self._drafted[PARENT, start:end] = draft.tokens, draft.parents
-            if draft.score is not None:
-                scores[start:end] = draft.score
-        nodes, chances = np.empty((3, count), np.int64), np.empty(count)
-        size = _merge(self._drafted, scores, self._starts, rates.counts, rates.strength, nodes, chances)
-        self.nodes, self.chances = nodes[:, :size], chances[:size]
+    def __init__(self, rates: AcceptanceRates, members: int, most: int) -> None:
+        count = members * most
+        self._rates, self._starts = rates, np.zeros(members + 1, np.int64)
+        self._drafted, self._scores = np.empty((4, count), np.int64), np.empty(count)
+        self._kept, self._chances = np.empty((3, count), np.int64), np.empty(count)
 
-    def best(self, budget: int, threshold: float) -> ArrayDraft:
-        """The ``budget`` likeliest paths' nodes, those below ``threshold`` left out."""
-        kept, chances = np.empty((3, len(self.chances)), np.int64), np.empty(len(self.chances))
-        size = _keep_likeliest(self.nodes, self.chances, budget, threshold, kept, chances)
-        return ArrayDraft(kept[TOKEN, :size], kept[PARENT, :size], kept[MEMBER, :size], chances[:size])
+    def merge(self, drafts: Sequence[ArrayDraft], budget: int, threshold: float) -> ArrayDraft:
+        """Returns the nodes of the ``budget`` likeliest paths, those below ``threshold`` left out."""
+        end = 0
+        for member, (nodes, score) in enumerate(drafts, 1):
+            start, end = end, end + nodes.shape[1]
+            self._drafted[:DEPTH, start:end] = nodes[:DEPTH]
+            self._scores[start:end] = np.nan if score is None else score
+            self._starts[member] = end
+        rates = self._rates
+        given = (self._drafted, self._scores, self._starts, rates.counts, rates.strength, budget, threshold)
+        size = _merge_best(*given, self._kept, self._chances)
+        return ArrayDraft(self._kept[:, :size], self._chances[:size])
 
     def judge(self, emitted: Sequence[int]) -> list[list[int]]:
         """Count the nodes that ``emitted`` proves right or wrong; returns each draft's right path, root first."""
         members = len(self._starts) - 1
-        path, ends = np.empty(members * len(emitted), np.int64), np.zeros(members + 1, np.int64)
-        _judge(self._drafted, self._starts, np.array(emitted), self._rates.counts, path, ends[1:])
+        path, ends = np.empty(members * len(emitted), np.int64), np.empty(members, np.int64)
+        _judge(self._drafted, self._starts, np.array(emitted), self._rates.counts, path, ends)
         found = path.tolist()
-        return [found[start:end] for start, end in pairwise(ends.tolist())]
+        return [found[start:end] for start, end in pairwise([0, *ends.tolist()])]
 
 
 def _read_arrays(draft: Draft) -> ArrayDraft:
@@ -201,13 +204,13 @@ def _read_arrays(draft: Draft) -> ArrayDraft:
     if draft.passenger is not None:
         raise CaseError("a member of a hybrid drafts passengers; expected a method whose nodes can all be accepted")
     score = None if draft.score is None else np.array(draft.score)
-    return ArrayDraft(np.array(draft.tokens, np.int64), np.array(draft.parents, np.int64), 0, score)
+    return ArrayDraft(np.stack([np.array(row, np.int64) for row in (draft.tokens, draft.parents)]), score)
 
 
 class _Union(ArrayDrafter):
     def __init__(self, method: Hybrid, drafters: Sequence[Drafter]) -> None:
         self._method, self._drafters = method, drafters
-        self._tree = MergedTree([_read_arrays(EMPTY)] * len(drafters), method.rates)
+        self._tree = MergedTree(method.rates, len(drafters), method.member_budget)
 
     def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
         method = self._method
@@ -218,8 +221,7 @@ class _Union(ArrayDrafter):
             else _read_arrays(drafter.propose(context, room))
             for drafter in self._drafters
         ]
-        self._tree = MergedTree(drafts, method.rates)
-        return self._tree.best(min(budget, method.budget), method.threshold)
+        return self._tree.merge(drafts, min(budget, method.budget), method.threshold)
 
     def observe(self, step: Step) -> None:
         accepted = len(step.path)
@@ -306,8 +308,8 @@ class Hybrid(Parameters, Method):
                     raise InputError(
                         f"members.{name}: {reason}; expected a method that proposes a tree from tokens or top-k"
                     )
-        tree = MergedTree([_read_arrays(Draft.chain([1, 2]))], AcceptanceRates(1, 0.5, 1.0))
-        tree.best(1, 0.0)  # compile, so that no request does
+        tree = MergedTree(AcceptanceRates(1, 0.5, 1.0), 1, 2)
+        tree.merge([_read_arrays(Draft.chain([1, 2]))], 1, 0.0)  # compile, so that no request does
         tree.judge([1])
 
     def reset(self) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from methods.parts.array_draft import ArrayDraft, ArrayDrafter
 from methods.parts.branches import CHILD, PARENT, SIZE, SOURCE, add, allocate_tree
 from methods.parts.branches import start as start_tree
-from methods.parts.gram_table import COUNT, NONE, GramTable, find, new_row
+from methods.parts.gram_table import COUNT, NONE, GramTable, find, has_room, new_row
 from methods.parts.growing_text import GrowingText
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
@@ -29,22 +29,24 @@ NEXT, RANKED, BEHIND = 0, 1, 2
 
 
 @njit(widen=True)
-def _mark(table, text, first, stop, longest, latest):
-    """Enter the n-grams of up to ``longest`` tokens that end at ``first`` to ``stop`` - 1, and where they end.
+def _mark(table, text, place, stop, longest, latest):
+    """Enter the n-grams of up to ``longest`` tokens that end at ``place`` to ``stop`` - 1, and where they end.
 
     A row of the table is a token, and the rows that it owns are the tokens in front of it. latest: the place of an
-    n-gram that is known is replaced.
+    n-gram that is known is replaced. Returns the first end that was not entered, for lack of room if before ``stop``.
     """
-    for end in range(first, stop):
+    while place < stop and has_room(table, longest):
         owner = np.int64(0)
-        for start in range(end - 1, max(0, end - longest) - 1, -1):
+        for start in range(place - 1, max(0, place - longest) - 1, -1):
             row = find(table, owner, text, start, 1)
             known = row != NONE
             if not known:
                 row = new_row(table, owner, text, start, 1)
             if latest or not known:
-                table[row, COUNT] = end
+                table[row, COUNT] = place
             owner = row
+        place += 1
+    return place
 
 
 @njit(widen=True)
@@ -60,8 +62,18 @@ def _find_behind(table, text, gram, length):
 
 
 @njit(widen=True)
-def _draft(tree, table, text, ranked, lengths, longest, num_draft, room, merge):
-    """Fill a tree: what followed the context's end, then a branch for each ranked token, which is not the root."""
+def _draft(tree, table, text, marked, ranked, lengths, longest, num_draft, room, merge):
+    """Fill a tree: what followed the context's end, then a branch for each ranked token, which is not the root.
+
+    marked: (2,) int64, the next end to enter: as an n-gram's first, as its latest. Returns the tree's size; -1 if the
+    table must grow first.
+    """
+    known = len(text) - 1  # the root is not retrieved from
+    full = known - num_draft + 1
+    marked[0] = _mark(table, text, marked[0], known, longest, False)
+    marked[1] = _mark(table, text, marked[1], full, longest, True)
+    if marked[0] < known or marked[1] < full:
+        return -1
     start_tree(tree)
     first, end = _find_behind(table, text, text[-longest:], num_draft)
     add(tree, ROOT, text[:end], first, NEXT, room, merge)
@@ -82,31 +94,27 @@ def _draft(tree, table, text, ranked, lengths, longest, num_draft, room, merge):
         add(tree, ROOT, branch[:count], 0, BEHIND, room - size, merge)
         if size < tree[ROOT, SIZE] and tree[size, PARENT] == ROOT:
             tree[size, SOURCE] = RANKED
+    return np.int64(tree[ROOT, SIZE])
 
 
 class _Speculator(ArrayDrafter):
     def __init__(self, method: LogitSpec, ranked: Tensor) -> None:
         self._method = method
-        self._ranked = ranked  # (k,) of the logits that chose the context's last token
+        self._ranked = ranked.numpy()  # (k,) of the logits that chose the context's last token
         self._text, self._table = GrowingText(), GramTable(1, 1)
-        self._first = self._latest = 1  # the next end to enter: as an n-gram's first, as its latest
+        self._marked, self._tree = np.ones(2, np.int64), allocate_tree(method.capacity - 1)
 
     def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
-        method = self._method
-        self._text.extend(context[len(self._text.tokens) :])
-        text, longest, known = self._text.tokens, method.max_ngram, len(context) - 1  # the root is not retrieved from
-        table, full = self._table.make_room(longest * (known - self._first)), known - method.num_draft + 1
-        _mark(table, text, self._first, known, longest, False)
-        _mark(table, text, self._latest, full, longest, True)
-        self._first, self._latest = known, max(self._latest, full)
-        room = min(budget, method.capacity - 1)
-        tree = allocate_tree(room)
-        _draft(tree, table, text, self._ranked.numpy(), method.length_at, longest, method.num_draft, room, method.merge)
-        return ArrayDraft(*tree[: tree[ROOT, SIZE]].T[:CHILD])
+        method, text, tree = self._method, self._text, self._tree
+        text.extend(context[len(text.tokens) :])
+        given = (method.length_at, method.max_ngram, method.num_draft, min(budget, method.capacity - 1), method.merge)
+        while (size := _draft(tree, self._table.rows, text.tokens, self._marked, self._ranked, *given)) < 0:
+            self._table.grow()
+        return ArrayDraft(tree[:size, :CHILD].T)
 
     def observe(self, step: Step) -> None:
         if step.topk is not None:
-            self._ranked = step.topk.ids[step.path[-1] + 1 if step.path else 0]
+            self._ranked = step.topk.ids.numpy()[step.path[-1] + 1 if step.path else 0]
 
 
 @dataclass(eq=False)

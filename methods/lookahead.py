@@ -13,15 +13,32 @@ from typing import Literal
 
 import numpy as np
 
-from methods.parts.branches import branch_of
-from methods.parts.gram_table import ContextWindows, GramTable
-from methods.parts.lookahead_window import Window, hang_below, largest_window
+from methods.parts.branches import PARENT, SIZE, SOURCE, allocate_tree, spell
+from methods.parts.gram_table import TOKENS, GramTable, list_followers
+from methods.parts.growing_text import GrowingText
+from methods.parts.lookahead_window import Window, largest_window
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
+from specbench.models.compiled_code import njit
 from specbench.models.facade import Target
 from specbench.types import ROOT, Draft, Needs, Prefill, Step, require_nodes
 
 POOL, WINDOW = 0, 1
+
+
+@njit(widen=True)
+def draft_branch(tree, pool, token, guesses, verified, room, merge, first):
+    """Fill a tree with what the pool has after ``token``, most recent first; returns its size.
+
+    guesses: the most n-grams, ``verified`` tokens of each. room, merge: see ``spell``. first: number of the first node.
+    """
+    leader = np.full(1, token, np.int32)
+    rows = np.empty((guesses, pool.shape[1] - TOKENS), np.int32)
+    spell(tree, rows[: list_followers(pool, leader, rows), :verified], room, merge)
+    size = np.int64(tree[ROOT, SIZE])
+    for node in range(size):
+        tree[node, PARENT] += first if tree[node, PARENT] != ROOT else 0
+    return size
 
 
 class _Lookahead(Drafter):
@@ -29,33 +46,35 @@ class _Lookahead(Drafter):
         self._method = method
         self._window = Window(method.ngram, method.window, prompt or [first], seed)
         self._fed = False
-        self._context = ContextWindows(method.pool.put, method.ngram) if method.pool_from_prompt else None
-        if self._context is not None:
-            self._context.extend([*prompt, first])
+        self._text, self._entered = GrowingText(), 0
+        self._take([*prompt, first])
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         self._fed = len(self._window.parents) <= budget
-        window = self._window.tokens() if self._fed else []
-        tokens: list[int] = []
-        parents: list[int] = []
+        window, above = (self._window.tokens(), self._window.parents) if self._fed else ([], [])
+        count, branch = len(window), ([], [])
         if self._window.full:
-            grams = self._method.query(context[-1])
-            tokens, parents, _ = branch_of(grams, self._method.verification == "trie", budget - len(window))
+            branch = self._method.draft(context[-1], budget - count, count)
+        tokens, parents = branch
         return Draft(
             window + tokens,
-            self._window.parents[: len(window)] + hang_below(ROOT, parents, len(window)),
-            passenger=[True] * len(window) + [False] * len(tokens),
-            source=[WINDOW] * len(window) + [POOL] * len(tokens),
+            above + parents,
+            passenger=[True] * count + [False] * len(tokens),
+            source=[WINDOW] * count + [POOL] * len(tokens),
         )
 
     def observe(self, step: Step) -> None:
         if self._fed:
             assert step.topk is not None
-            new = step.topk.ids[1:, 0][self._window.newest()].tolist()  # row 0 is the root
+            new = step.topk.ids.numpy()[1:, 0][self._window.newest()].tolist()  # row 0 is the root
             grams = [token for key, gram in self._window.move(step.root, new) for token in (key, *gram)]
-            self._method.pool.put(np.array(grams, np.int32), self._method.ngram)
-        if self._context is not None:
-            self._context.extend(step.emitted)
+            self._method.pool.put(np.array(grams, np.int32), 0, self._method.ngram)
+        self._take(step.emitted)
+
+    def _take(self, tokens: Sequence[int]) -> None:
+        if self._method.pool_from_prompt:
+            self._text.extend(tokens)
+            self._entered = self._method.pool.put(self._text.tokens, self._entered)
 
 
 @dataclass(eq=False)
@@ -79,6 +98,7 @@ class Lookahead(Parameters, Method):
         # this is how the bonus is dropped.
         self._verified = self.ngram - 1 if self.bonus == "kept" else self.ngram - 2
         self.pool = GramTable(1, self.ngram - 1, followers=self.guesses)
+        self._tree = allocate_tree(self.guesses * self._verified)
 
     @property
     def needs(self) -> Needs:
@@ -90,7 +110,7 @@ class Lookahead(Parameters, Method):
         nodes = largest_window(self.ngram, self.window) + self.guesses * self._verified
         require_nodes(f"window={self.window}, ngram={self.ngram}, guesses={self.guesses}", nodes, target.max_nodes)
         self.pool.put(np.zeros(self.ngram, np.int32))  # compile, so that no request does
-        branch_of(self.query(0), True, 1)
+        self.draft(0, 1, 0)
         self.pool.clear()
 
     def reset(self) -> None:
@@ -101,9 +121,12 @@ class Lookahead(Parameters, Method):
         """The window is the request's own, its first level drawn from the prompt by ``seed``."""
         return _Lookahead(self, prompt, prefill.token, seed)
 
-    def query(self, token: int) -> np.ndarray:
-        """What is verified after ``token``, most recent first."""
-        return self.pool.list_followers([token], self.guesses)[:, : self._verified]
+    def draft(self, token: int, room: int, first: int) -> tuple[list[int], list[int]]:
+        """Tokens and parents of what is verified after ``token``; see ``draft_branch``."""
+        given = (self.guesses, self._verified, room, self.verification == "trie", first)
+        size = draft_branch(self._tree, self.pool.rows, token, *given)
+        tokens, parents = self._tree[:size, :SOURCE].T.tolist()
+        return tokens, parents
 
     def state_bytes(self) -> int:
         """Bytes of the pool."""

@@ -14,7 +14,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from methods.parts.branches import branch_of
-from methods.parts.gram_table import ContextWindows, GramTable
+from methods.parts.gram_table import GramTable
+from methods.parts.growing_text import GrowingText
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.facade import ModelCard, Target
@@ -143,20 +143,18 @@ class _Batch(Drafter):
     def __init__(self, method: NGrammys, prompt: Sequence[int]) -> None:
         self._method = method
         self._table = GramTable(method.q, method.width, followers=method.k)
-        self._windows = ContextWindows(
-            partial(self._table.count, by_tokens=method.ties == "lexicographic"), self._table.width
-        )
-        self._read = 0
+        self._text, self._counted = GrowingText(), 0
         self._take(prompt)
         self._from_context = 0  # rows of the last draft
         self._owners: Sequence[int] = ()  # of the last draft's nodes, if it was a trie
         self._width = method.width  # of its rows
-        self._figures: Counter[str] = Counter()
+        self._drafts: Counter[tuple[int, int]] = Counter()  # by their rows from the context, and all their rows
+        self._wins: Counter[tuple[str, int, int]] = Counter()  # by source, row and accepted tokens
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         method = self._method
-        self._take(context)
-        rows = self._table.list_followers(context[-method.q :], method.k)
+        self._take(context[len(self._text.tokens) :])
+        rows = self._table.list_followers(self._text.tokens[-method.q :], method.k)
         own = len(rows)
         if own < method.k and len(method._top):
             rows = np.concatenate([rows, method.fill(context[-1], rows)])
@@ -166,11 +164,7 @@ class _Batch(Drafter):
             count = min(count, budget // width)
         rows, self._width = rows[:count, :width], width
         own = self._from_context = min(own, len(rows))
-        figures = self._figures
-        figures["steps"] += 1
-        figures["rows_context"] += own
-        figures[f"rows_{method.sources[method.filler]}"] += len(rows) - own
-        figures[f"steps_with_context_rows_{own}"] += 1
+        self._drafts[own, len(rows)] += 1
         if not len(rows):
             return EMPTY
         if method.verify == "trie":
@@ -182,24 +176,32 @@ class _Batch(Drafter):
         parents = method.parents if width == method.width else parents_of(len(rows), width)
         return Draft(tokens, parents[: len(tokens)], source=source)
 
-    def _take(self, context: Sequence[int]) -> None:
-        """Count the rows that are complete since the last call."""
+    def _take(self, tokens: Sequence[int]) -> None:
+        """Count the rows that the context's new ``tokens`` complete."""
+        self._text.extend(tokens)
         if self._method.strategy in ("mixed", "context"):
-            self._windows.extend(context[self._read :])
-            self._read = len(context)
+            by_tokens = self._method.ties == "lexicographic"
+            self._counted = self._table.count(self._text.tokens, self._counted, by_tokens)
 
     def observe(self, step: Step) -> None:
-        if not step.path:
-            return
-        node = step.path[-1]
-        row = self._owners[node] if self._method.verify == "trie" else node // self._width
-        winner = "context" if row < self._from_context else self._method.sources[self._method.filler]
-        self._figures[f"won_{winner}"] += 1
-        self._figures[f"accepted_rank_{row}"] += 1
-        self._figures[f"{winner}_accepted_{len(step.path)}"] += 1
+        if step.path:
+            node = step.path[-1]
+            row = self._owners[node] if self._method.verify == "trie" else node // self._width
+            winner = "context" if row < self._from_context else self._method.sources[self._method.filler]
+            self._wins[winner, row, len(step.path)] += 1
 
     def stats(self) -> dict[str, float]:
-        return {name: float(count) for name, count in self._figures.items()}
+        figures: Counter[str] = Counter()
+        for (own, rows), steps in self._drafts.items():
+            figures["steps"] += steps
+            figures["rows_context"] += own * steps
+            figures[f"rows_{self._method.sources[self._method.filler]}"] += (rows - own) * steps
+            figures[f"steps_with_context_rows_{own}"] += steps
+        for (winner, row, accepted), steps in self._wins.items():
+            figures[f"won_{winner}"] += steps
+            figures[f"accepted_rank_{row}"] += steps
+            figures[f"{winner}_accepted_{accepted}"] += steps
+        return {name: float(count) for name, count in figures.items()}
 
 
 def parents_of(rows: int, width: int) -> list[int]:

@@ -134,7 +134,7 @@ class Rest(Parameters, Method):
     def bind(self, target: Target) -> None:
         """Compile the queries before the clock runs."""
         self.retrieve(range(self.longest), target.max_nodes, 0).to_draft(0)
-        cut_paths(CountedTree(np.zeros(1, np.int64), np.full(1, ROOT), np.ones(1, np.int64)), 1)
+        cut_paths(CountedTree(np.array([[0], [ROOT], [1]])), 1)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Nothing to prepare: the datastore never changes."""

@@ -99,7 +99,7 @@ class Spacelike(Parameters, Method):
     def bind(self, target: Target) -> None:
         """Compile the queries before the clock runs."""
         self.vocab = target.vocab_size
-        SuffixArray.build(np.array([1, 2, END], np.int32)).vote([1], 1, 1, 1)
+        SuffixArray.build(np.array([1, 2, END], np.int32)).vote([1], 1, 1, 1).to_draft(CACHE)
 
     def reset(self) -> None:
         """Empty the buffer, the suffix array and what is being built."""

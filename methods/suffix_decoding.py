@@ -26,7 +26,7 @@ from specbench.models.compiled_code import njit
 from specbench.models.facade import Target
 from specbench.types import MOST, InputError, Prefill
 
-TOKEN, PARENT, STATE, COUNT, LEVEL, WAITING, CHILD = range(7)  # columns of a drafted row
+TOKEN, PARENT, COUNT, STATE, LEVEL, WAITING, CHILD = range(7)  # columns of a drafted row
 # WAITING: the edge that is its next child; CHILD: that one's count, 0 if none waits
 MIXED = TOKEN  # of row 0: a group of which an edge waited though it was out of order, or NONE
 ROUNDING = 1e-6  # added before a length is cut to an integer, as in the authors' code
@@ -69,7 +69,6 @@ class SuffixTree:
         self._stretches: list[tuple[Text, int]] = []  # text and first token of what grew while no other text did
         self._allocate(tokens)
         self._gone = 0  # tokens of removed texts whose states are still there
-        self._matches = np.empty((depth, 3), np.int32)
 
     def _allocate(self, tokens: int) -> None:
         self._arrays = allocate(tokens)
@@ -116,10 +115,7 @@ class SuffixTree:
 
         tokens: (m,) int32, at most ``depth``, ending as ``text`` does. A match is shorter than they are.
         """
-        drafted = np.empty((limits.nodes + 1, 7), np.int32)
-        nodes = choose(*self._arrays, text.place, tokens, self._matches, *limits, drafted)
-        kept = drafted[1 : nodes + 1].T
-        return CountedTree(kept[TOKEN], kept[PARENT], kept[COUNT], drafted.item(COUNT) or 1)  # 0: nothing matched
+        return CountedTree(*choose(*self._arrays, text.place, tokens, *limits))
 
     def nbytes(self) -> int:
         """Bytes of the automaton and of the texts."""
@@ -127,12 +123,13 @@ class SuffixTree:
 
 
 @njit(widen=True)
-def choose(states, edges, slots, meta, text, tokens, matches, nodes, factor, offset, least, depth, tree, drafted):
-    """Nodes of the best match's draft, written to ``drafted`` from row 1 on; row 0 is the match. The longest first.
+def choose(states, edges, slots, meta, text, tokens, nodes, factor, offset, least, depth, tree):
+    """Nodes of the best match's draft, and occurrences of the match, or 1 if there is none. The longest first.
 
-    text, tokens, matches: see ``match``. nodes to tree: see ``Limits``.
+    text, tokens: see ``match``. nodes to tree: see ``Limits``.
     """
-    limits = Limits(nodes, factor, offset, least, depth, tree)
+    limits, matches = Limits(nodes, factor, offset, least, depth, tree), np.empty((depth, 3), np.int32)
+    drafted = np.empty((nodes + 1, 7), np.int32)  # row 0 is the match
     best, best_of, best_state, best_room, best_levels = np.int64(0), np.int64(1), 0, 0, 0
     for row in range(match(Arrays(states, edges, slots, meta), text, tokens, matches)):
         state, shortest, length = matches[row]
@@ -151,7 +148,12 @@ def choose(states, edges, slots, meta, text, tokens, matches, nodes, factor, off
                 break
             length -= 1
     least = _fewest(best_of, limits.least)
-    return _draft(states, edges, best_state, best_room, best_levels, least, limits.tree, drafted)[0]
+    size, _ = _draft(states, edges, best_state, best_room, best_levels, least, limits.tree, drafted)
+    kept = np.empty((3, size), np.int64)
+    for node in range(size):
+        for column in range(3):
+            kept[column, node] = drafted[node + 1, column]
+    return kept, max(np.int64(drafted[0, COUNT]), 1)
 
 
 @njit(widen=True)

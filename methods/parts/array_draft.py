@@ -13,24 +13,20 @@ from specbench.types import EMPTY, Draft
 
 
 class ArrayDraft(NamedTuple):
-    """A draft of N nodes, valid until its drafter's next one; the fields are those of ``Draft``.
+    """A draft of N nodes, valid until its drafter's next one.
 
-    tokens, parents: (N,) integers. source: (N,) or one number for all nodes. score: (N,) float64 or None.
+    nodes: (3, N) integers, the tokens, parents and sources. score: (N,) float64, see ``Draft``.
     """
 
-    tokens: np.ndarray
-    parents: np.ndarray
-    source: np.ndarray | int
+    nodes: np.ndarray
     score: np.ndarray | None = None
 
     def to_draft(self) -> Draft:
         """Returns the draft in lists."""
-        tokens = self.tokens.tolist()
+        tokens, parents, source = self.nodes.tolist()
         if not tokens:
             return EMPTY
-        source = [self.source] * len(tokens) if isinstance(self.source, int) else self.source.tolist()
-        score = None if self.score is None else self.score.tolist()
-        return Draft(tokens, self.parents.tolist(), source=source, score=score)
+        return Draft(tokens, parents, None, None, source, None if self.score is None else self.score.tolist())
 
 
 class ArrayDrafter(Drafter):

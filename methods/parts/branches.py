@@ -71,6 +71,6 @@ def spell(tree, chains, room, merge):
 def branch_of(chains: np.ndarray, merge: bool, room: int) -> tuple[list[int], list[int], list[int]]:
     """Tokens, parents and chains of the nodes; see ``spell``. chains: (n, length) int32."""
     tree = allocate_tree(min(room, chains.size))
-    spell(tree, np.ascontiguousarray(chains), room, merge)
+    spell(tree, chains, room, merge)
     tokens, parents, source = tree[: tree[ROOT, SIZE]].T[:CHILD].tolist()
     return tokens, parents, source

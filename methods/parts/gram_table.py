@@ -134,14 +134,23 @@ def touch(table, owner, text, start, length, most, follow):
 
 
 @njit(widen=True)
-def put(table, text, lead, width, stride, leaders, followers):
-    """Make the windows of ``text`` most recent, the first one first: ``lead`` tokens lead, the rest follow.
+def has_room(table, rows):
+    """Returns whether there is capacity for this number of new rows."""
+    return table[ROOT, USED] + rows <= len(table)
 
-    width, stride: of the windows. leaders, followers: the most leaders, and followers of a leader.
+
+@njit(widen=True)
+def put(table, text, start, lead, width, stride, leaders, followers):
+    """Make the windows of ``text`` from ``start`` on most recent: ``lead`` tokens lead, the rest follow.
+
+    width, stride: of the windows. leaders, followers: the most leaders, and followers of a leader. Returns the place of
+    the first window that was not entered, because the text ends in it or the table is full.
     """
-    for start in range(0, len(text) - width + 1, stride):
+    while start + width <= len(text) and has_room(table, 2):
         row = touch(table, ROOT, text, start, lead, leaders, width - lead)
         touch(table, row, text, start + lead, width - lead, followers, 0)
+        start += stride
+    return start
 
 
 @njit(widen=True)
@@ -157,12 +166,12 @@ def recent(table, leader):
 
 
 @njit(widen=True)
-def count(table, text, lead, width, most, by_tokens):
-    """Count the windows of ``text``; a leader lists its ``most`` most frequent followers.
+def count(table, text, start, lead, width, most, by_tokens):
+    """Count the windows of ``text`` from ``start`` on; a leader lists its ``most`` most frequent followers.
 
-    by_tokens: equals are ordered by their tokens, not by their last occurrence, the latest first.
+    by_tokens: equals are ordered by their tokens, not by their last occurrence, the latest first. Returns as ``put``.
     """
-    for start in range(len(text) - width + 1):
+    while start + width <= len(text) and has_room(table, 2):
         owner = find(table, ROOT, text, start, lead)
         if owner == NONE:
             owner = new_row(table, ROOT, text, start, lead)
@@ -179,6 +188,8 @@ def count(table, text, lead, width, most, by_tokens):
             move(table, row, back, False, True)
         if table[owner, SIZE] > most:
             move(table, np.int64(table[owner, TAIL]), NONE, True, False)
+        start += 1
+    return start
 
 
 @njit(widen=True)
@@ -241,9 +252,6 @@ def index_grams(grams: np.ndarray) -> np.ndarray:
     return table
 
 
-CHUNK = 256  # [windows] that the rows get capacity for in one step
-
-
 class GramTable:
     """Leaders of ``lead`` tokens, and for each its followers of ``follow`` tokens.
 
@@ -257,52 +265,37 @@ class GramTable:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.rows = _allocate(4 * CHUNK, max(self.lead, self.width - self.lead))
+        self.rows = _allocate(1024, max(self.lead, self.width - self.lead))
 
-    def put(self, text: np.ndarray, stride: int = 1) -> None:
-        """Make the windows of ``text`` most recent, the first one first. text: (T,) int32. stride: of the windows."""
-        self._enter(put, text, stride, stride, *self._capacities)
+    def put(self, text: np.ndarray, start: int = 0, stride: int = 1) -> int:
+        """Make the windows of ``text`` from ``start`` on most recent, the first one first.
 
-    def count(self, text: np.ndarray, by_tokens: bool) -> None:
-        """Count the windows of ``text`` (T,) int32. by_tokens: see ``count``."""
-        self._enter(count, text, 1, self._capacities[1], by_tokens)
+        text: (T,) int32. stride: of the windows. Returns the place of the first window that is not complete.
+        """
+        return self._enter(put, text, start, stride, *self._capacities)
 
-    def list_followers(self, leader: Sequence[int], most: int) -> np.ndarray:
+    def count(self, text: np.ndarray, start: int, by_tokens: bool) -> int:
+        """Count the windows of ``text`` (T,) int32 from ``start`` on; returns as ``put``. by_tokens: see ``count``."""
+        return self._enter(count, text, start, self._capacities[1], by_tokens)
+
+    def list_followers(self, leader: np.ndarray | Sequence[int], most: int) -> np.ndarray:
         """(n, follow) int32, the first of the listed followers of ``leader``."""
         rows = np.empty((most, self.width - self.lead), np.int32)
-        return rows[: list_followers(self.rows, np.array(leader, np.int32), rows)]
+        return rows[: list_followers(self.rows, np.asarray(leader, np.int32), rows)]
 
     def nbytes(self) -> int:
         """Bytes of the rows that were used."""
         return (self.rows.item(USED) - 1) * self.rows[ROOT].nbytes
 
-    def make_room(self, rows: int) -> np.ndarray:
-        """Returns the rows, with capacity for this number of new ones."""
-        used = self.rows.item(USED)
-        if used + rows > len(self.rows):
-            larger = _allocate(max(2 * len(self.rows), used + rows), max(self.lead, self.width - self.lead))
-            larger[:used, CHAIN:] = self.rows[:used, CHAIN:]
-            _rehash(larger, self.lead, self.width - self.lead)
-            self.rows = larger
-        return self.rows
+    def grow(self) -> None:
+        """Double the capacity."""
+        used, smaller = self.rows.item(USED), self.rows
+        self.rows = _allocate(2 * len(smaller), smaller.shape[1] - TOKENS)
+        self.rows[:used, CHAIN:] = smaller[:used, CHAIN:]
+        _rehash(self.rows, self.lead, self.width - self.lead)
 
-    def _enter(self, enter: Callable[..., None], text: np.ndarray, stride: int, *given: int) -> None:
-        """Call a compiled function for parts of a text with at most ``CHUNK`` windows each."""
-        for start in range(0, len(text) - self.width + 1, CHUNK * stride):
-            piece = text[start : start + (CHUNK - 1) * stride + self.width]
-            enter(self.make_room(2 * CHUNK), piece, self.lead, self.width, *given)
-
-
-class ContextWindows:
-    """Passes the windows of ``width`` tokens of a growing context on, as they are completed."""
-
-    def __init__(self, take: Callable[[np.ndarray], None], width: int) -> None:
-        """take: takes in all windows of a text, (T,) int32."""
-        self._take, self._width = take, width
-        self._tail: list[int] = []  # the last width - 1 tokens
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """The context grows."""
-        context = [*self._tail, *tokens]
-        self._take(np.array(context, np.int32))
-        self._tail = context[len(context) - self._width + 1 :] if len(context) >= self._width else context
+    def _enter(self, enter: Callable[..., int], text: np.ndarray, start: int, *given: int) -> int:
+        """Call a compiled function that enters windows until the text ends."""
+        while (start := enter(self.rows, text, start, self.lead, self.width, *given)) + self.width <= len(text):
+            self.grow()
+        return start

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydivsufsort import divsufsort
 
-from methods.parts.counted_tree import CountedTree
+from methods.parts.counted_tree import COUNT, PARENT, TOKEN, CountedTree
 from specbench.models.compiled_code import njit
 
 END = -1  # what follows the last token, and what separates texts; it sorts before every token
@@ -132,10 +132,9 @@ def grow_tree(tokens, order, borders, tail, shortest, most, first, draw, depth, 
     """The ``room`` most frequent prefixes of the continuations: ties by depth, then by sorted order.
 
     most, first, draw: see ``take``; borders: see ``look``.
-    Returns (tokens (N,), parents (N,), counts (N,), hits taken, hits found, length matched); parents before children.
+    Returns (nodes (3, N), hits taken, hits found, length matched); see ``CountedTree``.
     """
-    drafted = np.empty(room, np.int64)
-    parents, counts = np.empty(room, np.int64), np.empty(room, np.int64)
+    nodes = np.empty((3, room), np.int64)
     length, start, end = longest(tokens, order, tail, shortest)
     places = take(order, start, end, length, most, first, draw)
     window = look(tokens, borders, places, depth)
@@ -145,11 +144,11 @@ def grow_tree(tokens, order, borders, tail, shortest, most, first, draw, depth, 
     size = 0
     while heap and size < room:  # a child is never more frequent than its parent: this is the order of all prefixes
         negative, level, low, high, parent = heapq.heappop(heap)
-        drafted[size], parents[size], counts[size] = window[low, level - 1], parent, -negative
+        nodes[TOKEN, size], nodes[PARENT, size], nodes[COUNT, size] = window[low, level - 1], parent, -negative
         if level < depth:
             push_children(window, low, high, level, size, heap)
         size += 1
-    return drafted[:size], parents[:size], counts[:size], len(places), end - start, length
+    return nodes[:, :size].copy(), len(places), end - start, length
 
 
 @njit(widen=True)
@@ -233,20 +232,21 @@ def vote_prefix(window, places):
 def vote_chain(tokens, order, tail, shortest, most, draw, length, whole):
     """The continuation that wins the vote, at most ``length`` tokens.
 
-    Returns (tokens (N,), counts (N,) hits that agree so far, hits taken, hits found, length matched).
+    Returns as ``grow_tree``; a count is of the hits that agree so far.
     """
     matched, start, end = longest(tokens, order, tail, shortest)
     places = take(order, start, end, matched, most, False, draw)
     window = look(tokens, np.empty(0, np.int64), places, length)
     winner = vote_whole(window, places) if whole else vote_prefix(window, places)
-    chain, size = np.empty(length, np.int64), 0
+    size = 0
     while winner >= 0 and size < length and window[winner, size] != END:
-        chain[size] = window[winner, size]
         size += 1
-    counts = np.zeros(size, np.int64)
+    nodes = np.empty((3, size), np.int64)
+    for place in range(size):
+        nodes[TOKEN, place], nodes[PARENT, place], nodes[COUNT, place] = window[winner, place], place - 1, 0
     for hit in range(len(window) if size else 0):
-        counts[: shared(window, winner, hit, size)] += 1
-    return chain[:size], counts, len(places), end - start, matched
+        nodes[COUNT, : shared(window, winner, hit, size)] += 1
+    return nodes, len(places), end - start, matched
 
 
 CROSSING = np.zeros(0, np.int64)  # no borders: continuations run from one text into the next
@@ -316,20 +316,15 @@ class SuffixArray:
         Order: count, then depth, then sorted order. depth: of the tree [tokens]. most: hits looked at; draw: which, a
         random number below 2**31, or None for the first ones in sorted order. borders: see ``look``.
         """
-        first = draw is None
-        tokens, parents, counts, *rest = grow_tree(
-            self.tokens, self.order, borders, np.array(tail, np.int64), shortest, most, first, draw or 0, depth, room
-        )
-        return CountedTree(tokens, parents, counts, *rest)
+        given = (np.array(tail, np.int64), shortest, most, draw is None, draw or 0, depth, room)
+        return CountedTree(*grow_tree(self.tokens, self.order, borders, *given))
 
     def vote(
         self, tail: Sequence[int], shortest: int, length: int, most: int, draw: int = 0, whole: bool = True
     ) -> CountedTree:
         """The one continuation that is most frequent, as a whole or token by token; of equals the most recent."""
-        tokens, counts, *rest = vote_chain(
-            self.tokens, self.order, np.array(tail, np.int64), shortest, most, draw, length, whole
-        )
-        return CountedTree(tokens, np.arange(-1, len(tokens) - 1), counts, *rest)
+        given = (np.array(tail, np.int64), shortest, most, draw, length, whole)
+        return CountedTree(*vote_chain(self.tokens, self.order, *given))
 
 
 def _dense(tokens: np.ndarray) -> np.ndarray:
@@ -345,4 +340,4 @@ def _dense(tokens: np.ndarray) -> np.ndarray:
 
 def cut_paths(tree: CountedTree, choices: int) -> np.ndarray:
     """Nodes of a tree that stay within ``choices`` under the rule of REST's code (``_within_choices``)."""
-    return np.flatnonzero(_within_choices(tree.tokens, tree.parents, choices))
+    return np.flatnonzero(_within_choices(tree.nodes[TOKEN], tree.nodes[PARENT], choices))

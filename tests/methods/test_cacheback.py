@@ -72,12 +72,13 @@ def test_prompt_and_steps_fill_the_table(monkeypatch):
     assert contents(method.dynamic)[3][0] == (4, 1, 2)
 
     # The wrong variant: a follower that is put again must become most recent.
-    def put_first_in_first_out(table, text, lead, width, stride, leaders, most):
-        for window in range(len(text) - width + 1):
+    def put_first_in_first_out(table, text, start, lead, width, stride, leaders, most):
+        for window in range(start, len(text) - width + 1):
             owner = gram_table.touch(table, 0, text, window, lead, leaders, width - lead)
             if find(table, owner, text, window + lead, width - lead) < 0:
                 row = new_row(table, owner, text, window + lead, width - lead)
                 move(table, row, int(table[owner, gram_table.HEAD]), False, True)
+        return len(text) - width + 1
 
     monkeypatch.setattr(gram_table, "put", put_first_in_first_out)
     method, _ = started()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -46,29 +48,29 @@ class _Fixed(Method):
         return 7
 
 
-def merged(*drafts: Draft, prior: float = 0.5) -> MergedTree:
-    return MergedTree([*map(_read_arrays, drafts)], AcceptanceRates(len(drafts), prior, 8))
+def best(drafts: Sequence[Draft], budget: int, threshold: float) -> Draft:
+    tree = MergedTree(AcceptanceRates(len(drafts), 0.5, 8), len(drafts), 12)
+    return tree.merge([*map(_read_arrays, drafts)], budget, threshold).to_draft()
 
 
-def best(tree: MergedTree, budget: int, threshold: float) -> Draft:
-    return tree.best(budget, threshold).to_draft()
+def judge(draft: Draft, emitted: Sequence[int], rates: AcceptanceRates) -> list[list[int]]:
+    tree = MergedTree(rates, 1, 12)
+    tree.merge([_read_arrays(draft)], 12, 0.0)
+    return tree.judge(emitted)
 
 
 def test_equal_paths_are_one_and_the_likeliest_win():
     """5-6 of one and 5-7 of the other share the 5, which is then 1 - 0.5 * 0.5 likely; 6 and 7 stay at 0.5."""
-    tree = merged(Draft([5, 6], [-1, 0]), Draft([5, 7, 8], [-1, 0, -1]))
-    assert tree.nodes.tolist() == [[5, 6, 7, 8], [-1, 0, 0, -1], [0, 0, 1, 1]]
-    assert tree.chances.tolist() == [0.75, 0.5, 0.5, 0.5]
+    drafts = Draft([5, 6], [-1, 0]), Draft([5, 7, 8], [-1, 0, -1])
     # Paths: 5 at 0.75, 8 at 0.5, 5-6 and 5-7 at 0.375.
-    assert list(best(tree, 2, 0.0).tokens) == [5, 8]
-    assert list(best(tree, 3, 0.0).tokens) == [5, 6, 8]
-    whole = best(tree, 9, 0.0)
-    assert (whole.tokens, whole.parents, whole.source) == ([5, 6, 7, 8], [-1, 0, 0, -1], [0, 0, 1, 1])
-    assert list(best(tree, 9, 0.4).tokens) == [5, 8]
-    assert list(best(tree, 9, 0.9).tokens) == []
-    draft = Draft([5, 6], [-1, -1], score=[0.05, 0.95])
-    assert list(best(merged(draft), 1, 0.0).tokens) == [6]
-    assert list(best(merged(Draft([5, 6], [-1, -1])), 1, 0.0).tokens) == [5]
+    assert list(best(drafts, 2, 0.0).tokens) == [5, 8]
+    assert list(best(drafts, 3, 0.0).tokens) == [5, 6, 8]
+    wanted = Draft([5, 6, 7, 8], [-1, 0, 0, -1], source=[0, 0, 1, 1], score=[0.75, 0.5, 0.5, 0.5])
+    assert best(drafts, 9, 0.0) == wanted
+    assert list(best(drafts, 9, 0.4).tokens) == [5, 8]
+    assert list(best(drafts, 9, 0.9).tokens) == []
+    assert list(best([Draft([5, 6], [-1, -1], score=[0.05, 0.95])], 1, 0.0).tokens) == [6]
+    assert list(best([Draft([5, 6], [-1, -1])], 1, 0.0).tokens) == [5]
 
 
 @st.composite
@@ -82,8 +84,8 @@ def random_drafts(draw):
 @settings(max_examples=120, deadline=None)
 def test_a_merged_tree_holds_the_members_paths_and_no_other(drafts, budget):
     everything = {path for draft in drafts for path in paths_of(draft)}
-    assert set(paths_of(best(merged(*drafts), 99, 0.0))) == everything
-    some = best(merged(*drafts), budget, 0.0)
+    assert set(paths_of(best(drafts, 99, 0.0))) == everything
+    some = best(drafts, budget, 0.0)
     assert len(some) == min(budget, len(everything)) == len(set(paths_of(some)))  # nothing twice
     assert set(paths_of(some)) <= everything
     assert all(parent < node for node, parent in enumerate(some.parents))
@@ -93,7 +95,7 @@ def test_a_merged_tree_holds_the_members_paths_and_no_other(drafts, budget):
 @settings(max_examples=120, deadline=None)
 def test_only_nodes_whose_parent_was_emitted_are_counted(draft, emitted):
     rates = AcceptanceRates(1, 0.5, 8)
-    (path,) = MergedTree([_read_arrays(draft)], rates).judge(emitted)
+    (path,) = judge(draft, emitted, rates)
     found = paths_of(draft)
     true = tuple(emitted)
     assert [found[node] for node in path] == [true[: length + 1] for length in range(len(path))]
@@ -111,7 +113,7 @@ def test_rates_move_to_what_was_seen_and_classes_do_not_overlap():
     rates = AcceptanceRates(1, 0.5, 8)
     number = class_of(0, 2, 0, 0, float("nan"))
     for token in [5] * 8 + [6] * 8:
-        MergedTree([_read_arrays(Draft.chain([token, 7]))], rates).judge([5, 7])
+        judge(Draft.chain([token, 7]), [5, 7], rates)
     assert rates.rates[number] == (0.5 * 8 + 8) / (8 + 16)
     assert rates.rates[class_of(0, 2, 1, 0, float("nan"))] == (0.5 * 8 + 8) / (8 + 8)
     assert rates.rates[class_of(0, 2, 2, 0, float("nan"))] == 0.5

@@ -241,9 +241,9 @@ def test_pool_lives_until_reset_and_the_window_is_seeded():
     assert windows[0] == windows[1] != windows[2]
     assert set(windows[0]) <= set(context[:-1])
     trace(method, mixed, context, 4)
-    known = [token for token in range(7) if len(method.query(token))]
+    known = [token for token in range(7) if method.draft(token, 99, 0)[0]]
     assert known
     assert method.state_bytes() > 0
     method.reset()
-    assert not any(len(method.query(token)) for token in known)
+    assert not any(method.draft(token, 99, 0)[0] for token in known)
     assert method.state_bytes() == 0

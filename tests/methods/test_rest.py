@@ -43,7 +43,7 @@ EXAMPLE = [(4,), (5,), (4, 1), (4, 2), (5, 6), (4, 1, 2), (4, 2, 3)]
 def test_continuations_counts_and_stats():
     method = method_on(depth=3)
     tree = method.retrieve([2, 3], 256, 0)
-    assert tree.counts.tolist() == [2, 1, 1, 1, 1, 1, 1]
+    assert tree.nodes[2].tolist() == [2, 1, 1, 1, 1, 1, 1]
     proposal = draft(method, [9, 2, 3])
     assert paths_of(proposal) == EXAMPLE
     assert proposal.source == [0] * 7

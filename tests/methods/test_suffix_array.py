@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.drafts import root_paths
-from methods.parts.counted_tree import CountedTree
+from methods.parts.counted_tree import COUNT, TOKEN, CountedTree
 from methods.parts.suffix_array import CROSSING, END, SuffixArray, cut_paths, longest, take
 
 TEXT = st.lists(st.integers(0, 3), max_size=40)
@@ -61,9 +61,9 @@ def test_many_distinct_tokens_and_few_of_many_matches():
     # The wrong variant: the first 100 matches in sorted order never see what follows in nine of ten places.
     tokens = [7, 1, 0] * 100 + [7, 9, 0] * 900
     array = array_of(tokens)
-    assert array.tree([7], 1, 1, 1, 100, 12345).tokens.tolist() == [9]
-    assert array.tree([7], 1, 1, 1, 100, None).tokens.tolist() == [1]
-    assert array.vote([7], 1, 2, 100, 12345).tokens.tolist() == [9, 0]
+    assert array.tree([7], 1, 1, 1, 100, 12345).nodes[TOKEN].tolist() == [9]
+    assert array.tree([7], 1, 1, 1, 100, None).nodes[TOKEN].tolist() == [1]
+    assert array.vote([7], 1, 2, 100, 12345).nodes[TOKEN].tolist() == [9, 0]
 
 
 @given(TEXT, st.lists(st.integers(0, 4), max_size=6), st.integers(1, 3))
@@ -78,7 +78,8 @@ def test_the_longest_suffix_equals_a_search(tokens, tail, shortest):
 
 def prefixes(tree: CountedTree) -> list[tuple]:
     """(path, count) of each node."""
-    return list(zip(root_paths(tree.tokens.tolist(), tree.parents.tolist()), tree.counts.tolist(), strict=True))
+    tokens, parents, counts = tree.nodes.tolist()
+    return list(zip(root_paths(tokens, parents), counts, strict=True))
 
 
 @given(SPLIT, st.lists(st.integers(0, 2), max_size=4), st.integers(1, 4), st.integers(0, 30), st.data())
@@ -98,7 +99,7 @@ def test_tree_equals_counting_all_prefixes(tokens, tail, depth, room, data):
     assert sorted(count for _, count in prefixes(tree)) == sorted(count for _, count in wanted)
     assert all(counts[path] == count for path, count in prefixes(tree))
     assert (tree.matched, tree.found) == (len(found), len(rows))
-    assert all(0 < score <= 1 for score in tree.scores)
+    assert all(0 < score <= 1 for score in tree.to_draft(0).score)
 
 
 FEW = st.lists(st.integers(END, 1), min_size=10, max_size=60)  # few distinct tokens, so many equal continuations
@@ -114,9 +115,10 @@ def test_votes_equal_counting(tokens, tail, length):
     whole = max(rows, key=lambda place: (counts[rows[place]], place), default=None)
     array = array_of(tokens)
     got = array.vote(tail, 1, length, ALL)
-    assert tuple(got.tokens) == (rows[whole] if counts else ())
-    agree = [sum(row[:n] == tuple(got.tokens[:n]) for row in rows.values()) for n in range(1, len(got.tokens) + 1)]
-    assert got.counts.tolist() == agree
+    voted = tuple(got.nodes[TOKEN])
+    assert voted == (rows[whole] if counts else ())
+    agree = [sum(row[:n] == voted[:n] for row in rows.values()) for n in range(1, len(voted) + 1)]
+    assert got.nodes[COUNT].tolist() == agree
     path: tuple = ()
     while True:
         here = {place: row[: len(path) + 1] for place, row in rows.items() if row[: len(path)] == path}
@@ -124,7 +126,7 @@ def test_votes_equal_counting(tokens, tail, length):
         if not steps:
             break
         path = here[max(here, key=lambda place: (steps[here[place]], place))]
-    assert tuple(array.vote(tail, 1, length, ALL, 0, False).tokens) == path
+    assert tuple(array.vote(tail, 1, length, ALL, 0, False).nodes[TOKEN]) == path
 
 
 @given(st.integers(1, 50), st.integers(1, 60))
@@ -148,12 +150,12 @@ def test_it_owns_its_tokens_and_reads_nothing_else():
     tokens = np.array([1, 2, 3, 1, 2, 4], np.int32)
     array = SuffixArray.build(tokens)
     tokens[:] = 0
-    assert array.tree([1, 2], 1, 1, 2, ALL).tokens.tolist() == [3, 4]
+    assert array.tree([1, 2], 1, 1, 2, ALL).nodes[TOKEN].tolist() == [3, 4]
     with pytest.raises(ValueError, match="read-only"):
         array.tokens[0] = 1
     array = SuffixArray(np.array([1, 2, 3], np.int32), np.array([-5, 10**6, 2], np.int32))
-    assert array.tree([1, 2], 1, 3, 8, 10).tokens.tolist() == []
-    assert array.vote([3], 1, 3, 10).tokens.tolist() == []
+    assert array.tree([1, 2], 1, 3, 8, 10).nodes.size == 0
+    assert array.vote([3], 1, 3, 10).nodes.size == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 10)), min_size=1, max_size=30), st.integers(1, 40))
@@ -161,7 +163,7 @@ def test_it_owns_its_tokens_and_reads_nothing_else():
 def test_cut_keeps_a_tree_within_the_budget_of_distinct_tokens(nodes, choices):
     tokens = [token for token, _ in nodes]
     parents = [above % (place + 1) - 1 for place, (_, above) in enumerate(nodes)]
-    tree = CountedTree(np.array(tokens), np.array(parents), np.ones(len(nodes), np.int64), 1)
+    tree = CountedTree(np.array([tokens, parents, [1] * len(nodes)]), 1)
     paths = [path for path, _ in prefixes(tree)]
     costs = [len(set(path)) for path in paths]
     kept = list(range(len(nodes)))

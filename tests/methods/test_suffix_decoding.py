@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -25,7 +26,16 @@ def tree_of(texts, depth=64, ties="recent") -> SuffixTree:
     return tree
 
 
-def probs(found) -> list[Fraction]:
+class Listed(NamedTuple):
+    """A ``CountedTree`` in lists."""
+
+    tokens: list[int]
+    parents: list[int]
+    counts: list[int]
+    taken: int
+
+
+def probs(found: Listed) -> list[Fraction]:
     """Of each node given the match."""
     return [Fraction(count, found.taken) for count in found.counts]
 
@@ -35,9 +45,8 @@ def likeliest(texts, context, factor=1.0, shape="path", nodes=16, offset=0.0, le
     return listed(tree_of(texts, depth, ties).likeliest(Text(), np.array(context, np.int32), limits))
 
 
-def listed(found: CountedTree) -> CountedTree:
-    """The same tree with lists."""
-    return found._replace(tokens=found.tokens.tolist(), parents=found.parents.tolist(), counts=found.counts.tolist())
+def listed(found: CountedTree) -> Listed:
+    return Listed(*found.nodes.tolist(), found.taken)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +62,8 @@ def test_examples_of_the_reference(factor, shape, tokens, parents, score):
     assert (found.tokens, found.parents) == (tokens, parents)
     assert sum(probs(found)) == score
     assert probs(found) == [Fraction(2, 3), *[Fraction(1, 3)] * (len(tokens) - 1)]
-    assert found._replace(counts=np.array(found.counts), parents=np.array(found.parents)).scores == pytest.approx(
+    counted = CountedTree(np.array(found[:3]), found.taken)
+    assert counted.to_draft(LOCAL).score == pytest.approx(
         [
             2 / 3 if parent < 0 and token == 4 else 1 / 3 if parent < 0 else 1 / 2
             for token, parent in zip(tokens, parents, strict=True)
