@@ -18,7 +18,7 @@ from torch import Tensor
 
 from specbench.models.facade import ModelCard
 from specbench.models.load import load_model, read_card
-from specbench.models.runner import DraftCache, Run, Shape, make_runner
+from specbench.models.runner import DraftCache, Run, Runner, Shape, make_runner
 from specbench.models.tree import TreeRows
 from specbench.types import ROOT, InputError
 
@@ -92,10 +92,13 @@ class DraftCall:
 class DraftLM:
     """Holds the weights, and the caches of its requests: a request has one for as long as it lives."""
 
-    def __init__(self, model: Any, context: int, attention: str = "sdpa") -> None:
-        """Prepare chains. model: a causal LM in eval mode. context: [tokens] its limit. attention: of the target."""
+    def __init__(self, model: Any, context: int, attention: str = "sdpa", runner: Runner | None = None) -> None:
+        """Prepare chains. model: a causal LM in eval mode. context: [tokens] its limit. attention: of the target.
+
+        runner: of the model; None = chosen.
+        """
         self.model, self.context = model, context
-        self.runner = make_runner(model, context, attention)
+        self.runner = runner or make_runner(model, context, attention)
         self.device = self.runner.device
         self._free: list[DraftCache] = []  # allocated once, and recorded on once
         self.prepare(CHAIN)

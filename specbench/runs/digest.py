@@ -39,6 +39,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "methods.eagle.Eagle": {"vocabulary": None},
     "methods.eagle.Mtp": {"modules": None},
     "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
+    "methods.pard.Pard": {"nodes": None, "target_states": True, "safetensors": True},
     "methods.pld.PromptLookup": {"min_ngram": 1},
     "methods.self_speculation.SelfSpeculation": {"search": 0, "window": 32},
     "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
