@@ -52,10 +52,8 @@ class _Lookahead(Drafter):
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         self._fed = len(self._window.parents) <= budget
         window, above = (self._window.tokens(), self._window.parents) if self._fed else ([], [])
-        count, branch = len(window), ([], [])
-        if self._window.full:
-            branch = self._method.draft(context[-1], budget - count, count)
-        tokens, parents = branch
+        count = len(window)
+        tokens, parents = self._method.draft(context[-1], budget - count, count) if self._window.full else ([], [])
         return Draft(
             window + tokens,
             above + parents,
