@@ -265,7 +265,8 @@ class GramTable:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.rows = _allocate(1024, max(self.lead, self.width - self.lead))
+        self.rows = _allocate(512, max(self.lead, self.width - self.lead))
+        self.grow()  # also compiles it, so that no request does
 
     def put(self, text: np.ndarray, start: int = 0, stride: int = 1) -> int:
         """Make the windows of ``text`` from ``start`` on most recent, the first one first.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specbench.models.engine import Laps, Verifier
 from specbench.models.transfer import download, read_numbers
-from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
+from specbench.types import ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
 
 
 @dataclass(slots=True)
