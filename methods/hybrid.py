@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from torch import Tensor
 
 from methods.parts.array_draft import ArrayDraft, ArrayDrafter
 from methods.parts.parameters import Parameters, count, positive, probability
@@ -203,8 +204,8 @@ def _read_arrays(draft: Draft) -> ArrayDraft:
     """The arrays of a draft. Raises CaseError for a draft with passengers, which cannot be merged."""
     if draft.passenger is not None:
         raise CaseError("a member of a hybrid drafts passengers; expected a method whose nodes can all be accepted")
-    score = None if draft.score is None else np.array(draft.score)
-    return ArrayDraft(np.stack([np.array(row, np.int64) for row in (draft.tokens, draft.parents)]), score)
+    score, rows = None if draft.score is None else np.array(draft.score), (draft.tokens, draft.parents)
+    return ArrayDraft(np.array([row.tolist() if isinstance(row, Tensor) else row for row in rows], np.int64), score)
 
 
 class _Union(ArrayDrafter):

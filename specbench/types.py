@@ -120,24 +120,27 @@ EMPTY = Draft()
 class Typical:
     """Lossy acceptance at temperature > 0: a token passes above min(threshold, alpha * exp(-entropy)).
 
-    until: the token after which acceptance is exact, None = nowhere.
+    marks: the tokens after which acceptance is lossy and exact again, None = it is always lossy. begun: lossy from the
+    first token on.
     """
 
     threshold: float
     alpha: float
-    until: int | None = None
+    marks: tuple[int, int] | None = None
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
     """Lossy acceptance: a token passes among the ``top`` likeliest, at most ``delta`` below the best one's probability.
 
-    until: see ``Typical``.
+    marks, begun: see ``Typical``.
     """
 
     top: int
     delta: float
-    until: int | None = None
+    marks: tuple[int, int] | None = None
+    begun: bool = True
 
 
 Lossy = Typical | Relaxed

@@ -210,7 +210,7 @@ def judge_lossy(distributions: Tensor, tokens: Tensor, parents: Sequence[int], r
         likely = own > (rule.alpha * (-entropy).exp()).clamp_max(rule.threshold)[above]
     else:
         best = distributions.topk(min(rule.top, distributions.shape[-1])).values[above]
-        likely = (own >= best[:, -1]) & (own >= best[:, 0] - rule.delta)
+        likely = (own > 0) & (own >= best[:, -1]) & (own >= best[:, 0] - rule.delta)  # 0: cut by top-k or top-p
     return torch.stack([likely.to(logs.dtype), logs[above, tokens]])
 
 

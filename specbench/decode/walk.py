@@ -24,7 +24,7 @@ from specbench.decode.sampling import Sampling
 from specbench.models.engine import Verdict
 from specbench.models.transfer import read_numbers, upload
 from specbench.models.tree import is_chain
-from specbench.models.verify import find_accepted_path, require_finite
+from specbench.models.verify import continues, find_accepted_path, require_finite
 from specbench.types import CaseError, Draft, Lossy
 
 
@@ -63,12 +63,12 @@ class Walk:
         given: int | None = None,
         audits: bool = False,
     ) -> None:
-        """sampling: None is greedy. seed: of the verifier's numbers. rule: of lossy acceptance.
+        """sampling: None is greedy. seed: of the verifier's numbers. rule: of lossy acceptance, None is exact.
 
         given: picked first whatever the logits, and not counted as emitted. audits: see ``stats``.
         """
         self.sampling = sampling
-        self._rule = rule
+        self._rule, self.lossy = rule, rule is not None and rule.begun
         self._picks = Uniforms(np.random.default_rng(seed))
         self._trials = Uniforms(np.random.default_rng([seed, 1]))
         self._given = given
@@ -78,11 +78,6 @@ class Walk:
     def picks_best(self) -> bool:
         """See ``Verifier``."""
         return self.sampling is None and self._given is None and not self.lossy
-
-    @property
-    def lossy(self) -> bool:
-        """See ``Verifier``."""
-        return self._rule is not None
 
     def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
         """(rows, V) raw logits -> (rows,) the token each row chooses; depths: (rows,) 0 = the root."""
@@ -103,24 +98,32 @@ class Walk:
         assert self.sampling is not None
         return draw(self.sampling(logits), upload(numbers, logits.device, torch.float64))
 
-    def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
+    def verify(self, logits: Tensor, draft: Draft, parents: Sequence[int], fed: Tensor, late: Draft | None) -> Verdict:
         """Verify by complete distributions: nodes that were drawn, then ``late`` where all are accepted; or lossily.
 
         The step's only read-back is here.
         logits: (N+1, V) raw, row 0 the root's.
+        parents: (N,) of the draft, on the host.
         fed: (N+1,) int64 tokens of the rows, on the device.
         late: of its tokens only the first is verified. Without ``probs`` it counts as drawn with probability 1.
         """
         distributions = logits.float().softmax(-1) if self.sampling is None else self.sampling(logits)
-        parents = [int(node) for node in draft.parents]
-        if self._rule is not None:
-            return self._verify_lossily(self._rule, logits, distributions, draft, parents, fed[1:])
-        return self._verify_drawn(logits, distributions, draft, parents, fed[1:], late)
+        above = [int(node) for node in parents]
+        if self._rule is not None and self.lossy:
+            return self._verify_lossily(self._rule, logits, distributions, draft, above, fed[1:], late)
+        return self._verify_drawn(logits, distributions, draft, above, fed[1:], late)
 
     def _verify_lossily(
-        self, rule: Lossy, logits: Tensor, distributions: Tensor, draft: Draft, parents: list[int], tokens: Tensor
+        self,
+        rule: Lossy,
+        logits: Tensor,
+        distributions: Tensor,
+        draft: Draft,
+        parents: list[int],
+        tokens: Tensor,
+        late: Draft | None,
     ) -> Verdict:
-        """Verify by the rule; behind its last token, acceptance is exact from the next step on."""
+        """Verify by the rule; the path ends at the token after which acceptance is exact."""
         judged = judge_lossy(distributions, tokens, parents, rule)
         if self.sampling is None:
             picks = logits.argmax(-1)
@@ -130,12 +133,11 @@ class Walk:
         after, chosen, likely, scores = _read(logits, picks, tokens, *judged)
         path = follow_lossy(likely, scores, parents, draft.passenger)
         ids = [int(chosen[node]) for node in path]
-        if rule.until in ids:
-            path = path[: ids.index(rule.until) + 1]
+        end = None if rule.marks is None else rule.marks[1]
+        if end in ids:
+            path = path[: ids.index(end) + 1]
         ids = [*ids[: len(path)], int(after[path[-1] + 1 if path else 0])]
-        if rule.until in ids:
-            self._rule = None
-        return Verdict(path, ids, False)
+        return Verdict(path, ids, continues(late, len(path) == len(parents) and end not in ids, ids[-1]))
 
     def _verify_drawn(
         self,
@@ -181,11 +183,17 @@ class Walk:
         found = self._overlaps
         return {"overlap": float(torch.stack(found).mean())} if found else {}
 
-    def advance(self, emitted: int) -> None:
-        """``emitted`` tokens were committed; later draws use later numbers."""
+    def advance(self, emitted: Sequence[int]) -> None:
+        """These tokens were committed: later draws use later numbers, and a lossy rule may begin or end."""
         if self._given is None:
-            self._picks.used += emitted
+            self._picks.used += len(emitted)
         self._given = None
+        if self._rule is None or self._rule.marks is None:
+            return
+        begin, end = self._rule.marks
+        self.lossy = self.lossy or begin in emitted
+        if self.lossy and end in emitted:  # a later mark is part of the answer
+            self._rule, self.lossy = None, False
 
     @staticmethod
     def follow(

@@ -56,11 +56,11 @@ class Verifier(Protocol):
     def lossy(self) -> bool:
         """True if every draft is passed to ``verify``."""
 
-    def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
+    def verify(self, logits: Tensor, draft: Draft, parents: Sequence[int], fed: Tensor, late: Draft | None) -> Verdict:
         """Verify a drawn draft and the late chain after it, when sampling; or any draft, lossily."""
 
-    def advance(self, emitted: int) -> None:
-        """Note that ``emitted`` tokens were committed."""
+    def advance(self, emitted: Sequence[int]) -> None:
+        """Note that these tokens were committed."""
 
 
 class Laps(Protocol):

@@ -68,13 +68,13 @@ class RecordedPicks:
         """See ``Verifier.follow``."""
         return self._walk.follow(tokens, parents, passenger, picks)
 
-    def verify(self, logits: Tensor, draft: Draft, fed: Tensor, late: Draft | None) -> Verdict:
+    def verify(self, logits: Tensor, draft: Draft, parents: Sequence[int], fed: Tensor, late: Draft | None) -> Verdict:
         """Required by the interface; not called, since it is for sampling."""
-        return self._walk.verify(logits, draft, fed, late)
+        return self._walk.verify(logits, draft, parents, fed, late)
 
-    def advance(self, emitted: int) -> None:
+    def advance(self, emitted: Sequence[int]) -> None:
         """See ``Verifier.advance``."""
-        self._emitted += emitted
+        self._emitted += len(emitted)
         self._walk.advance(emitted)
 
 

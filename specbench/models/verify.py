@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specbench.models.engine import Laps, Verifier
 from specbench.models.transfer import download, read_numbers
-from specbench.types import ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
+from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class ActiveRequest:
         self.topk = found[0] if found else None
         picks, _ = self._pick(logits[-1:], [0], None)
         self.root = picks[0]
-        self.walk.advance(1)
+        self.walk.advance(picks)
         if not self.needs.prompt_hidden:
             hidden = {layer: states[-1:] for layer, states in hidden.items()}
         elif self.chunks:
@@ -100,7 +100,8 @@ class ActiveRequest:
 
     def verify_drawn(self, logits: Tensor, fed: Tensor, late: Draft | None) -> tuple[list[int], list[int], bool]:
         """Verify by distributions; see ``verify``."""
-        verdict = self.walk.verify(logits, self.draft, fed, late)
+        parents = self.parents.tolist() if isinstance(self.parents, Tensor) else self.parents
+        verdict = self.walk.verify(logits, self.draft, parents, fed, late)
         return verdict.path, verdict.tokens, verdict.late
 
     def follow(
@@ -152,10 +153,11 @@ class ActiveRequest:
         hidden: Mapping[int, Tensor],
     ) -> Step:
         """Make the step that emitted these tokens; the last one is the next root. See ``Step``."""
-        root, self.root, count = self.root, emitted[-1], len(emitted)
+        root, self.root = self.root, emitted[-1]
         shape = self.host_parents if isinstance(self.draft.parents, Tensor) else None
-        self.walk.advance(count)
-        return Step(root, tuple(emitted), tuple(path[: count - 1]), done, fed, self.topk, hidden, int(late), shape)
+        self.walk.advance(emitted)
+        kept = tuple(path[: len(emitted) - 1])
+        return Step(root, tuple(emitted), kept, done, fed, self.topk, hidden, int(late), shape)
 
 
 def _is_drawn(draft: Draft | None) -> bool:

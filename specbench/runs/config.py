@@ -116,6 +116,7 @@ SAMPLES = when("decode.temperature", lambda run: run.decode.temperature > 0, "de
 COMPUTES = when("engine.kind", lambda run: _loads(run) and run.engine.kind != EngineKind.TIMED, "engine=auto")
 TYPICALLY = when("decode.accept", lambda run: run.decode.accept == "typical", "decode.accept=typical")
 RELAXEDLY = when("decode.accept", lambda run: run.decode.accept == "relaxed", "decode.accept=relaxed")
+EXACTLY = when("decode.accept", lambda run: run.decode.accept == "exact", "decode.accept=exact")
 LOSSILY = when("decode.accept", lambda run: run.decode.accept != "exact", "decode.accept=typical or relaxed")
 BY_CONFIDENCE = when("decode.length", lambda run: run.decode.length == "confidence", "decode.length=confidence")
 PRICED = when(
@@ -268,7 +269,7 @@ class DecodeConfig:
     top_k: Annotated[int, within(0, LARGEST), SAMPLES] = 0
     seed: Annotated[int, SEED] = 0
     first_draft: Annotated[str, one_of("after", "prefill")] = "after"
-    verify: Annotated[str, SAMPLES, DRAWS] = "token"
+    verify: Annotated[str, SAMPLES, DRAWS, EXACTLY] = "token"
     accept: Annotated[str, one_of("exact", "typical", "relaxed"), COMPUTES, DRAFTS] = "exact"
     accept_threshold: Annotated[float, within(0, 1), TYPICALLY] = 0.09
     accept_alpha: Annotated[float, within(0, 1), TYPICALLY] = 0.3

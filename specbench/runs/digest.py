@@ -38,6 +38,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "load": ALONE,
     "methods.eagle.Eagle": {"vocabulary": None},
     "methods.eagle.Mtp": {"modules": None},
+    "methods.medusa.Medusa": {"acceptance": "exact", "typical_threshold": 0.09, "typical_alpha": 0.3},  # now of decode
     "methods.ouroboros.Ouroboros": {"overshoot": "kept"},
     "methods.pard.Pard": {"nodes": None, "target_states": True, "safetensors": True},
     "methods.pld.PromptLookup": {"min_ngram": 1},

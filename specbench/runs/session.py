@@ -110,7 +110,7 @@ class Session:
                     "decode.accept_thinking=true: the tokenizer has no tokens <think> and </think>; expected a model"
                     " that thinks, or decode.accept_thinking=false"
                 )
-            self._rule = replace(self._rule, until=self._marks[1])
+            self._rule = replace(self._rule, marks=self._marks)
 
     def warm_up(self, cases: Sequence[Case]) -> list[str]:
         """Decode ``cases`` with every method, then forget what was learned.
@@ -204,12 +204,12 @@ class Session:
     ) -> Request:
         """Returns the request of a turn. names: of its random draws. lengths: the policy of draft lengths.
 
-        Acceptance is exact without a draft, and after the thinking if only the thinking may be lossy.
+        Acceptance is exact without a draft, and outside the thinking if only the thinking may be lossy.
         """
         most, rule = self._decode.max_new_tokens, self._rule
-        if rule is not None and rule.until is not None and self._marks is not None:
-            last = next((each for each in reversed(asked.prompt) if each in self._marks), None)
-            rule = None if last == rule.until else rule
+        if rule is not None and rule.marks is not None:
+            last = next((each for each in reversed(asked.prompt) if each in rule.marks), None)
+            rule = replace(rule, begun=last == rule.marks[0])
         return Request(
             prompt=asked.prompt,
             limit=min(most, asked.length or most),

@@ -14,6 +14,7 @@ from joint_law import MarkovEngine, emitted, exact, p_value
 from specbench.decode.acceptance import follow_lossy, judge_lossy
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
+from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.records.store import read_manifest, read_run
 from specbench.report.build import read_findings
@@ -107,11 +108,33 @@ def test_greedy_decoding_is_relaxed_too_and_exact_with_one_token():
 def test_acceptance_is_exact_from_the_end_of_the_thinking_on():
     free, ranked = decoded(Relaxed(2, 1.0))
     end = free.ids[2]  # the second token of the first step's path
-    found = decoded(Relaxed(2, 1.0, until=end))[0]
+    found = decoded(Relaxed(2, 1.0, marks=(-7, end)))[0]
     assert found.accept[0] == 3
     assert found.ids[:4] == [*free.ids[:3], ranked[end][0]]
     assert all(after == ranked[before][0] for before, after in pairwise(found.ids[2:]))
     assert set(found.accept[1:]) == {1}
+
+
+def test_acceptance_is_lossy_from_the_begin_of_the_thinking_on():
+    plain = decoded(None)[0]
+    begin = plain.ids[0]  # of the prefill
+    assert decoded(Relaxed(2, 1.0, marks=(begin, -7), begun=False))[0].ids == decoded(Relaxed(2, 1.0))[0].ids
+    assert decoded(Relaxed(2, 1.0, marks=(-8, -7), begun=False))[0].ids == plain.ids
+    assert decoded(Relaxed(2, 1.0, marks=(-8, begin)))[0].ids == plain.ids  # it ends with the prefill's token
+
+
+def test_a_token_that_top_k_cuts_is_never_accepted():
+    law = [[0.5, 0.5, 0.0, 0.0]] * 2
+    assert accepted(law, [3], [-1], rule=Relaxed(10, 0.6)) == []
+    assert accepted(law, [1], [-1], rule=Relaxed(10, 0.6)) == [0]
+
+
+def test_a_late_chain_goes_on_behind_a_draft_that_is_wholly_accepted():
+    table = torch.eye(4, dtype=torch.float64).roll(1, 1)  # 0 -> 1 -> 2 -> 3 -> 0
+    logits, fed, draft = table[[0, 1]], torch.tensor([0, 1]), Draft([1], [-1])
+    for late, kept in (([2, 3], True), ([3], False)):
+        verdict = Walk(None, 0, Relaxed(1, 0.0)).verify(logits, draft, [-1], fed, Draft.chain(late))
+        assert (verdict.path, verdict.tokens, verdict.late) == ([0], [1, 2], kept)
 
 
 OPTIONS = ("method=[pld]", "suite.limit=1", "suite.categories=[math_reasoning]", "measure=quick", "measure.warmup=0")

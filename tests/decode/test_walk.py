@@ -60,7 +60,7 @@ def test_joint_law_of_sampled_tokens():
             picks = walk.pick(torch.stack([rows[root], *(rows[t] for t in tokens)]), [0, 1, 1, 2, 2]).tolist()
             path = walk.follow(tokens, parents, None, picks)
             step = [*(tokens[n] for n in path), picks[path[-1] + 1] if path else picks[0]]
-            walk.advance(0 if fixed_uniform else len(step))
+            walk.advance([] if fixed_uniform else step)
             out += step
         return tuple(out[:3])
 

@@ -101,8 +101,8 @@ def test_overlap_is_one_less_total_variation():
     logits = torch.stack([target, drafted]).log()
     for audits in (True, False):
         walk = Walk(Sampling(1.0), 0, audits=audits)
-        walk.verify(logits, draft, torch.tensor([7, 1]), None)
-        walk.verify(logits, Draft([0], [-1], probs=target[None]), torch.tensor([7, 0]), None)
+        walk.verify(logits, draft, [-1], torch.tensor([7, 1]), None)
+        walk.verify(logits, Draft([0], [-1], probs=target[None]), [-1], torch.tensor([7, 0]), None)
         assert walk.stats() == ({"overlap": pytest.approx((0.75 + 1) / 2)} if audits else {})
 
 

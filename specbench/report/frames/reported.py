@@ -421,6 +421,8 @@ def _loops(entry: ReportedRun) -> Iterator[str]:
         share = max(share, ratio(total["repeated"], total["tokens"]))
         if mat > LOOPED * outside and method not in entry.facts.unaccepted:
             shown.append((mat / outside, f"{label(method)} {mat:.2f} ({outside:.2f} outside loops)"))
+        elif total["steps"] and not total["fresh_steps"]:
+            shown.append((mat, f"{label(method)} {mat:.2f} (no step outside loops)"))
     if shown:
         most = ", ".join(text for _, text in sorted(shown, reverse=True)[:_MOST_LOOPED])
         yield (
