@@ -24,7 +24,7 @@ from builders.engines import (
     fast_engine,
     scripts,
 )
-from builders.models import EVERY_FAMILY, FAMILIES, VOCAB, build, plain_greedy
+from builders.models import EVERY_FAMILY, SHAPES, VOCAB, build, plain_greedy
 from specbench.decode.check import check_engine
 from specbench.decode.latency import shape_of
 from specbench.decode.walk import Walk
@@ -196,7 +196,7 @@ def test_half_precision_sees_trees_as_it_must(family, dtype):
 ], ids=lambda each: each["rope_type"])  # fmt: skip
 def test_rope_scaling(scaling, monkeypatch):
     extra = {"rope_parameters": {"rope_theta": 10000.0, **scaling}}
-    monkeypatch.setitem(FAMILIES, "scaled", ("llama", extra))
+    monkeypatch.setitem(SHAPES, "scaled", ("llama", extra))
     model = build("scaled", torch.float64)
     prompt = [(7 * place) % VOCAB for place in range(150)]
     truth = plain_greedy(model, prompt, 20)
@@ -205,7 +205,7 @@ def test_rope_scaling(scaling, monkeypatch):
 
 def test_tied_embeddings_and_attention_bias(monkeypatch):
     extra = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
-    monkeypatch.setitem(FAMILIES, "tied", ("llama", extra))
+    monkeypatch.setitem(SHAPES, "tied", ("llama", extra))
     model = build("tied", torch.float64)
     for layer in model.model.layers:
         torch.nn.init.normal_(layer.self_attn.q_proj.bias)
@@ -262,7 +262,7 @@ def test_parents_that_are_a_range_but_no_chain_are_refused():
     ],
 )
 def test_windows_are_the_librarys_not_the_configurations(family, extra, monkeypatch):
-    monkeypatch.setitem(FAMILIES, "odd", (family, extra))
+    monkeypatch.setitem(SHAPES, "odd", (family, extra))
     model = build("odd", torch.float64)
     prompt = list(range(20, 40))
     truth = plain_greedy(model, prompt, 24)
