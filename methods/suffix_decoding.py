@@ -124,7 +124,9 @@ class SuffixTree:
 
 @njit(widen=True)
 def choose(states, edges, slots, meta, text, tokens, nodes, factor, offset, least, depth, tree):
-    """Nodes of the best match's draft, and occurrences of the match, or 1 if there is none. The longest first.
+    """Choose the match whose draft has the best score; matches are tried longest first.
+
+    Returns the nodes of that draft, and how often the matched text occurs (1 without a match).
 
     text, tokens: see ``match``. nodes to tree: see ``Limits``.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
@@ -13,7 +14,9 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from builders.models import BASE
-from head_models import SHAPE, causal, states
+from head_models import HOSTILE, SHAPE, begun, bound, causal, states
+from methods.eagle import Mtp
+from specbench.types import InputError
 
 LAYERS = BASE["num_hidden_layers"]
 EIGENNAMES = {"input_proj": "eh_proj", "hidden_layernorm": "hnorm", "token_layernorm": "enorm",
@@ -133,3 +136,19 @@ def bare_states(model, ids):
     model(torch.tensor([list(ids)]), use_cache=False)
     hook.remove()
     return seen[0]
+
+
+def refuse_or_draft(model, folder, plain, names) -> None:
+    """Give each setting each hostile value: the module is refused with an InputError, or drafts."""
+    ids, accepted = [5, 6, 7, 8, 9], 0
+    for name in names:
+        for value in HOSTILE:
+            (Path(folder) / "config.json").write_text(json.dumps({**plain, name: value}))
+            try:
+                begun(bound(Mtp(folder), model), model, ids).propose(ids, 64)
+                accepted += 1
+            except InputError:
+                pass
+            except Exception as error:
+                raise AssertionError(f"{name}={value!r} ends in {error!r}") from error
+    assert accepted
