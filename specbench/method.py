@@ -260,6 +260,10 @@ class Remote(Peer):
     async def answer(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> Callable[[], Settled]:
         """Send one request; see ``decode``. Returns a function that returns ids and steps, called outside the clock."""
 
+    async def gauges(self) -> Mapping[str, float]:
+        """Figures that the server reports of itself now, by name, such as the requests that wait; empty without any."""
+        return {}
+
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
         """See ``Peer``."""
         self.settle: Callable[[], Settled] = self.run(self.answer(prompt, limit, seed, emit))

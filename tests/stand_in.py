@@ -1,7 +1,8 @@
 """A stand-in for a serving engine: it speaks each dialect over loopback and replays answers with known steps.
 
 A fault is planted by name (``FAULTS``). The answer is a function of the prompt, so that two servers agree. As a program
-it prints its URL and serves until its input ends: ``python tests/stand_in.py SECONDS_A_STEP``.
+it prints its URL and serves until its input ends, ``python tests/stand_in.py SECONDS_A_STEP``, or at a port until it
+is ended: ``python tests/stand_in.py SECONDS_A_STEP PORT [plain]``, plain without drafts.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/metrics" and server.counts:
             prefix = {"lmdeploy": "lmdeploy", "llama_cpp": "llamacpp"}.get(server.dialect, "vllm")
             lines = [f'{prefix}:spec_decode_{name}_total{{model="m"}} {value}' for name, value in server.counts.items()]
+            lines += [f"{prefix}:num_requests_running 3", f"{prefix}:num_requests_waiting 1"]
             return self._send("\n".join(lines), "text/plain")
         if self.path.startswith(("/server_info", "/get_server_info", "/props")):
             synthetic = '"synthetic"' if server.fault == "synthetic" else '"standard"'
@@ -216,10 +218,10 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(
-    dialect="vllm", fault="", speculates=True, counts=True, per_request=True, handler=Handler
+    dialect="vllm", fault="", speculates=True, counts=True, per_request=True, handler=Handler, port=0
 ) -> Iterator[ThreadingHTTPServer]:
-    """A server on a free port of loopback, with its address as ``url``."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    """A server on a port of loopback, 0 a free one, with its address as ``url``."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.daemon_threads = True
     server.dialect, server.fault, server.speculates, server.per_request = dialect, fault, speculates, per_request
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
@@ -240,7 +242,7 @@ def serving(
 
 
 if __name__ == "__main__":
-    with serving() as paced:
+    with serving(speculates="plain" not in sys.argv, port=int(sys.argv[2]) if sys.argv[2:] else 0) as paced:
         paced.step_s = float(sys.argv[1])
         print(paced.url, flush=True)
-        sys.stdin.read()
+        threading.Event().wait() if sys.argv[2:] else sys.stdin.read()

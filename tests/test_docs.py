@@ -99,7 +99,7 @@ def settings_of(words: Sequence[str], patch: pytest.MonkeyPatch) -> list[str]:
         if {"--help", "--version"} & {*words}:
             return []
         found = [word for word in words if not word.startswith("-")]
-        return [re.sub(r"(=[^,\[{]+),.*", r"\1", word) if "-m" in words else word for word in found]
+        return [re.sub(r"(=(?:'[^']*'|[^,\[{]+)),.*", r"\1", word) if "-m" in words else word for word in found]
 
     def stop(parser, argv):
         given, rest = parser.parse_known_args(argv)

@@ -72,23 +72,26 @@ class Connection:
         return self.fetch(path, {})[0] // 100 == 2
 
     def fetch(self, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
+        """As ``ask``, on the event loop that the streams belong to."""
+        return cast(tuple[int, bytes], self.run(self.ask(path, body)))
+
+    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
         """Status and body of an answer that is not streamed; of an error, its beginning.
 
         Raises CaseError if no server answers, or if the answer is too long or too slow.
         """
         where, most = self.url + path, METRICS_BYTES if path == METRICS else ANSWER_BYTES
         longest_s = min(ANSWER_S, self._timeout_s)
-
-        async def ask() -> tuple[int, bytes]:
-            async with self._open() as session, asyncio.timeout(longest_s):
-                method = "GET" if body is None else "POST"
-                async with session.request(method, where, **_json_options(body or None)) as answer:
-                    if answer.status != OK:
-                        return answer.status, await _read_start(answer)
-                    return OK, await _read(answer, where, most)
-
+        method = "GET" if body is None else "POST"
         try:
-            return cast(tuple[int, bytes], self.run(ask()))
+            async with (
+                self._open() as session,
+                asyncio.timeout(longest_s),
+                session.request(method, where, **_json_options(body or None)) as answer,
+            ):
+                if answer.status != OK:
+                    return answer.status, await _read_start(answer)
+                return OK, await _read(answer, where, most)
         except FAULTS as error:
             raise _fault(where, error, longest_s, "a server that answers") from error
 

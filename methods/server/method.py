@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,6 +28,8 @@ from methods.server.acceptance import (
 )
 from methods.server.connection import METRICS, OK, Connection, show
 from methods.server.dialects import Asked, Chunk, choose
+from methods.server.engine import PORT, LaunchedEngine
+from methods.server.gauges import read_gauges
 from methods.server.identity import (
     DRAWS,
     LEVEL,
@@ -43,7 +45,7 @@ from methods.server.identity import (
 from methods.server.replies import SHOWN, Models, ReplyError, parse
 from specbench.method import Emit, Remote, Settled
 from specbench.models.facade import ModelCard, Target
-from specbench.types import CaseError, InputError
+from specbench.types import CaseError, InputError, named
 
 
 @dataclass(slots=True)
@@ -123,7 +125,7 @@ class StreamedAnswer:
 
 log = logging.getLogger(__name__)
 LONGEST_TOKEN = 1 << 10  # [characters]; the longest of a vocabulary are lines of spaces or dashes
-MODELS, NOT_FOUND = "/v1/models", 404
+HEALTH, MODELS, NOT_FOUND = "/health", "/v1/models", 404
 LAGS = 5  # readings of the counters after the first
 PROBE = 1  # [tokens] of the request that shows what the server takes
 AT_ONCE = 8  # requests that are not measured
@@ -145,27 +147,48 @@ def _ignore(ids: Sequence[int], proposed: int = 0) -> bool:
 
 @dataclass(eq=False)
 class ServerPeer(Parameters, Remote):
-    """One running engine with its own speculation; conf/method/server.yaml describes the parameters."""
+    """One engine with its own speculation, running or started here; conf/method/server.yaml has the parameters."""
 
-    url: str
+    url: str | None = None
+    command: str | list[str] | None = None
     dialect: str = "auto"
     model: str | None = None
     timeout_s: float = number(60.0, lambda value: value > 0, "more than 0")
     longest_s: float = number(900.0, lambda value: value > 0, "more than 0")
+    start_s: float = number(1800.0, lambda value: value > 0, "more than 0")
+    gpu_metrics: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._connection = Connection(self.url, self.timeout_s, self.longest_s)
+        if (self.url is None) == (self.command is None):
+            raise InputError(
+                f"url={self.url}, command={self.command}: expected one of the two, url=http://HOST:PORT of an engine"
+                f" that runs, or command='vllm serve MODEL --port {PORT}' to start one"
+            )
+        self._engine = LaunchedEngine(self.command) if self.command is not None else None
+        url = self._engine.url if self._engine else str(self.url)
+        self._connection = Connection(url, self.timeout_s, self.longest_s)
+        self._watched = [self._connection]
+        if self.gpu_metrics is not None:
+            with named("gpu_metrics: "):
+                exporter = self.gpu_metrics.removesuffix(METRICS)
+                self._watched.append(Connection(exporter, self.timeout_s, self.longest_s))
         self._seen: Counter[str] = Counter()
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Observations that make its figures unsafe, with the number of requests."""
-        counted = ((text, f" ({count} requests)" if count else "") for text, count in self._seen.items())
+        counted = [(text, f" ({count} requests)" if count else "") for text, count in self._seen.items()]
+        counted += [(self._engine.fault, "")] if self._engine and self._engine.fault else []
         return tuple(f"{self._connection.url}: {text}{often}" for text, often in counted)
 
-    @_refusing()
     def check(self, model: ModelCard) -> None:
+        """Look at a server that runs; one that is started here is looked at in ``bind``. Raises InputError."""
+        if self._engine is None:
+            self._look()
+
+    @_refusing()
+    def _look(self) -> None:
         """The server must answer, have the model, and not draw its acceptance from a table. Raises InputError."""
         connection = self._connection
         status, text = connection.fetch(MODELS)
@@ -189,8 +212,20 @@ class ServerPeer(Parameters, Remote):
                 " model's and its MAT no result; expected a server without it"
             )
 
-    @_refusing()
     def bind(self, target: Target) -> None:
+        """Start the engine if this is its command, and ask the server what it takes. Raises InputError."""
+        if self._engine is not None:
+            self._engine.start(target.log, self._is_ready, self.start_s)
+            self._look()
+        self._probe(target)
+
+    def _is_ready(self) -> bool:
+        with suppress(CaseError):  # no connection, or no answer in time: not yet
+            return any(self._connection.fetch(path)[0] == OK for path in (HEALTH, MODELS))
+        return False
+
+    @_refusing()
+    def _probe(self, target: Target) -> None:
         """Ask for one token by ids, then by text: which of them the server takes. Raises InputError."""
         self._tokenizer, self._eos, self._vocabulary = target.card.tokenizer, target.eos, target.vocab_size
         sampling: Any = target.sampling
@@ -297,6 +332,18 @@ class ServerPeer(Parameters, Remote):
             raise CaseError(f"{answer.url}: the answer ends without a reason; expected stop or length")
         return answer
 
+    async def gauges(self) -> Mapping[str, float]:
+        """See ``Remote.gauges``; a page that cannot be read is a warning, and the measurement continues."""
+        found: dict[str, float] = {}
+        for each in self._watched:
+            try:
+                status, page = await each.ask(METRICS)
+            except CaseError:
+                self._seen[f"{each.url}{METRICS} could not be read during the load"] += 1
+                continue
+            found |= read_gauges(page.decode("utf-8", "replace")) if status == OK else {}
+        return found
+
     def _spell(self, prompt: Sequence[int]) -> str:
         """The prompt as a text that the tokenizer reads as the same ids, if there is one."""
         texts = [self._tokenizer.decode(prompt[start:], skip_special_tokens=False) for start in (1, 0)]
@@ -344,5 +391,7 @@ class ServerPeer(Parameters, Remote):
         return text, counters
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, and end the engine if it was started here."""
         self._connection.close()
+        if self._engine:
+            self._engine.end()

@@ -14,27 +14,23 @@ its files.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import yaml
 from safetensors.numpy import load_file
 
 import specbench
-from scripts.lab.kinds.server import free_port
+from methods.server.engine import PORT
 from scripts.lab.materials import print_table
 from specbench.models.load import locate
 from specbench.records.record import CaseRecord
@@ -43,7 +39,6 @@ from specbench.types import InputError
 ENGINES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("servers.yaml").read_text(encoding="utf-8"))
 GGUF = ENGINES.pop("gguf")
 FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-START_S = 900.0  # vLLM on a busy machine
 LENGTH = 4  # tokens a draft
 OURS, PLAIN, DRAFTING = "speculative_sampling", "server_plain", "server_draft"
 METHOD = (f"method=[{OURS}]", f"method.{OURS}.length={LENGTH}", f"method.{OURS}.schedule=fixed")
@@ -62,17 +57,16 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
     program = install(given.engine, given.install) if given.install else given.program
     if shutil.which(program) is None:
         raise InputError(f"--program {program}: not a program; expected the engine's (see docs/servers.md)")
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with tempfile.TemporaryDirectory() as named:
+        folder = Path(named)
         gguf = given.engine == "llama_cpp"
+        (folder / "hub").mkdir()  # of the empty cache that engines look into
         target, draft = (copy_model(f"bundled:{name}", folder / name, gguf) for name in ("tiny", "tiny_draft"))
         rows = []
         for name, model in ((PLAIN, None), (DRAFTING, draft)):
             if model is None or given.engine != "transformers":
-                port = free_port()
-                command = list_command(given.engine, program, port, target, model)
-                url = stack.enter_context(serving(command, port, folder))
-                rows.append(f"+method.{name}={{{PEER}, url: '{url}'{'' if gguf else f', model: {target}'}}}")
+                command = list_command(given.engine, program, target, model)
+                rows.append(f"+method.{name}={{{PEER}, command: {command}{'' if gguf else f', model: {target}'}}}")
         found = specbench.run(*METHOD, *QUICK, *rows, *given.overrides)
         return compare_rows([record for each in found.findings.runs for record in each.records])
 
@@ -102,37 +96,12 @@ def install(engine: str, folder: Path) -> str:
     return ENGINES[engine]["program"].format(home=home)
 
 
-def list_command(engine: str, program: str, port: int, target: Path, draft: Path | None) -> list[str]:
-    """Return the command that starts the engine. draft: the draft model's folder; None = plain decoding."""
+def list_command(engine: str, program: str, target: Path, draft: Path | None) -> str:
+    """Return the words of the command that starts the engine, as JSON. draft: its folder; None = plain decoding."""
     command = ENGINES[engine]["serve"] + (f" {ENGINES[engine]['draft']}" if draft else "")
-    return fill(command, program=program, port=port, target=target, draft=draft, length=LENGTH)
-
-
-@contextlib.contextmanager
-def serving(command: Sequence[str], port: int, folder: Path) -> Iterator[str]:
-    """Start an engine and give its URL once it answers; end it afterwards. Raises InputError if it does not start."""
-    (folder / "hub").mkdir(exist_ok=True)
-    home = {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
-    log, url = folder / f"{port}.log", f"http://127.0.0.1:{port}"
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=os.environ | home)
-    end = time.monotonic() + START_S
-    try:
-        while True:
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{url}/health", timeout=5, trust_env=False).is_success:
-                    break
-            if process.poll() is not None or time.monotonic() > end:
-                last = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-                raise InputError(f"{command[0]}: no server, exit code {process.poll()}; its last lines:\n{last}")
-            time.sleep(0.3)
-        yield url
-    finally:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        process.kill()
-        process.wait()
+    words = fill(command, program=program, port=PORT, target=target, draft=draft, length=LENGTH)
+    own = {"HF_HOME": target.parent, "HF_HUB_OFFLINE": 1, "VLLM_CPU_KVCACHE_SPACE": 1, "OMP_NUM_THREADS": 1}
+    return json.dumps(["env", *(f"{name}={value}" for name, value in own.items()), *words])
 
 
 def copy_model(named: str, folder: Path, as_gguf: bool) -> Path:

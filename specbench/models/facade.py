@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +13,8 @@ from torch import Tensor
 
 from specbench.models.widen import Widening
 from specbench.types import InputError
+
+NOWHERE = Path(os.devnull)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,8 @@ class Target:
     """The target that ``Method.bind`` gets. ``model`` is for peers with their own loop; None for a replay.
 
     sampling: (rows, V) raw logits -> (rows, V) probabilities of the request; None at temperature 0.
-    asked: the names of the calls that read weights, if they are noted.
+    asked: the names of the calls that read weights, if they are noted. log: a file for the output of programs that the
+    method starts, in the run's folder; it may not exist.
     """
 
     card: ModelCard
@@ -48,6 +53,7 @@ class Target:
     sampling: Callable[[Tensor], Tensor] | None
     attention: str = "sdpa"  # of drafts, the engine's; a draft model has it too if the kernels are right for it
     asked: list[str] | None = None
+    log: Path = NOWHERE
 
     @property
     def vocab_size(self) -> int:

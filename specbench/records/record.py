@@ -111,7 +111,8 @@ class TurnLoad(TypedDict):
 class StretchRecord(TypedDict):
     """The work of a server from the first measured arrival to the last measured end; equal in all records of a stretch.
 
-    tokens: emitted to any request. forwards: how many. requests, rows: sums over the forwards.
+    tokens: emitted to any request. forwards: how many. requests, rows: sums over the forwards. gauges: what a server
+    reported of itself meanwhile, name -> [mean, largest] of the readings.
     """
 
     seconds: Seconds
@@ -119,6 +120,7 @@ class StretchRecord(TypedDict):
     forwards: Count
     requests: Count
     rows: Count
+    gauges: NotRequired[dict[str, Annotated[list[Amount], Field(min_length=2, max_length=2)]]]
 
 
 @dataclass(slots=True)
@@ -361,7 +363,9 @@ class RepeatedKeys:
             thinking += turn.thinking is not None
             if turn.trees:
                 count -= sum(len(tree) + len(tree.get("sources", ())) for tree in turn.trees)
-        parts = (record.lossless, record.stretch, record.shard, record.correct)
+        gauges = (record.stretch or {}).get("gauges")
+        count -= len(gauges or ())
+        parts = (record.lossless, record.stretch, gauges, record.shard, record.correct)
         found = (count, len(record.turns), thinking, *[part is None for part in parts])
         if found not in self._counts or record.error:
             refuse_repeated_keys(text, where)

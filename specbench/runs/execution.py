@@ -52,9 +52,9 @@ from specbench.runs.session import Session, set_stage
 from specbench.serving.settings import ONE
 from specbench.types import InputError
 
-AT, DEATHS = ".at", ".deaths.json"
+AT, DEATHS, LOGS = ".at", ".deaths.json", "logs"
 MOST_DEATHS = 3  # of processes in one block, before its case becomes an error
-OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", PAGE, EVAL_RESULTS, "run.log", SHARDS, AT, DEATHS)
+OURS = (MANIFEST, RECORDS, "summary.csv", "tables", "plots", PAGE, EVAL_RESULTS, "run.log", LOGS, SHARDS, AT, DEATHS)
 _PROBE = ".writable"
 SWEEP = "multirun.yaml"  # in the folder of a sweep
 _HARMLESS = {*OURS, LOCK, _PROBE, SWEEP, ".hydra", ".submitit"}  # the last three are Hydra's
@@ -211,7 +211,7 @@ def _decode(job: Job, writer: RunWriter, rest: Sequence[Block], earlier: Manifes
     entries, rows = (tuple(each for each in kept if each.name in names) for kept in (job.entries, job.rows))
     left = replace(job, entries=entries, rows=rows)
     try:
-        with set_stage(left, earlier) as stage, _Attempts(directory) as attempts:
+        with set_stage(left, earlier, directory / LOGS) as stage, _Attempts(directory) as attempts:
             if earlier:
                 check_forward(stage, earlier, directory)
             meter = open_meter(gpus_in_use(stage.target.device, config.model.gpus))

@@ -168,7 +168,7 @@ class LoadSession(Session):
         questions = self._questions(block, entry, ramp)
         if isinstance(entry.method, Remote):
             entry.method.prepare(alone=False)
-            remote = RemoteServer(engine.eos, load.tokens or engine.context)
+            remote = RemoteServer(engine.eos, load.tokens or engine.context, entry.method)
             return entry.method.run(serve_remote(remote, questions, arrivals, stretch))
         laps = SharedLaps()
         batch = engine.batch(places, load.tokens or engine.context, laps)

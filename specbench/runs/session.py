@@ -11,6 +11,7 @@ import logging
 import traceback
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,17 +47,18 @@ _KILLED = Failure(
 
 
 @contextlib.contextmanager
-def set_stage(job: Job, earlier: Manifest | None = None) -> Iterator[Stage]:
+def set_stage(job: Job, earlier: Manifest | None = None, logs: Path | None = None) -> Iterator[Stage]:
     """Load the target of a job and bind its methods; both are closed at the end.
 
-    earlier: the manifest of the run that is resumed, if any: its threads and its costs of steps are taken. Raises
-    InputError if the target cannot be driven, or a method cannot be served.
+    earlier: the manifest of the run that is resumed, if any: its threads and its costs of steps are taken. logs: the
+    folder for what programs print that methods start. Raises InputError if the target cannot be driven, or a method
+    cannot be served.
     """
     before = earlier or Manifest()
     model, source = job.config.model, job.source
     enable_cudnn_sdp(model.cudnn_attention)
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True  # torch's default; in the manifest
-    stage = source.open(job.sampling, job.way, job.why)
+    stage = replace(source.open(job.sampling, job.way, job.why), logs=logs)
     try:
         if source.loads and job.way != TENSOR:
             loading.info("choosing the threads")

@@ -26,7 +26,7 @@ from specbench.measure.plan import WARMUP
 from specbench.method import Method, Peer, Remote
 from specbench.models.choose import TENSOR, choose_attention, make_engine
 from specbench.models.engine import Engine
-from specbench.models.facade import ModelCard, Target
+from specbench.models.facade import NOWHERE, ModelCard, Target
 from specbench.models.fast.attention import FastOptions
 from specbench.models.load import find_eos, find_vocab_size, load_model, locate, read_card, read_tokenizer
 from specbench.models.replay import ReplayEngine, ServerEngine
@@ -69,7 +69,8 @@ class Stage:
     the choice of the engine. readers: methods whose drafts come from what the target
     computes while it is driven along a record, so that their accepted lengths mean nothing. threads: of the CPU.
     profile: the cost of a step, if the run decides by it; step_ms: rows -> [ms] that it was made of, if it was measured
-    here. limits: method -> the most nodes of its drafts, if they are limited.
+    here. limits: method -> the most nodes of its drafts, if they are limited. logs: the folder of what programs print
+    that methods start.
     """
 
     engine: Engine
@@ -82,6 +83,7 @@ class Stage:
     profile: Profile | None = None
     step_ms: Mapping[int, float] | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
+    logs: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,9 @@ class Source:
 
         Raises InputError for a method that cannot be served.
         """
-        return frozenset(entry.name for entry in entries if self._bind(entry, stage.engine, stage.target))
+        logs = {entry.name: stage.logs / f"{entry.name}.log" if stage.logs else NOWHERE for entry in entries}
+        targets = {name: replace(stage.target, log=log) for name, log in logs.items()}
+        return frozenset(entry.name for entry in entries if self._bind(entry, stage.engine, targets[entry.name]))
 
     def _bind(self, entry: Entry, engine: Engine, target: Target) -> bool:
         """Bind one method; returns whether it is one of the ``readers``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,14 +29,19 @@ class RemoteRequest(SharedRequest):
     end_s: float = float("inf")
 
 
+GAUGE_S = 1.0  # between two readings of what a server reports of itself
+
+
 class RemoteServer:
     """Sends requests to the servers of their methods, and waits for the answers."""
 
-    def __init__(self, eos: frozenset[int], tokens: int) -> None:
-        """tokens: the capacity of a request, prompt and answer."""
+    def __init__(self, eos: frozenset[int], tokens: int, watched: Remote | None = None) -> None:
+        """tokens: the capacity of a request, prompt and answer. watched: the method whose server is observed."""
+        self._watched = watched
         self._eos, self._tokens = eos, tokens
         self._tasks: set[asyncio.Task[None]] = set()
         self._start = time.perf_counter()
+        self.gauges: list[tuple[float, Mapping[str, float]]] = []  # [s], and figures by name
 
     def now(self) -> float:
         """[s] since the start of the stretch."""
@@ -54,6 +59,13 @@ class RemoteServer:
         """Return when all requests have ended."""
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def watch(self) -> None:
+        """Note what the server reports of itself, until cancelled."""
+        while self._watched is not None:
+            if found := await self._watched.gauges():
+                self.gauges.append((self.now(), found))
+            await asyncio.sleep(GAUGE_S)
 
     async def end(self) -> None:
         """Cancel the requests that are left."""
@@ -122,9 +134,13 @@ async def serve_remote(
     server: RemoteServer, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
 ) -> Served:
     """Serve one stretch; see ``specbench.serving.scheduler.serve``."""
+    watch = asyncio.create_task(server.watch())
     try:
-        return await _RemoteService(server, questions, arrivals, stretch).run()
+        served = await _RemoteService(server, questions, arrivals, stretch).run()
+        served.gauges = server.gauges
+        return served
     finally:
+        watch.cancel()
         await server.end()
 
 

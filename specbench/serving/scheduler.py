@@ -8,8 +8,8 @@ measured while the server empties.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,7 +62,8 @@ class Visit:
 class Served:
     """The record of a stretch. The lists have one entry per forward: when it ended [s], its requests, rows, tokens.
 
-    visits: all, in order of admission; those that were not measured may not have ended.
+    visits: all, in order of admission; those that were not measured may not have ended. gauges: readings of a remote
+    server, each with its time [s] and its figures by name.
     """
 
     visits: list[Visit] = field(default_factory=list)
@@ -70,6 +71,7 @@ class Served:
     requests: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     emitted: list[int] = field(default_factory=list)
+    gauges: Sequence[tuple[float, Mapping[str, float]]] = ()
 
     def measured(self) -> list[Visit]:
         """The measured visits."""
@@ -86,9 +88,16 @@ class Served:
         inside = [place for place, at in enumerate(self.ends_s) if begin < at <= end]
         sums = [sum(values[place] for place in inside) for values in (self.emitted, self.requests, self.rows)]
         first = sum(begin < visit.first_s <= end for visit in self.visits)
-        return StretchRecord(
+        record = StretchRecord(
             seconds=end - begin, tokens=sums[0] + first, forwards=len(inside), requests=sums[1], rows=sums[2]
         )
+        readings: defaultdict[str, list[float]] = defaultdict(list)
+        for at, figures in self.gauges:
+            for name, value in figures.items() if begin <= at <= end else ():
+                readings[name].append(value)
+        if readings:
+            record["gauges"] = {name: [sum(own) / len(own), max(own)] for name, own in readings.items()}
+        return record
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,8 @@ def test_a_closed_loop_holds_its_requests_and_counts_the_measured_part():
     assert all(list(visit.forwards) for visit in visits if visit.admitted.error is None)
 
 
-def test_a_run_under_load_end_to_end(tmp_path):
+def test_a_run_under_load_end_to_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("specbench.serving.remote.GAUGE_S", 0.01)
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
         plain.service_s, drafting.service_s = 0.06, 0.03
         urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drafting.url}"]
@@ -98,8 +99,11 @@ def test_a_run_under_load_end_to_end(tmp_path):
         assert record.turns[0].accept == stand_in.steps_of(23, record.method == "server")
         least_s = {"vanilla": 0.06, "server": 0.03}[record.method]
         assert all(turn.prefill_s + turn.decode_s >= least_s for turn in record.turns)
+        assert record.stretch["gauges"] == {"running": [3, 3], "waiting": [1, 1]}
     assert {max(turn.load["requests"]) for record in records for turn in record.turns} <= {1, 2}
-    assert "| Speedup |" in (tmp_path / "tables/load.md").read_text()
+    table = (tmp_path / "tables/load.md").read_text()
+    assert all(f"| {title} |" in table for title in ("Speedup", "Running", "Waiting"))
+    assert "KV cache" not in table
 
 
 @pytest.mark.slow

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 import shutil
+import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -20,6 +23,7 @@ from transformers import PreTrainedConfig
 import methods.server.method as method_of_servers
 from methods.server.acceptance import DraftReport, parse_counters, reconcile, report_from_counters
 from methods.server.connection import KEY
+from methods.server.gauges import GAUGES, read_gauges
 from methods.server.identity import DRAWS, LEVEL, TEXTS, TOKENS, compare_draws, read_totals
 from methods.server.method import ServerPeer
 from scripts.lab.client import measure_client
@@ -27,7 +31,7 @@ from specbench.commands import run as run_command
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.measure.lossless import compare_block, judge_block
-from specbench.models.facade import ModelCard, Target
+from specbench.models.facade import NOWHERE, ModelCard, Target
 from specbench.models.load import locate, read_tokenizer
 from specbench.models.replay import ServerEngine
 from specbench.records.record import CaseRecord, TurnRecord
@@ -65,10 +69,10 @@ def _close_all():
         OPENED.pop().close()
 
 
-def opened(url: str, **options) -> ServerPeer:
+def opened(url: str | None = None, log: Path = NOWHERE, **options) -> ServerPeer:
     OPENED.append(method := ServerPeer(url, **options))
     method.check(card())
-    method.bind(Target(card(), None, 64, None))
+    method.bind(Target(card(), None, 64, None, log=log))
     return method
 
 
@@ -192,6 +196,61 @@ def test_what_cannot_be_measured_is_refused_before_the_run(monkeypatch):
         monkeypatch.setenv(KEY, "hush")
         ask(opened(server.url + "/v1/"))
         assert server.asked[-1][2]["Authorization"] == "Bearer hush"
+
+
+def test_an_engine_is_started_for_its_row_and_ends_with_the_run(tmp_path):
+    command = [sys.executable, stand_in.__file__, "0", "{port}"]
+    rows = [f"method.vanilla.command={json.dumps([*command, 'plain'])}"]
+    rows += [f"method.server.command='{' '.join(command)}'", "suite.ids=[1]", "decode.max_new_tokens=24"]
+    rows += ["report.plots=false", "measure.control=false", "measure.warmup=0", f"hydra.run.dir={tmp_path}/run"]
+    assert run_command.main(["model=server", "model.tokenizer=bundled:tiny", *rows]) == 0
+    records = read_run(tmp_path / "run").records
+    assert {record.method for record in records if record.status == "ok"} == {"vanilla", "server"}
+    urls = {(tmp_path / "run" / "logs" / f"{name}.log").read_text().strip() for name in ("vanilla", "server")}
+    assert len(urls) == 2
+    for url in urls:
+        with pytest.raises(InputError, match="no connection"):
+            ServerPeer(url).check(card())
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("serve --port 8000", r"has no \{port\}"),
+        ("serve --port '{port}", "No closing quotation"),
+        ("no_such_engine --port {port}", "no_such_engine is not a program"),
+        ([sys.executable, "--port", "{port}", "--api-key=hush"], "has --api-key, and the manifest would keep"),
+        ([sys.executable, "-c", "print('no GPU here'); raise SystemExit(3)", "{port}"], "exit code 3.*\n.*no GPU here"),
+        ([sys.executable, "-c", "import time; time.sleep(99)", "{port}"], "not ready after 1 s"),
+        ([], r"has no \{port\}"),
+    ],
+)
+def test_an_engine_that_cannot_be_started_is_refused_with_its_output(command, message, tmp_path):
+    start_s = 1.0 if "sleep" in str(command) else 60.0
+    with pytest.raises(InputError, match=message) as caught:
+        opened(log=tmp_path / "logs" / "a.log", command=command, start_s=start_s)
+    assert "hush" not in str(caught.value)
+
+
+def test_the_engine_of_a_row_takes_its_children_along_and_its_early_end_is_a_warning(tmp_path):
+    words = f"[sys.executable, {stand_in.__file__!r}, '0', sys.argv[1]]"
+    children = f"import subprocess, sys; print(subprocess.Popen({words}).wait())"
+    method = opened(log=tmp_path / "a.log", command=[sys.executable, "-c", children, "{port}"])
+    assert ask(method).ids == stand_in.answer_of(PROMPT, LIMIT)
+    assert not method.warnings
+    method.close()
+    with pytest.raises(InputError, match="no connection"):
+        ServerPeer(method._connection.url).check(card())
+    again = opened(log=tmp_path / "b.log", command=[sys.executable, stand_in.__file__, "0", "{port}"])
+    os.kill(again._engine._process.pid, signal.SIGKILL)
+    again._engine._process.wait()
+    assert "exit code -9" in again.warnings[-1]
+
+
+def test_a_url_and_a_command_exclude_each_other():
+    for given in ({}, {"url": "http://127.0.0.1:9", "command": "serve {port}"}):
+        with pytest.raises(InputError, match="expected one of the two"):
+            ServerPeer(**given)
 
 
 def test_a_server_that_was_started_anew_is_an_error_of_every_later_case():
@@ -413,3 +472,40 @@ def test_events_are_those_of_the_server():
         server.fault = "error_500"
         with pytest.raises(CaseError, match="status 500"):
             measure_client(method, [PROMPT], LIMIT, 2, 3)
+
+
+PAGE = """# HELP vllm:num_requests_running Requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 7.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 99.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 2.5e-1
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.75
+DCGM_FI_DEV_GPU_UTIL{gpu="0"} 90
+DCGM_FI_DEV_GPU_UTIL{gpu="1"} 50
+DCGM_FI_DEV_POWER_USAGE{gpu="0"} 300.5
+DCGM_FI_DEV_POWER_USAGE{gpu="1"} 99.5
+"""
+
+
+LMDEPLOY = 'lmdeploy:num_requests_running{engine="0"} 1.0\nlmdeploy:gpu_cache_usage_perc{engine="0"} 0.1'
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        (PAGE, {"running": 5, "waiting": 7, "kv_cache": 0.75, "gpu_busy": 0.7, "gpu_power_w": 400}),
+        ("sglang:num_running_reqs 4\nsglang:num_queue_reqs 1\nsglang:token_usage 0.5", (4, 1, 0.5)),
+        ("llamacpp:requests_processing 4\nllamacpp:requests_deferred 0\n", {"running": 4, "waiting": 0}),
+        (LMDEPLOY, {"running": 1, "kv_cache": 0.1}),
+        ("trtllm_num_requests_waiting 2\ntrtllm_kv_cache_utilization 0.6 17000000", {"waiting": 2, "kv_cache": 0.6}),
+        ("vllm:num_requests_running NaN\nvllm:num_requests_waiting -1\nvllm:kv_cache_usage_perc 1e999", {}),
+        ("vllm:num_requests_running 1.2.3\nvllm:num_requests_waiting 99999999999", {}),
+        ("x" * 100_000 + "\n<html>vllm:num_requests_running</html>", {}),
+        ("", {}),
+    ],
+)  # fmt: skip
+def test_a_servers_own_figures_are_read_of_each_engines_page(page, expected):
+    expected = expected if isinstance(expected, dict) else dict(zip(GAUGES, expected, strict=False))
+    assert read_gauges(page) == pytest.approx(expected)

@@ -24,11 +24,19 @@ from specbench.report.table import ROW
 CONFIDENCE = 0.99
 SHARES = (50, 95, 99)
 WAITED = ("queue", "ttft", "itl", "tpot")
+# Of a remote server: column -> its gauge, and whether it is the largest reading, not the mean.
+GAUGES = {
+    "server_running": ("running", False),
+    "server_waiting": ("waiting", False),
+    "server_kv_cache": ("kv_cache", True),
+    "gpu_busy": ("gpu_busy", False),
+    "gpu_power_w": ("gpu_power_w", False),
+}
 LOAD = (
     *ROW,
     *("kind", "requests", "rate", "stretches", "served", "seconds", "tokens_per_s", "user_tokens_per_s"),
     *("speedup", "speedup_low", "speedup_high", "user_speedup", "modelled_speedup", "mat", "mean_requests"),
-    *("mean_rows", "goodput", "kept", *(f"{wait}_p{share}_ms" for wait in WAITED for share in SHARES)),
+    *("mean_rows", *GAUGES, "goodput", "kept", *(f"{wait}_p{share}_ms" for wait in WAITED for share in SHARES)),
 )
 _Stretches = dict[tuple[int, int], StretchRecord]
 
@@ -88,6 +96,7 @@ def _rows(entry: ReportedRun) -> Iterator[dict[str, Any]]:
             "mat": ratio(sum(sum(turn.accept) for turn in turns), sum(len(turn.accept) for turn in turns)),
             "mean_requests": ratio(sum(stretch["requests"] for stretch in own.values()), forwards),
             "mean_rows": ratio(sum(stretch["rows"] for stretch in own.values()), forwards) or BLANK,
+            **_gauges(own.values()),
             **_goodput(inside, lost, load.get("slo") or {}, seconds),
             **_waits(turns),
         }
@@ -151,6 +160,17 @@ def _first_s(turn: TurnRecord) -> float:
 def _token_s(turn: TurnRecord) -> float:
     """[s] Mean time of a token after the first."""
     return turn.decode_s / sum(turn.accept) if turn.accept else 0.0
+
+
+def _gauges(stretches: Iterable[StretchRecord]) -> dict[str, float]:
+    """What a server reported of itself: the largest reading, or the mean over the time of the stretches with one."""
+    found = {}
+    for column, (name, largest) in GAUGES.items():
+        own = [(each["seconds"], each["gauges"][name]) for each in stretches if name in each.get("gauges", {})]
+        total = sum(seconds for seconds, _ in own)
+        mean = ratio(sum(seconds * values[0] for seconds, values in own), total)
+        found[column] = max(values[1] for _, values in own) if own and largest else mean
+    return found
 
 
 def _goodput(turns: Sequence[TurnRecord], lost: int, slo: dict[str, float | None], seconds: float) -> dict[str, float]:

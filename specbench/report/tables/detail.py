@@ -144,6 +144,10 @@ def _points_interval(low: float, high: float) -> str:
     return format_interval(100 * low, 100 * high, 1)
 
 
+def _whole_percent(share: float) -> str:
+    return BLANK if pd.isna(share) else f"{100 * share:.0f} %"
+
+
 _LOAD = (
     Heading("Stretches", "stretches", format_count),
     Heading("Tokens/s", "tokens_per_s"),
@@ -153,8 +157,13 @@ _LOAD = (
     Heading("MAT", "mat"),
     Heading("Requests", "mean_requests"),
     Heading("Rows", "mean_rows"),
+    Heading("Running", "server_running"),
+    Heading("Waiting", "server_waiting"),
+    Heading("KV cache", "server_kv_cache", _whole_percent),
+    Heading("GPU busy", "gpu_busy", _whole_percent),
+    Heading("GPU W", "gpu_power_w"),
     Heading("Goodput", "goodput"),
-    Heading("Kept", "kept", lambda share: BLANK if pd.isna(share) else f"{100 * share:.0f} %"),
+    Heading("Kept", "kept", _whole_percent),
 )
 
 

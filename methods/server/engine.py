@@ -1,0 +1,107 @@
+"""A serving engine that the run starts for one of its rows, and ends with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from specbench.types import InputError
+
+PORT = "{port}"  # in a command: replaced by a free port
+KEYS = ("--api-key", "--api-keys")  # options that the manifest would keep
+END_S = 20.0  # between the request to end and the kill
+POLL_S = 0.3
+REPORT_S = 30.0  # between two lines about an engine that is not ready
+SHOWN_LINES, SHOWN_BYTES = 20, 1 << 14
+log = logging.getLogger(__name__)
+
+
+class LaunchedEngine:
+    """The process group of one engine. url: where it will serve, on loopback."""
+
+    def __init__(self, command: str | Sequence[str]) -> None:
+        """command: as a shell reads it, or its words; no shell runs it. Raises InputError."""
+        shown = command if isinstance(command, str) else shlex.join(command)
+        try:
+            words = shlex.split(command) if isinstance(command, str) else list(command)
+        except ValueError as error:
+            raise InputError(f"command={shown}: {error}; expected a command as a shell reads it") from error
+        if not any(PORT in word for word in words):
+            raise InputError(f"command={shown}: has no {PORT}; expected it in place of the port: ... --port {PORT}")
+        if found := next((word for word in words if word.partition("=")[0] in KEYS), None):
+            raise InputError(
+                f"command: has {found.partition('=')[0]}, and the manifest would keep the key; expected the key in the"
+                " engine's own environment variable (VLLM_API_KEY, LLAMA_API_KEY) and in SPECBENCH_API_KEY"
+            )
+        if shutil.which(words[0]) is None:
+            raise InputError(f"command={shown}: {words[0]} is not a program of this machine; expected the engine's")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self._words = [word.replace(PORT, str(port)) for word in words]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, output: Path, answers: Callable[[], bool], longest_s: float) -> None:
+        """Start the engine and return when it answers.
+
+        Args:
+            output: the file that its output is appended to.
+            answers: whether it answers now.
+            longest_s: [s] until then, at most.
+
+        Raises:
+            InputError: it ended before, or took longer; the message has the last lines of its output.
+        """
+        self._output = output
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with output.open("ab") as out:
+            self._process = subprocess.Popen(
+                self._words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        begin = reported = time.monotonic()
+        while not answers():
+            now = time.monotonic()
+            if self._process.poll() is not None or now - begin > longest_s:
+                code = self._process.poll()
+                fault = f"ended with exit code {code}" if code is not None else f"is not ready after {longest_s:g} s"
+                self.end()
+                raise InputError(
+                    f"command: {self._words[0]} {fault}; expected an answer of status 200 at {self.url}/health or"
+                    f" /v1/models. The last lines of {output}:\n{self._read_end()}"
+                )
+            if now - reported > REPORT_S:
+                log.info("waiting for %s since %.0f s; its output is %s", self._words[0], now - begin, output)
+                reported = now
+            time.sleep(POLL_S)
+        log.info("%s serves at %s after %.0f s", self._words[0], self.url, time.monotonic() - begin)
+
+    @property
+    def fault(self) -> str:
+        """What ended the engine before the run did; empty if nothing did."""
+        code = self._process.poll() if self._process else None
+        return "" if code is None else f"the engine ended with exit code {code} during the run; see {self._output}"
+
+    def end(self) -> None:
+        """End the engine and its children."""
+        if self._process is None:
+            return
+        for number, wait_s in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
+            with suppress(ProcessLookupError):  # the group is empty
+                os.killpg(self._process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(wait_s)
+        self._process = None
+
+    def _read_end(self) -> str:
+        with self._output.open("rb") as file:
+            file.seek(max(0, self._output.stat().st_size - SHOWN_BYTES))
+            return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-SHOWN_LINES:])
