@@ -68,9 +68,11 @@ def spell(tree, chains, room, merge):
         add(tree, ROOT, chains[number], 0, number, left, merge)
 
 
-def branch_of(chains: np.ndarray, merge: bool, room: int) -> tuple[list[int], list[int], list[int]]:
-    """Tokens, parents and chains of the nodes; see ``spell``. chains: (n, length) int32."""
-    tree = allocate_tree(min(room, chains.size))
-    spell(tree, chains, room, merge)
-    tokens, parents, source = tree[: tree[ROOT, SIZE]].T[:CHILD].tolist()
-    return tokens, parents, source
+@njit(widen=True)
+def copy_nodes(tree, nodes):
+    """Copy tokens, parents and sources to the rows of ``nodes``; returns how many nodes the tree has."""
+    size = np.int64(tree[ROOT, SIZE])
+    for node in range(size):
+        for column in range(CHILD):
+            nodes[column, node] = tree[node, column]
+    return size
