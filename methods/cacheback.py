@@ -20,7 +20,6 @@ from methods.parts.branches import END, ENDS, PARENT, SIZE, TOKEN, add, allocate
 from methods.parts.built_file import BuiltFile
 from methods.parts.corpus import Corpus
 from methods.parts.gram_table import NEXT, NONE, TOKENS, GramTable, find, index_grams, put, recent
-from methods.parts.growing_text import GrowingText
 from methods.parts.ngrams import Gram
 from methods.parts.parameters import KEPT, Parameters, count
 from specbench.method import Drafter, Method
@@ -223,7 +222,7 @@ def _hang(tree, node, follower, source, left, merge):
     if fresh > left:
         return True, left
     if fresh:
-        tree[tree[ROOT, ENDS], END] = add(tree, node, follower, known, source, fresh, False)
+        tree[tree[ROOT, ENDS], END] = add(tree, node, follower, known, source, fresh, merge)
         tree[ROOT, ENDS] += 1
     return False, left - fresh
 
@@ -231,15 +230,15 @@ def _hang(tree, node, follower, source, left, merge):
 class _Cache(ArrayDrafter):
     def __init__(self, method: Cacheback, prompt: Sequence[int], first: int) -> None:
         super().__init__(method.total_draft_length)
-        self._method, self._text = method, GrowingText()
+        self._method = method
         self._entered = 0  # place of the first window of the context that is not in the table
         self._uncached = 1  # tokens committed in the last step: the reference feeds them all again
         self._tree = allocate_tree(method.total_draft_length)
         self._take([*prompt, first])
 
     def fill(self, context: Sequence[int], budget: int) -> int:
-        method, text, most = self._method, self._text, self._method.total_draft_length
-        text.extend(context[text.length :])
+        method, text, most = self._method, self.text, self._method.total_draft_length
+        text.follow(context)
         room = min(budget, max(0, most - (self._uncached if method.accounting == "refeed" else 1)))
         reserve = method.chaining_reserve * min(budget, most) // most  # the same share of a smaller draft
         size = -1
@@ -259,9 +258,9 @@ class _Cache(ArrayDrafter):
         self._take(context)
 
     def _take(self, context: Sequence[int]) -> None:
-        self._text.extend(context[self._text.length :])
+        self.text.follow(context)
         if self._method.tables != "frozen":
-            self._entered = self._method.dynamic.put(self._text.tokens, self._entered)
+            self._entered = self._method.dynamic.put(self.text.tokens, self._entered)
 
 
 @dataclass(eq=False)

@@ -18,6 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from methods.parts.array_draft import PARENT, SOURCE, TOKEN, ArrayDrafter
+from methods.parts.branches import hash_child
 from methods.parts.parameters import Parameters, count, positive, probability
 from specbench.method import Drafter, Method, Peer
 from specbench.models.compiled_code import njit
@@ -36,9 +37,14 @@ def class_of(member: int, size: int, depth: int, rank: int, score: float) -> int
     doublings = 0
     while size > 1 and doublings < SIZES - 1:
         size, doublings = (size + 1) // 2, doublings + 1
+    return (member * SIZES + doublings) * DEPTHS * RANKS * (LEVELS + 1) + _class_in_draft(depth, rank, score)
+
+
+@njit(widen=True)
+def _class_in_draft(depth, rank, score):
+    """Number of a node's class among those of its member and of the size of its draft."""
     level = LEVELS if np.isnan(score) else min(max(int(score * LEVELS), 0), LEVELS - 1)
-    kind = member * SIZES + doublings
-    return ((kind * DEPTHS + min(depth, DEPTHS - 1)) * RANKS + min(rank, RANKS - 1)) * (LEVELS + 1) + level
+    return (min(depth, DEPTHS - 1) * RANKS + min(rank, RANKS - 1)) * (LEVELS + 1) + level
 
 
 DEPTH, CLASS = 3, 4  # rows of drafted nodes after those of ``ArrayDrafter``
@@ -58,10 +64,11 @@ def _merge(drafted, scores, sizes, counts, strength, tree, chances):
     """
     count, most = sizes.sum(), sizes.max()
     place, children = np.empty(most, np.int64), np.empty(most, np.int64)
-    child, sibling = np.full(count + 1, ROOT), np.empty(count, np.int64)  # of node i: child[i], of the root the last
+    first, other = np.full(count + 1, ROOT), np.empty(count, np.int64)  # nodes of a hash value, as in a draft tree
     size = 0
     for member in range(len(sizes)):
         nodes, at_root = drafted[member], 0
+        start = class_of(member, sizes[member], 0, 0, 0.0)
         for number in range(sizes[member]):
             owner, children[number] = nodes[PARENT, number], 0
             if owner == ROOT:
@@ -70,16 +77,17 @@ def _merge(drafted, scores, sizes, counts, strength, tree, chances):
             else:
                 above, depth, rank = place[owner], nodes[DEPTH, owner] + 1, children[owner]
                 children[owner] += 1
-            kind = class_of(member, sizes[member], depth, rank, scores[member, number])
+            kind, token = start + _class_in_draft(depth, rank, scores[member, number]), nodes[TOKEN, number]
             nodes[DEPTH, number], nodes[CLASS, number] = depth, kind
             rate = (counts[PRIOR, kind] + counts[RIGHT, kind]) / (strength + counts[SEEN, kind])
-            node = child[above]
-            while node != ROOT and tree[TOKEN, node] != nodes[TOKEN, number]:
-                node = sibling[node]
+            bucket = hash_child(above, token, len(first))
+            node = first[bucket]
+            while node != ROOT and (tree[TOKEN, node] != token or tree[PARENT, node] != above):
+                node = other[node]
             if node == ROOT:
                 node, size = size, size + 1
-                tree[TOKEN, node], tree[PARENT, node], tree[MEMBER, node] = nodes[TOKEN, number], above, member
-                chances[node], sibling[node], child[above] = rate, child[above], node
+                tree[TOKEN, node], tree[PARENT, node], tree[MEMBER, node] = token, above, member
+                chances[node], other[node], first[bucket] = rate, first[bucket], node
             else:
                 chances[node] = 1 - (1 - chances[node]) * (1 - rate)
             place[number] = node
@@ -218,13 +226,16 @@ class _Union(ArrayDrafter):
         super().__init__(len(drafters) * method.member_budget, scored=True)
         self._method, self._drafters = method, drafters
         self._tree = tree = MergedTree(method.rates, len(drafters), method.member_budget)
+        self.text = next((each.text for each in drafters if isinstance(each, ArrayDrafter)), self.text)
         for member, drafter in enumerate(drafters):
             if isinstance(drafter, ArrayDrafter):
                 drafter.nodes = tree.drafted[member, :DEPTH]
                 drafter.score = None if drafter.score is None else tree.scores[member]
+                drafter.text = self.text
 
     def fill(self, context: Sequence[int], budget: int) -> int:
         method, tree, room = self._method, self._tree, min(budget, self._method.member_budget)
+        self.text.follow(context)
         tree.sizes[:] = [
             drafter.fill(context, room)
             if isinstance(drafter, ArrayDrafter)
@@ -237,6 +248,9 @@ class _Union(ArrayDrafter):
     def observe(self, step: Step) -> None:
         accepted = len(step.path)
         for path, drafter in zip(self._tree.judge(step.emitted), self._drafters, strict=True):
+            if not path and not accepted:
+                drafter.observe(step)
+                continue
             own = (step.emitted, tuple(path[:accepted]), step.done, step.fed, step.topk, step.hidden, step.late)
             drafter.observe(Step(step.root, *own, step.parents))  # ``replace`` takes several times as long
 

@@ -18,7 +18,6 @@ from methods.parts.array_draft import ArrayDrafter
 from methods.parts.branches import PARENT, SIZE, SOURCE, add, allocate_tree, copy_nodes
 from methods.parts.branches import start as start_tree
 from methods.parts.gram_table import COUNT, NONE, GramTable, find, has_room, new_row
-from methods.parts.growing_text import GrowingText
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
@@ -102,12 +101,12 @@ class _Speculator(ArrayDrafter):
         super().__init__(method.capacity - 1)
         self._method = method
         self._ranked = ranked.numpy()  # (k,) of the logits that chose the context's last token
-        self._text, self._table = GrowingText(), GramTable(1, 1)
+        self._table = GramTable(1, 1)
         self._marked, self._tree = np.ones(2, np.int64), allocate_tree(method.capacity - 1)
 
     def fill(self, context: Sequence[int], budget: int) -> int:
-        method, text = self._method, self._text
-        text.extend(context[text.length :])
+        method, text = self._method, self.text
+        text.follow(context)
         given = (text.stored, text.length, self._marked, self._ranked, method.length_at)
         sizes = (method.max_ngram, method.num_draft, min(budget, method.capacity - 1), method.merge)
         while (size := _draft(self.nodes, self._tree, self._table.rows, *given, *sizes)) < 0:

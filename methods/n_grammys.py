@@ -25,7 +25,6 @@ from safetensors.numpy import save
 from methods.parts.array_draft import ArrayDrafter
 from methods.parts.branches import SOURCE, allocate_tree, copy_nodes, spell
 from methods.parts.gram_table import GramTable, count_windows, list_followers
-from methods.parts.growing_text import GrowingText
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
@@ -183,17 +182,17 @@ class _Batch(ArrayDrafter):
         super().__init__(method.k * method.width)
         self._method, self._tree = method, allocate_tree(method.k * method.width)
         self._table = GramTable(method.q, method.width, followers=method.k)
-        self._text, self._counted = GrowingText(), 0
-        self._text.extend(prompt)
+        self._counted = 0
+        self.text.extend(prompt)
         if method.learns:
-            self._counted = self._table.count(self._text.tokens, 0, method.ties == "lexicographic")
+            self._counted = self._table.count(self.text.tokens, 0, method.ties == "lexicographic")
         self._from_context = 0  # rows of the last draft
         self._drafts: Counter[tuple[int, int]] = Counter()  # by their rows from the context, and all their rows
         self._wins: Counter[tuple[str, int, int]] = Counter()  # by source, row and accepted tokens
 
     def fill(self, context: Sequence[int], budget: int) -> int:
-        method, text = self._method, self._text
-        text.extend(context[text.length :])
+        method, text = self._method, self.text
+        text.follow(context)
         count, width, place = method.k, method.width, 0 if method.strategy == "unigram" else context[-1]
         if budget < count * width:  # fewer and shorter rows, in the same proportion
             width = min(width, max(1, round(width * math.sqrt(budget / (count * width)))))

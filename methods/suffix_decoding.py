@@ -78,25 +78,29 @@ class SuffixTree:
 
     def extend(self, text: Text, tokens: Sequence[int] | np.ndarray) -> None:
         """Append to a text, a new one if it is not in the tree."""
-        self._append(text, tokens)
-        self._grow(text.tokens[text.length - len(tokens) :], text, 1)
+        self.note(text, tokens)
+        self.count(text.place, tokens)
 
-    def _append(self, text: Text, tokens: Sequence[int] | np.ndarray) -> None:
-        """Append to a text, before these tokens are counted."""
+    def note(self, text: Text, tokens: Sequence[int] | np.ndarray) -> None:
+        """Append to a text; the tokens are still to be counted."""
         self.texts.setdefault(text)
         if not self._stretches or self._stretches[-1][0] is not text:
             self._stretches.append((text, text.length))
         text.extend(tokens)
-        self._arrays = make_room(self._arrays, len(tokens))
 
-    def _grow(self, tokens: np.ndarray, text: Text, by: int) -> None:
-        grow(*self._arrays, tokens, text.place, self.depth, by)
+    def count(self, place: np.ndarray, tokens: Sequence[int] | np.ndarray) -> None:
+        """Count the next tokens of the text with this place."""
+        self._arrays = make_room(self._arrays, len(tokens))
+        self._grow(np.asarray(tokens, np.int32), place, 1)
+
+    def _grow(self, tokens: np.ndarray, place: np.ndarray, by: int) -> None:
+        grow(*self._arrays, tokens, place, self.depth, by)
 
     def remove(self, text: Text) -> None:
         """Take a text's occurrences away. States go when those of removed texts are the most."""
         del self.texts[text]
         text.place[:] = 0
-        self._grow(text.tokens, text, -1)
+        self._grow(text.tokens, text.place, -1)
         text.place[:] = 0
         self._gone += text.length
         kept_tokens = sum(kept.length for kept in self.texts) if self._gone > text.length else self._gone
@@ -113,19 +117,19 @@ class SuffixTree:
             pieces.append((text, text.tokens[start : ends[text]]))
             ends[text], text.place[:] = start, 0
         for text, piece in reversed(pieces):
-            self._grow(piece, text, 1)
+            self._grow(piece, text.place, 1)
 
     def draft(
-        self, text: Text, new: Sequence[int], context: Text, limits: Limits, drafter: ArrayDrafter, source: int, best: Best
+        self, place: np.ndarray, new: int, limits: Limits, drafter: ArrayDrafter, source: int, best: Best = NOTHING
     ) -> Best:
-        """Append ``new`` to a text, and write the likeliest follower of an end of ``context`` to the drafter's arrays.
+        """Count the last ``new`` tokens of the drafter's text, and write the likeliest follower of one of its ends.
 
-        context: ends as ``text`` does. best: of another tree's draft, which stays unless this one has a better score.
+        place: of the text in this tree. best: of another tree's draft, which stays unless this one has a better score.
         """
-        if new:
-            self._append(text, new)
-        given = (text.place, context.stored, context.length, len(new), *limits, drafter.nodes, drafter.score)
-        found: Best = draft(*self._arrays, *given, source, *best)
+        self._arrays = make_room(self._arrays, new)
+        text = drafter.text
+        given = (place, text.stored, text.length, new, *limits, drafter.nodes, drafter.score, source)
+        found: Best = draft(*self._arrays, *given, *best)
         return found
 
     def nbytes(self) -> int:
@@ -273,9 +277,10 @@ class _Request(ArrayDrafter):
     def __init__(self, method: SuffixDecoding, prompt: Sequence[int]) -> None:
         super().__init__(method.limits.nodes, scored=True)
         self._limits, self._answers = method.limits, method.answers
-        self._local = SuffixTree(method.limits.depth, len(prompt) + ROOM, method.ties)
-        self._text, self._answer = Text(), Text()
-        self._local.extend(self._text, prompt)
+        self._local, self._place = SuffixTree(method.limits.depth, len(prompt) + ROOM, method.ties), np.zeros(3, np.int64)
+        self._local.count(self._place, prompt)
+        self.text.extend(prompt)
+        self._counted, self._answer = len(prompt), Text()  # tokens of the context; the others
         self._stats: dict[str, float] = {}
         if self._answers is not None:
             texts = self._answers.texts
@@ -286,17 +291,21 @@ class _Request(ArrayDrafter):
 
     def fill(self, context: Sequence[int], budget: int) -> int:
         limits = self._limits if budget >= self._limits.nodes else self._limits._replace(nodes=budget)
-        text, answers = self._text, self._answers
-        new = context[text.length :]
-        best = self._local.draft(text, new, text, limits, self, LOCAL, NOTHING)
+        self.text.follow(context)
+        start, self._counted, answers = self._counted, len(context), self._answers
+        new = self._counted - start
+        best = self._local.draft(self._place, new, limits, self, LOCAL)
         if answers is not None:
-            known = self._answer in answers.texts  # not evicted meanwhile
-            best = answers.draft(self._answer, new if known else (), text, limits, self, GLOBAL, best)
+            if self._answer not in answers.texts:  # evicted meanwhile
+                new = 0
+            elif new:
+                answers.note(self._answer, context[start:])
+            best = answers.draft(self._answer.place, new, limits, self, GLOBAL, best)
         return best[0]
 
     def finish(self, context: Sequence[int]) -> None:
         if self._answers is not None and self._answer in self._answers.texts:
-            self._answers.extend(self._answer, context[self._text.length :])
+            self._answers.extend(self._answer, context[self._counted :])
 
     def stats(self) -> dict[str, float]:
         return self._stats

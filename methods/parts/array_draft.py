@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from methods.parts.growing_text import GrowingText
 from specbench.method import Drafter
 from specbench.types import EMPTY, Draft
 
@@ -14,14 +15,16 @@ TOKEN, PARENT, SOURCE = range(3)  # rows of the nodes
 
 
 class ArrayDrafter(Drafter):
-    """A drafter whose drafts are written to arrays, which may be another's. Subclasses implement ``fill``.
+    """A drafter whose drafts are written to arrays, which may be another's, as its text. Subclasses implement ``fill``.
 
     nodes: (3, most) int64, tokens, parents and sources. score: (most,) float64, see ``Draft``; None without scores.
+    text: of the context, as far as it is copied.
     """
 
     def __init__(self, most: int, scored: bool = False) -> None:
         self.nodes = np.empty((3, most), np.int64)
         self.score = np.empty(most) if scored else None
+        self.text = GrowingText()
 
     @abstractmethod
     def fill(self, context: Sequence[int], budget: int) -> int:

@@ -27,3 +27,8 @@ class GrowingText:
             self.stored = longer
         self.stored[start:end] = tokens
         self.length = end
+
+    def follow(self, context: Sequence[int]) -> None:
+        """Append what ``context`` has grown by."""
+        if len(context) > self.length:
+            self.extend(context[self.length :])
