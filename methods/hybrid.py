@@ -59,8 +59,8 @@ def _merge(drafted, scores, sizes, counts, strength, tree, chances):
 
     drafted: (members, 5, most) int64, the nodes of each draft; depths and classes are filled in. scores: (members,
     most) of the nodes, nan = unknown. sizes: (members,) of the drafts. counts, strength: of ``AcceptanceRates``, of
-    whose classes only those of the drafts' nodes are computed. tree, chances: (3, M) int64 and (M,), filled with tokens,
-    parents and members, and with the chances of the tree's nodes.
+    whose classes only those of the drafts' nodes are computed. tree, chances: (3, M) int64 and (M,), filled with
+    tokens, parents and members, and with the chances of the tree's nodes.
     """
     count, most = sizes.sum(), sizes.max()
     place, children = np.empty(most, np.int64), np.empty(most, np.int64)

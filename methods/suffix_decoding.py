@@ -277,10 +277,12 @@ class _Request(ArrayDrafter):
     def __init__(self, method: SuffixDecoding, prompt: Sequence[int]) -> None:
         super().__init__(method.limits.nodes, scored=True)
         self._limits, self._answers = method.limits, method.answers
-        self._local, self._place = SuffixTree(method.limits.depth, len(prompt) + ROOM, method.ties), np.zeros(3, np.int64)
+        self._local = SuffixTree(method.limits.depth, len(prompt) + ROOM, method.ties)
+        self._place = np.zeros(3, np.int64)  # of the context in it
         self._local.count(self._place, prompt)
         self.text.extend(prompt)
-        self._counted, self._answer = len(prompt), Text()  # tokens of the context; the others
+        self._counted = len(prompt)  # tokens of the context
+        self._answer = Text()
         self._stats: dict[str, float] = {}
         if self._answers is not None:
             texts = self._answers.texts

@@ -8,8 +8,8 @@ from specbench.models.compiled_code import njit
 from specbench.types import ROOT
 
 # Columns of a row, one row per node and the last for the root, which a parent of -1 finds. BUCKET: of row i, the first
-# node of hash value i, and CHAIN: the next node of the same value, of nodes that share prefixes. END: of row i, the i-th
-# end of a chain.
+# node of hash value i, and CHAIN: the next node of the same value, of nodes that share prefixes. END: of row i, the
+# i-th end of a chain.
 TOKEN, PARENT, SOURCE, BUCKET, CHAIN, END = range(6)
 SIZE, ENDS = TOKEN, PARENT  # of the root: how many nodes, and ends of chains, there are
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from methods.parts.array_draft import PARENT, SOURCE, TOKEN, list_nodes
+from methods.parts.array_draft import PARENT, SOURCE, list_nodes
 from specbench.models.compiled_code import njit
 from specbench.types import ROOT, Draft
 
@@ -57,6 +57,3 @@ class CountedTree(NamedTuple):
         """Returns the tree as a draft."""
         nodes, score = np.empty_like(self.nodes), np.empty(self.nodes.shape[1])
         return list_nodes(nodes, score, self.write(source, nodes, score))
-
-
-__all__ = ["COUNT", "PARENT", "TOKEN", "CountedTree", "rate"]

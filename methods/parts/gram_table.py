@@ -276,7 +276,10 @@ class GramTable:
         return self._enter(put, text, start, stride, *self._capacities)
 
     def count(self, text: np.ndarray, start: int, by_tokens: bool) -> int:
-        """Count the windows of ``text`` (T,) int32 from ``start`` on; returns as ``put``. by_tokens: see ``count_windows``."""
+        """Count the windows of ``text`` (T,) int32 from ``start`` on; returns as ``put``.
+
+        by_tokens: see ``count_windows``.
+        """
         return self._enter(count_windows, text, start, self._capacities[1], by_tokens)
 
     def list_followers(self, leader: np.ndarray | Sequence[int], most: int) -> np.ndarray:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from methods.parts.counted_tree import CountedTree
 from methods.parts.suffix_automaton import EDGES, STATES, find
-from methods.suffix_decoding import choose as compiled
 from methods.suffix_decoding import GLOBAL, LOCAL, Limits, SuffixDecoding, SuffixTree, Text, _fewest, _sort
+from methods.suffix_decoding import choose as compiled
 from specbench.types import Prefill
 
 TEXTS = [[1, 2, 3, 4, 6], [1, 2, 3, 4, 5], [1, 2, 3, 7]]  # 5 came after 6: the more recent of equals is 5
