@@ -105,11 +105,11 @@ class Transcript:
         self.sources = {names[number]: [count, accepted[number]] for number, count in sorted(drafted.items())}
 
 
-def _sources_of_verifiable(draft: Draft, source: Sequence[int]) -> Sequence[int]:
+def _sources_of_verifiable(draft: Draft, source: Sequence[int]) -> list[int]:
     """The sources of the nodes that may be accepted."""
     if draft.passenger is None:
-        return source
-    return [number for number, passenger in zip(source, draft.passenger, strict=True) if not passenger]
+        return source if isinstance(source, list) else [int(number) for number in source]
+    return [int(number) for number, passenger in zip(source, draft.passenger, strict=True) if not passenger]
 
 
 def _tree(draft: Draft, step: Step, names: Sequence[str]) -> dict[str, Any]:
