@@ -15,12 +15,11 @@ from typing import Literal
 
 import numpy as np
 
-from methods.parts.array_draft import ArrayDraft, ArrayDrafter
-from methods.parts.branches import CHILD, END, ENDS, PARENT, SIZE, TOKEN, add, allocate_tree, child, start
+from methods.parts.array_draft import ArrayDrafter
+from methods.parts.branches import END, ENDS, PARENT, TOKEN, add, allocate_tree, child, copy_nodes, start
 from methods.parts.built_file import BuiltFile
 from methods.parts.corpus import Corpus
-from methods.parts.gram_table import NEXT, NONE, TOKENS, GramTable, find, index_grams, recent
-from methods.parts.growing_text import GrowingText
+from methods.parts.gram_table import NEXT, NONE, TOKENS, GramTable, find, index_grams, put, recent
 from methods.parts.ngrams import Gram
 from methods.parts.parameters import KEPT, Parameters, count
 from specbench.method import Drafter, Method
@@ -137,14 +136,26 @@ DYNAMIC, FROZEN = 1, 2  # tables of a query: a sum of these
 
 
 @njit(widen=True)
-def grow(tree, tables, later, dynamic, frozen, offsets, followers, text, lead, room, reserve, merge):
-    """Fill a tree from ``tables``, then from those of ``later``; see ``_attach``. Returns its size."""
+def draft(
+    nodes, tree, tables, later, dynamic, frozen, offsets, followers, stored, length, entered, lead, leaders, most, room,
+    reserve, merge,
+):  # fmt: skip
+    """Enter the context's new windows, then grow a tree from ``tables`` and from those of ``later``; see ``_attach``.
+
+    nodes: filled with those of ``tree``. stored, length: see ``GrowingText``. entered: place of the first window that
+    is not in the dynamic table. leaders, most: see ``put``. Returns (nodes, entered); -1 nodes if the table must grow.
+    """
+    text, width = stored[:length], lead + followers.shape[1]
+    if tables & DYNAMIC:
+        entered = put(dynamic, text, entered, lead, width, 1, leaders, most)
+        if entered + width <= length:
+            return -1, entered
     start(tree)
-    if len(text) >= lead:
+    if length >= lead:
         room = _attach(tree, tables, dynamic, frozen, offsets, followers, text, lead, room, reserve, merge)
         if later:
             _attach(tree, later, dynamic, frozen, offsets, followers, text, lead, room, 0, merge)
-    return tree[ROOT, SIZE]
+    return copy_nodes(tree, nodes), entered
 
 
 @njit(widen=True)
@@ -211,33 +222,45 @@ def _hang(tree, node, follower, source, left, merge):
     if fresh > left:
         return True, left
     if fresh:
-        tree[tree[ROOT, ENDS], END] = add(tree, node, follower, known, source, fresh, False)
+        tree[tree[ROOT, ENDS], END] = add(tree, node, follower, known, source, fresh, merge)
         tree[ROOT, ENDS] += 1
     return False, left - fresh
 
 
 class _Cache(ArrayDrafter):
     def __init__(self, method: Cacheback, prompt: Sequence[int], first: int) -> None:
-        self._method, self._text = method, GrowingText()
+        super().__init__(method.total_draft_length)
+        self._method = method
         self._entered = 0  # place of the first window of the context that is not in the table
-        self._take([*prompt, first])
         self._uncached = 1  # tokens committed in the last step: the reference feeds them all again
         self._tree = allocate_tree(method.total_draft_length)
+        self._take([*prompt, first])
 
-    def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
-        method, tree, most = self._method, self._tree, self._method.total_draft_length
+    def fill(self, context: Sequence[int], budget: int) -> int:
+        method, text, most = self._method, self.text, self._method.total_draft_length
+        text.follow(context)
         room = min(budget, max(0, most - (self._uncached if method.accounting == "refeed" else 1)))
         reserve = method.chaining_reserve * min(budget, most) // most  # the same share of a smaller draft
-        return ArrayDraft(tree[: method.grow(tree, self._text.tokens, room, reserve), :CHILD].T)
+        size = -1
+        while size < 0:
+            size, self._entered = draft(
+                self.nodes, self._tree, *method.queried, method.dynamic.rows, *method.packed, text.stored, text.length,
+                self._entered, *method.capacities, room, reserve, method.merge,
+            )  # fmt: skip
+            if size < 0:
+                method.dynamic.grow()
+        return size
 
     def observe(self, step: Step) -> None:
         self._uncached = len(step.emitted)
-        self._take(step.emitted)
 
-    def _take(self, tokens: Sequence[int]) -> None:
-        self._text.extend(tokens)
+    def finish(self, context: Sequence[int]) -> None:
+        self._take(context)
+
+    def _take(self, context: Sequence[int]) -> None:
+        self.text.follow(context)
         if self._method.tables != "frozen":
-            self._entered = self._method.dynamic.put(self._text.tokens, self._entered)
+            self._entered = self._method.dynamic.put(self.text.tokens, self._entered)
 
 
 @dataclass(eq=False)
@@ -263,10 +286,18 @@ class Cacheback(Parameters, Method):
         super().__post_init__()
         lead, follow = self.leader_length, self.follower_length
         self.dynamic = GramTable(lead, follow, self.leader_capacity, self.follower_capacity)
-        self.table: FrozenTable | None = None
-        self._no_table = FrozenTable(
-            np.zeros((0, lead), np.uint16), np.zeros(1, np.uint32), np.zeros((0, follow), np.uint16)
-        )
+        self.merge, self.capacities = self.growth == "merged", (lead, self.leader_capacity, self.follower_capacity)
+        self.use_table(None)
+
+    def use_table(self, table: FrozenTable | None) -> None:
+        """Draft from this frozen table: the tables to query at first and afterwards, and its arrays."""
+        self.table, own = table, DYNAMIC * (self.tables != "frozen")
+        late = table is not None and self.frozen_growth == "after_tree"
+        self.queried = (own, FROZEN) if late else (own + FROZEN * (table is not None), 0)
+        lead, follow = self.leader_length, self.follower_length
+        empty = (np.zeros((0, lead), np.uint16), np.zeros(1, np.uint32), np.zeros((0, follow), np.uint16))
+        read = table or FrozenTable(*empty)
+        self.packed = (read.index, read.offsets, read.followers)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -295,7 +326,7 @@ class Cacheback(Parameters, Method):
                 " a pair ('t_%LL_%FL.safetensors' names them), or do without by"
                 " tables=dynamic"
             )
-        self.table = table
+        self.use_table(table)
 
     def bind(self, target: Target) -> None:
         """Refuse lengths under which no draft could ever be drawn; compile, so that no request does."""
@@ -317,19 +348,6 @@ class Cacheback(Parameters, Method):
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Slide over the prompt (section 3.3)."""
         return _Cache(self, prompt, prefill.token)
-
-    def grow(self, tree: np.ndarray, text: np.ndarray, room: int, reserve: int) -> int:
-        """Fill a tree with at most ``room`` nodes; see ``grow``."""
-        frozen, tables, later = self.table or self._no_table, DYNAMIC * (self.tables != "frozen"), 0
-        if self.table and self.frozen_growth == "after_tree":
-            later = FROZEN
-        elif self.table:
-            tables += FROZEN
-        size: int = grow(
-            tree, tables, later, self.dynamic.rows, frozen.index, frozen.offsets, frozen.followers, text,
-            self.leader_length, room, reserve, self.growth == "merged",
-        )  # fmt: skip
-        return size
 
     def state_bytes(self) -> int:
         """Bytes of both tables."""

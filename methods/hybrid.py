@@ -17,7 +17,8 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor
 
-from methods.parts.array_draft import ArrayDraft, ArrayDrafter
+from methods.parts.array_draft import PARENT, SOURCE, TOKEN, ArrayDrafter
+from methods.parts.branches import hash_child
 from methods.parts.parameters import Parameters, count, positive, probability
 from specbench.method import Drafter, Method, Peer
 from specbench.models.compiled_code import njit
@@ -36,50 +37,57 @@ def class_of(member: int, size: int, depth: int, rank: int, score: float) -> int
     doublings = 0
     while size > 1 and doublings < SIZES - 1:
         size, doublings = (size + 1) // 2, doublings + 1
+    return (member * SIZES + doublings) * DEPTHS * RANKS * (LEVELS + 1) + _class_in_draft(depth, rank, score)
+
+
+@njit(widen=True)
+def _class_in_draft(depth, rank, score):
+    """Number of a node's class among those of its member and of the size of its draft."""
     level = LEVELS if np.isnan(score) else min(max(int(score * LEVELS), 0), LEVELS - 1)
-    kind = member * SIZES + doublings
-    return ((kind * DEPTHS + min(depth, DEPTHS - 1)) * RANKS + min(rank, RANKS - 1)) * (LEVELS + 1) + level
+    return (min(depth, DEPTHS - 1) * RANKS + min(rank, RANKS - 1)) * (LEVELS + 1) + level
 
 
-TOKEN, PARENT, DEPTH, CLASS = range(4)  # rows of drafted nodes
-MEMBER = 2  # the row of the merged tree's nodes after token and parent
+DEPTH, CLASS = 3, 4  # rows of drafted nodes after those of ``ArrayDrafter``
+MEMBER = SOURCE  # of the merged tree's nodes
 PRIOR, SEEN, RIGHT = range(3)  # rows of the counts of classes
 
 
 # Nests deeper: one compiled loop.
 @njit(widen=True)
-def _merge(drafted, scores, starts, counts, strength, tree, chances):
+def _merge(drafted, scores, sizes, counts, strength, tree, chances):
     """Merge drafts into a tree: equal paths are one node, its chances joined; returns the nodes of the tree.
 
-    drafted: (4, M) int64, the nodes of all drafts, parents within each; depths and classes are filled in. scores: (M,)
-    of the nodes, nan = unknown. starts: (members + 1,) int64, where each draft begins. counts, strength: of
-    ``AcceptanceRates``, of whose classes only those of the drafts' nodes are computed. tree, chances: (3, M) int64 and
-    (M,), filled with tokens, parents and members, and with the chances of the tree's nodes.
+    drafted: (members, 5, most) int64, the nodes of each draft; depths and classes are filled in. scores: (members,
+    most) of the nodes, nan = unknown. sizes: (members,) of the drafts. counts, strength: of ``AcceptanceRates``, of
+    whose classes only those of the drafts' nodes are computed. tree, chances: (3, M) int64 and (M,), filled with
+    tokens, parents and members, and with the chances of the tree's nodes.
     """
-    count = starts[-1]
-    place, children = np.empty(count, np.int64), np.zeros(count, np.int64)
-    child, sibling = np.full(count + 1, ROOT), np.empty(count, np.int64)  # of node i: child[i], of the root the last
+    count, most = sizes.sum(), sizes.max()
+    place, children = np.empty(most, np.int64), np.empty(most, np.int64)
+    first, other = np.full(count + 1, ROOT), np.empty(count, np.int64)  # nodes of a hash value, as in a draft tree
     size = 0
-    for member in range(len(starts) - 1):
-        first, at_root = starts[member], 0
-        for number in range(first, starts[member + 1]):
-            if drafted[PARENT, number] == ROOT:
+    for member in range(len(sizes)):
+        nodes, at_root = drafted[member], 0
+        start = class_of(member, sizes[member], 0, 0, 0.0)
+        for number in range(sizes[member]):
+            owner, children[number] = nodes[PARENT, number], 0
+            if owner == ROOT:
                 above, depth, rank = ROOT, 0, at_root
                 at_root += 1
             else:
-                owner = first + drafted[PARENT, number]
-                above, depth, rank = place[owner], drafted[DEPTH, owner] + 1, children[owner]
+                above, depth, rank = place[owner], nodes[DEPTH, owner] + 1, children[owner]
                 children[owner] += 1
-            kind = class_of(member, starts[member + 1] - first, depth, rank, scores[number])
-            drafted[DEPTH, number], drafted[CLASS, number] = depth, kind
+            kind, token = start + _class_in_draft(depth, rank, scores[member, number]), nodes[TOKEN, number]
+            nodes[DEPTH, number], nodes[CLASS, number] = depth, kind
             rate = (counts[PRIOR, kind] + counts[RIGHT, kind]) / (strength + counts[SEEN, kind])
-            node = child[above]
-            while node != ROOT and tree[TOKEN, node] != drafted[TOKEN, number]:
-                node = sibling[node]
+            bucket = hash_child(above, token, len(first))
+            node = first[bucket]
+            while node != ROOT and (tree[TOKEN, node] != token or tree[PARENT, node] != above):
+                node = other[node]
             if node == ROOT:
                 node, size = size, size + 1
-                tree[TOKEN, node], tree[PARENT, node], tree[MEMBER, node] = drafted[TOKEN, number], above, member
-                chances[node], sibling[node], child[above] = rate, child[above], node
+                tree[TOKEN, node], tree[PARENT, node], tree[MEMBER, node] = token, above, member
+                chances[node], other[node], first[bucket] = rate, first[bucket], node
             else:
                 chances[node] = 1 - (1 - chances[node]) * (1 - rate)
             place[number] = node
@@ -87,14 +95,15 @@ def _merge(drafted, scores, starts, counts, strength, tree, chances):
 
 
 @njit(widen=True)
-def _merge_best(drafted, scores, starts, counts, strength, budget, threshold, kept, kept_chances):
+def _merge_best(drafted, scores, sizes, counts, strength, budget, threshold, kept, kept_chances):
     """Merge drafts and copy the nodes of the ``budget`` likeliest paths of at least ``threshold``, in order.
 
     Of equal ones a parent comes before its child. kept, kept_chances: (3, M) int64 and (M,), filled as ``tree`` and
     ``chances`` of ``_merge``, which explains the other arguments. Returns the number of nodes.
     """
-    tree, chances = np.empty((3, starts[-1]), np.int64), np.empty(starts[-1])
-    size = _merge(drafted, scores, starts, counts, strength, tree, chances)
+    most = sizes.sum()
+    tree, chances = np.empty((3, most), np.int64), np.empty(most)
+    size = _merge(drafted, scores, sizes, counts, strength, tree, chances)
     whole, order, found = np.empty(size), np.empty(size, np.int64), 0
     for node in range(size):
         whole[node] = chances[node] if tree[PARENT, node] == ROOT else chances[node] * whole[tree[PARENT, node]]
@@ -122,28 +131,29 @@ def _merge_best(drafted, scores, starts, counts, strength, budget, threshold, ke
 
 # Nests deeper: one compiled loop.
 @njit(widen=True)
-def _judge(drafted, starts, emitted, counts, path, ends):
-    """Count the nodes whose parent was emitted, and those of them that were right.
+def _judge(drafted, sizes, emitted, counts, path, ends):
+    """Count the nodes whose parent was emitted, and those of them that were right; returns the nodes of all paths.
 
     path, ends: filled with each draft's right path, one after the other, and where each ends. Of right siblings the
     first one's children are checked.
     """
     size = 0
-    for member in range(len(ends)):
-        first, start = starts[member], size
-        for node in range(first, starts[member + 1]):
-            depth = drafted[DEPTH, node]
+    for member in range(len(sizes)):
+        nodes, start = drafted[member], size
+        for node in range(sizes[member]):
+            depth = nodes[DEPTH, node]
             if depth >= len(emitted) or depth > size - start:
                 continue
-            if depth > 0 and drafted[PARENT, node] != path[start + depth - 1]:
+            if depth > 0 and nodes[PARENT, node] != path[start + depth - 1]:
                 continue
-            counts[SEEN, drafted[CLASS, node]] += 1
-            if drafted[TOKEN, node] == emitted[depth]:
-                counts[RIGHT, drafted[CLASS, node]] += 1
+            counts[SEEN, nodes[CLASS, node]] += 1
+            if nodes[TOKEN, node] == emitted[depth]:
+                counts[RIGHT, nodes[CLASS, node]] += 1
                 if depth == size - start:
-                    path[size] = node - first
+                    path[size] = node
                     size += 1
         ends[member] = size
+    return size
 
 
 class AcceptanceRates:
@@ -170,63 +180,77 @@ class AcceptanceRates:
 
 
 class MergedTree:
-    """The union of the drafts of ``members``, each of at most ``most`` nodes."""
+    """The union of the drafts of ``members``, each of at most ``most`` nodes, which are written to ``drafted``.
+
+    drafted: (members, 5, most) int64. scores: (members, most). sizes: (members,) int64, of the drafts.
+    """
 
     def __init__(self, rates: AcceptanceRates, members: int, most: int) -> None:
-        count = members * most
-        self._rates, self._starts = rates, np.zeros(members + 1, np.int64)
-        self._drafted, self._scores = np.empty((4, count), np.int64), np.empty(count)
-        self._kept, self._chances = np.empty((3, count), np.int64), np.empty(count)
+        self._rates, self.sizes = rates, np.zeros(members, np.int64)
+        self.drafted, self.scores = np.empty((members, 5, most), np.int64), np.full((members, most), np.nan)
+        self._path, self._ends = np.empty(members * most, np.int64), np.empty(members, np.int64)
+        self._none: list[list[int]] = [[] for _ in range(members)]
 
-    def merge(self, drafts: Sequence[ArrayDraft], budget: int, threshold: float) -> ArrayDraft:
-        """Returns the nodes of the ``budget`` likeliest paths, those below ``threshold`` left out."""
-        end = 0
-        for member, (nodes, score) in enumerate(drafts, 1):
-            start, end = end, end + nodes.shape[1]
-            self._drafted[:DEPTH, start:end] = nodes[:DEPTH]
-            self._scores[start:end] = np.nan if score is None else score
-            self._starts[member] = end
+    def take(self, member: int, draft: Draft) -> int:
+        """Copy a draft; returns its size. Raises CaseError for a draft with passengers, which cannot be merged."""
+        if draft.passenger is not None:
+            raise CaseError("a member of a hybrid drafts passengers; expected a method whose nodes can all be accepted")
+        size = len(draft)
+        for row, values in ((TOKEN, draft.tokens), (PARENT, draft.parents)):
+            self.drafted[member, row, :size] = values.tolist() if isinstance(values, Tensor) else values
+        self.scores[member, :size] = np.nan if draft.score is None else draft.score
+        return size
+
+    def merge(self, budget: int, threshold: float, nodes: np.ndarray, score: np.ndarray) -> int:
+        """Write the nodes of the ``budget`` likeliest paths, those below ``threshold`` left out; returns their number.
+
+        nodes, score: see ``ArrayDrafter``.
+        """
         rates = self._rates
-        given = (self._drafted, self._scores, self._starts, rates.counts, rates.strength, budget, threshold)
-        size = _merge_best(*given, self._kept, self._chances)
-        return ArrayDraft(self._kept[:, :size], self._chances[:size])
+        given = (self.drafted, self.scores, self.sizes, rates.counts, rates.strength, budget, threshold)
+        size: int = _merge_best(*given, nodes, score)
+        return size
 
     def judge(self, emitted: Sequence[int]) -> list[list[int]]:
         """Count the nodes that ``emitted`` proves right or wrong; returns each draft's right path, root first."""
-        members = len(self._starts) - 1
-        path, ends = np.empty(members * len(emitted), np.int64), np.empty(members, np.int64)
-        _judge(self._drafted, self._starts, np.array(emitted), self._rates.counts, path, ends)
-        found = path.tolist()
+        path, ends = self._path, self._ends
+        size = _judge(self.drafted, self.sizes, np.array(emitted), self._rates.counts, path, ends)
+        if not size:
+            return self._none
+        found = path[:size].tolist()
         return [found[start:end] for start, end in pairwise([0, *ends.tolist()])]
-
-
-def _read_arrays(draft: Draft) -> ArrayDraft:
-    """The arrays of a draft. Raises CaseError for a draft with passengers, which cannot be merged."""
-    if draft.passenger is not None:
-        raise CaseError("a member of a hybrid drafts passengers; expected a method whose nodes can all be accepted")
-    score, rows = None if draft.score is None else np.array(draft.score), (draft.tokens, draft.parents)
-    return ArrayDraft(np.array([row.tolist() if isinstance(row, Tensor) else row for row in rows], np.int64), score)
 
 
 class _Union(ArrayDrafter):
     def __init__(self, method: Hybrid, drafters: Sequence[Drafter]) -> None:
+        super().__init__(len(drafters) * method.member_budget, scored=True)
         self._method, self._drafters = method, drafters
-        self._tree = MergedTree(method.rates, len(drafters), method.member_budget)
+        self._tree = tree = MergedTree(method.rates, len(drafters), method.member_budget)
+        self.text = next((each.text for each in drafters if isinstance(each, ArrayDrafter)), self.text)
+        for member, drafter in enumerate(drafters):
+            if isinstance(drafter, ArrayDrafter):
+                drafter.nodes = tree.drafted[member, :DEPTH]
+                drafter.score = None if drafter.score is None else tree.scores[member]
+                drafter.text = self.text
 
-    def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
-        method = self._method
-        room = min(budget, method.member_budget)
-        drafts = [
-            drafter.draft(context, room)
+    def fill(self, context: Sequence[int], budget: int) -> int:
+        method, tree, room = self._method, self._tree, min(budget, self._method.member_budget)
+        self.text.follow(context)
+        tree.sizes[:] = [
+            drafter.fill(context, room)
             if isinstance(drafter, ArrayDrafter)
-            else _read_arrays(drafter.propose(context, room))
-            for drafter in self._drafters
+            else tree.take(member, drafter.propose(context, room))
+            for member, drafter in enumerate(self._drafters)
         ]
-        return self._tree.merge(drafts, min(budget, method.budget), method.threshold)
+        assert self.score is not None
+        return tree.merge(min(budget, method.budget), method.threshold, self.nodes, self.score)
 
     def observe(self, step: Step) -> None:
         accepted = len(step.path)
         for path, drafter in zip(self._tree.judge(step.emitted), self._drafters, strict=True):
+            if not path and not accepted:
+                drafter.observe(step)
+                continue
             own = (step.emitted, tuple(path[:accepted]), step.done, step.fed, step.topk, step.hidden, step.late)
             drafter.observe(Step(step.root, *own, step.parents))  # ``replace`` takes several times as long
 
@@ -310,7 +334,8 @@ class Hybrid(Parameters, Method):
                         f"members.{name}: {reason}; expected a method that proposes a tree from tokens or top-k"
                     )
         tree = MergedTree(AcceptanceRates(1, 0.5, 1.0), 1, 2)
-        tree.merge([_read_arrays(Draft.chain([1, 2]))], 1, 0.0)  # compile, so that no request does
+        tree.sizes[0] = tree.take(0, Draft.chain([1, 2]))
+        tree.merge(1, 0.0, np.empty((3, 2), np.int64), np.empty(2))  # compile, so that no request does
         tree.judge([1])
 
     def reset(self) -> None:

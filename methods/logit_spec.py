@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from methods.parts.array_draft import ArrayDraft, ArrayDrafter
-from methods.parts.branches import CHILD, PARENT, SIZE, SOURCE, add, allocate_tree
+from methods.parts.array_draft import ArrayDrafter
+from methods.parts.branches import PARENT, SIZE, SOURCE, add, allocate_tree, copy_nodes
 from methods.parts.branches import start as start_tree
 from methods.parts.gram_table import COUNT, NONE, GramTable, find, has_room, new_row
-from methods.parts.growing_text import GrowingText
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
@@ -62,13 +61,13 @@ def _find_behind(table, text, gram, length):
 
 
 @njit(widen=True)
-def _draft(tree, table, text, marked, ranked, lengths, longest, num_draft, room, merge):
-    """Fill a tree: what followed the context's end, then a branch for each ranked token, which is not the root.
+def _draft(nodes, tree, table, stored, length, marked, ranked, lengths, longest, num_draft, room, merge):
+    """Draft what followed the context's end, then a branch for each ranked token, which is not the root.
 
-    marked: (2,) int64, the next end to enter: as an n-gram's first, as its latest. Returns the tree's size; -1 if the
-    table must grow first.
+    nodes, tree: filled. stored, length: see ``GrowingText``. marked: (2,) int64, the next end to enter: as an n-gram's
+    first, as its latest. Returns the number of nodes; -1 if the table must grow first.
     """
-    known = len(text) - 1  # the root is not retrieved from
+    text, known = stored[:length], length - 1  # the root is not retrieved from
     full = known - num_draft + 1
     marked[0] = _mark(table, text, marked[0], known, longest, False)
     marked[1] = _mark(table, text, marked[1], full, longest, True)
@@ -94,23 +93,25 @@ def _draft(tree, table, text, marked, ranked, lengths, longest, num_draft, room,
         add(tree, ROOT, branch[:count], 0, BEHIND, room - size, merge)
         if size < tree[ROOT, SIZE] and tree[size, PARENT] == ROOT:
             tree[size, SOURCE] = RANKED
-    return np.int64(tree[ROOT, SIZE])
+    return copy_nodes(tree, nodes)
 
 
 class _Speculator(ArrayDrafter):
     def __init__(self, method: LogitSpec, ranked: Tensor) -> None:
+        super().__init__(method.capacity - 1)
         self._method = method
         self._ranked = ranked.numpy()  # (k,) of the logits that chose the context's last token
-        self._text, self._table = GrowingText(), GramTable(1, 1)
+        self._table = GramTable(1, 1)
         self._marked, self._tree = np.ones(2, np.int64), allocate_tree(method.capacity - 1)
 
-    def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
-        method, text, tree = self._method, self._text, self._tree
-        text.extend(context[len(text.tokens) :])
-        given = (method.length_at, method.max_ngram, method.num_draft, min(budget, method.capacity - 1), method.merge)
-        while (size := _draft(tree, self._table.rows, text.tokens, self._marked, self._ranked, *given)) < 0:
+    def fill(self, context: Sequence[int], budget: int) -> int:
+        method, text = self._method, self.text
+        text.follow(context)
+        given = (text.stored, text.length, self._marked, self._ranked, method.length_at)
+        sizes = (method.max_ngram, method.num_draft, min(budget, method.capacity - 1), method.merge)
+        while (size := _draft(self.nodes, self._tree, self._table.rows, *given, *sizes)) < 0:
             self._table.grow()
-        return ArrayDraft(tree[:size, :CHILD].T)
+        return int(size)
 
     def observe(self, step: Step) -> None:
         if step.topk is not None:

@@ -22,14 +22,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from methods.parts.branches import branch_of
-from methods.parts.gram_table import GramTable
-from methods.parts.growing_text import GrowingText
+from methods.parts.array_draft import ArrayDrafter
+from methods.parts.branches import SOURCE, allocate_tree, copy_nodes, spell
+from methods.parts.gram_table import GramTable, count_windows, list_followers
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
+from specbench.models.compiled_code import njit
 from specbench.models.facade import ModelCard, Target
 from specbench.records.store import write_atomically
-from specbench.types import EMPTY, ROOT, Draft, InputError, Needs, Prefill, Step, require_count, require_nodes
+from specbench.types import InputError, Needs, Prefill, Step, require_count, require_nodes
 
 log = logging.getLogger(__name__)
 
@@ -139,54 +140,78 @@ CONTEXT, BIGRAM, UNIGRAM = 0, 1, 2
 COLUMNS = 32  # best tokens kept on disk, so that a sweep of k reads one file
 
 
-class _Batch(Drafter):
+@njit(widen=True)
+def draft(
+    nodes, tree, table, stored, length, counted, q, width, most, learns, by_tokens, top, chains, place, dedupe, rows,
+    columns, merge, filler,
+):  # fmt: skip
+    """Count the windows that the context's new tokens complete, then spell the rows that follow it.
+
+    nodes, tree: filled. stored, length: see ``GrowingText``. counted: place of the first window that is not counted.
+    q, width, most: tokens of leaders and rows, and the most rows. top, chains, place: the model's best tokens, the row
+    that begins with each, and which of ``top`` to read. dedupe: not those that the context has. rows, columns: of the
+    draft. Returns (nodes, rows of the context, rows, counted); -1 nodes if the table must grow.
+    """
+    text = stored[:length]
+    if learns:
+        counted = count_windows(table, text, counted, q, q + width, most, by_tokens)
+        if counted + q + width <= length:
+            return -1, 0, 0, counted
+    found = np.empty((most, width), np.int32)
+    own = list_followers(table, text[max(0, length - q) :], found)
+    size = own
+    for rank in range(top.shape[1] if own < most else 0):
+        chain = chains[top[place, rank]]
+        known = False
+        for row in range(own if dedupe else 0):
+            known = known or (found[row] == chain).all()
+        if not known and size < most:
+            found[size] = chain
+            size += 1
+    size = min(size, rows)
+    own = min(own, size)
+    spell(tree, found[:size, :columns], size * columns, merge)
+    count = copy_nodes(tree, nodes)
+    for node in range(count):
+        nodes[SOURCE, node] = CONTEXT if nodes[SOURCE, node] < own else filler
+    return count, own, size, counted
+
+
+class _Batch(ArrayDrafter):
     def __init__(self, method: NGrammys, prompt: Sequence[int]) -> None:
-        self._method = method
+        super().__init__(method.k * method.width)
+        self._method, self._tree = method, allocate_tree(method.k * method.width)
         self._table = GramTable(method.q, method.width, followers=method.k)
-        self._text, self._counted = GrowingText(), 0
-        self._take(prompt)
+        self._counted = 0
+        self.text.extend(prompt)
+        if method.learns:
+            self._counted = self._table.count(self.text.tokens, 0, method.ties == "lexicographic")
         self._from_context = 0  # rows of the last draft
-        self._owners: Sequence[int] = ()  # of the last draft's nodes, if it was a trie
-        self._width = method.width  # of its rows
         self._drafts: Counter[tuple[int, int]] = Counter()  # by their rows from the context, and all their rows
         self._wins: Counter[tuple[str, int, int]] = Counter()  # by source, row and accepted tokens
 
-    def propose(self, context: Sequence[int], budget: int) -> Draft:
-        method = self._method
-        self._take(context[len(self._text.tokens) :])
-        rows = self._table.list_followers(self._text.tokens[-method.q :], method.k)
-        own = len(rows)
-        if own < method.k and len(method._top):
-            rows = np.concatenate([rows, method.fill(context[-1], rows)])
-        count, width = method.k, method.width
+    def fill(self, context: Sequence[int], budget: int) -> int:
+        method, text = self._method, self.text
+        text.follow(context)
+        count, width, place = method.k, method.width, 0 if method.strategy == "unigram" else context[-1]
         if budget < count * width:  # fewer and shorter rows, in the same proportion
             width = min(width, max(1, round(width * math.sqrt(budget / (count * width)))))
             count = min(count, budget // width)
-        rows, self._width = rows[:count, :width], width
-        own = self._from_context = min(own, len(rows))
-        self._drafts[own, len(rows)] += 1
-        if not len(rows):
-            return EMPTY
-        if method.verify == "trie":
-            tokens, parents, self._owners = branch_of(rows, True, rows.size)
-            source = [CONTEXT if row < own else method.filler for row in self._owners]
-            return Draft(tokens, parents, source=source)
-        tokens = rows.ravel().tolist()
-        source = [CONTEXT] * own * width + [method.filler] * (len(rows) - own) * width
-        parents = method.parents if width == method.width else parents_of(len(rows), width)
-        return Draft(tokens, parents[: len(tokens)], source=source)
-
-    def _take(self, tokens: Sequence[int]) -> None:
-        """Count the rows that the context's new ``tokens`` complete."""
-        self._text.extend(tokens)
-        if self._method.strategy in ("mixed", "context"):
-            by_tokens = self._method.ties == "lexicographic"
-            self._counted = self._table.count(self._text.tokens, self._counted, by_tokens)
+        size = -1
+        while size < 0:
+            size, own, rows, self._counted = draft(
+                self.nodes, self._tree, self._table.rows, text.stored, text.length, self._counted, *method.given, place,
+                method.dedupe, count, width, method.verify == "trie", method.filler,
+            )  # fmt: skip
+            if size < 0:
+                self._table.grow()
+        self._from_context = own
+        self._drafts[own, rows] += 1
+        return size
 
     def observe(self, step: Step) -> None:
         if step.path:
-            node = step.path[-1]
-            row = self._owners[node] if self._method.verify == "trie" else node // self._width
+            row = self._tree.item(step.path[-1], SOURCE)
             winner = "context" if row < self._from_context else self._method.sources[self._method.filler]
             self._wins[winner, row, len(step.path)] += 1
 
@@ -202,11 +227,6 @@ class _Batch(Drafter):
             figures[f"accepted_rank_{row}"] += steps
             figures[f"{winner}_accepted_{accepted}"] += steps
         return {name: float(count) for name, count in figures.items()}
-
-
-def parents_of(rows: int, width: int) -> list[int]:
-    """The parents of rows of ``width`` nodes, one after the other."""
-    return [node - 1 if node % width else ROOT for node in range(rows * width)]
 
 
 @dataclass(eq=False)
@@ -231,10 +251,16 @@ class NGrammys(Parameters, Method):
         require_count("k * w", self.k * self.w)
         self.width = 1 if self.strategy in ("bigram", "unigram") else self.w
         self.filler = UNIGRAM if self.strategy == "unigram" else BIGRAM
-        self.parents = parents_of(self.k, self.width)
+        self.learns = self.strategy in ("mixed", "context")
         self._first: int | None = None  # the BOS token's id
         self._top = np.empty((0, 0), np.int32)  # (V, k) best successors, or (1, k) for the unigram
         self._rows = np.empty((0, 0), np.int32)  # (V, width) each token and what follows it greedily
+
+    @property
+    def given(self) -> tuple[object, ...]:
+        """What ``draft`` takes of the method."""
+        lengths = (self.q, self.width, self.k)
+        return (*lengths, self.learns, self.ties == "lexicographic", self._top, self._rows)
 
     @property
     def needs(self) -> Needs:
@@ -279,15 +305,6 @@ class NGrammys(Parameters, Method):
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
         """Index the prompt's n-grams."""
         return _Batch(self, prompt)
-
-    def fill(self, last: int, taken: np.ndarray) -> np.ndarray:
-        """(n, width) int32 model rows after ``last`` for the places that ``taken`` leaves, best first."""
-        successors = self._top[0 if self.strategy == "unigram" else last]
-        free = self.k - len(taken)
-        if not (self.dedupe and len(taken)):
-            return self._rows[successors[:free]]
-        rows = self._rows[successors]
-        return rows[~(rows[:, None] == taken).all(-1).any(-1)][:free]
 
     def state_bytes(self) -> int:
         """Bytes of the model's tables."""

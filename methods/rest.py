@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from methods.parts.array_draft import ArrayDraft, ArrayDrafter
+from methods.parts.array_draft import ArrayDrafter
 from methods.parts.built_file import BuiltFile
 from methods.parts.corpus import Corpus
 from methods.parts.counted_tree import CountedTree
@@ -82,14 +82,15 @@ class Datastore(BuiltFile):
 
 class _Retriever(ArrayDrafter):
     def __init__(self, method: Rest, seed: int) -> None:
+        super().__init__(method.nodes, scored=True)
         self._method = method
         self._random = random.Random(seed)
         self._counts = MatchCounts()
 
-    def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
+    def fill(self, context: Sequence[int], budget: int) -> int:
         tree = self._method.retrieve(context, budget, self._random.getrandbits(31))
         self._counts.add(tree)
-        return tree.to_draft(0)
+        return tree.write(0, self.nodes, self.score)
 
     def stats(self) -> dict[str, float]:
         """The figures of the request's queries."""

@@ -53,7 +53,7 @@ class _Reader(Drafter):
         )
         self._counts.add(chain)
         if chain.matched:
-            return chain.to_draft(CACHE).to_draft()
+            return chain.to_draft(CACHE)
         if method.unseen == "none":
             return EMPTY
         return Draft.chain([self._random.randrange(method.vocab) for _ in range(length)], source=RANDOM)

@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from methods.parts.array_draft import ArrayDraft, ArrayDrafter
-from methods.parts.counted_tree import CountedTree
+from methods.parts.array_draft import ArrayDrafter
+from methods.parts.counted_tree import rate
 from methods.parts.growing_text import GrowingText
 from methods.parts.parameters import KEPT, Parameters, count, number, probability
 from methods.parts.suffix_automaton import NONE, QUEUED, Arrays, allocate, grow, make_room, match, nbytes
@@ -55,6 +55,8 @@ class Text(GrowingText):
 
 
 Ties = Literal["recent", "reference"]
+Best = tuple[int, int, int]  # nodes of the best draft, and its score: the sum of their counts, over those of the match
+NOTHING: Best = (0, 0, 1)
 
 
 class SuffixTree:
@@ -76,25 +78,32 @@ class SuffixTree:
 
     def extend(self, text: Text, tokens: Sequence[int] | np.ndarray) -> None:
         """Append to a text, a new one if it is not in the tree."""
+        self.note(text, tokens)
+        self.count(text.place, tokens)
+
+    def note(self, text: Text, tokens: Sequence[int] | np.ndarray) -> None:
+        """Append to a text; the tokens are still to be counted."""
         self.texts.setdefault(text)
         if not self._stretches or self._stretches[-1][0] is not text:
-            self._stretches.append((text, len(text.tokens)))
-        added = np.asarray(tokens, np.int32)
-        text.extend(added)
-        self._arrays = make_room(self._arrays, len(added))
-        self._grow(added, text, 1)
+            self._stretches.append((text, text.length))
+        text.extend(tokens)
 
-    def _grow(self, tokens: np.ndarray, text: Text, by: int) -> None:
-        grow(*self._arrays, tokens, text.place, self.depth, by)
+    def count(self, place: np.ndarray, tokens: Sequence[int] | np.ndarray) -> None:
+        """Count the next tokens of the text with this place."""
+        self._arrays = make_room(self._arrays, len(tokens))
+        self._grow(np.asarray(tokens, np.int32), place, 1)
+
+    def _grow(self, tokens: np.ndarray, place: np.ndarray, by: int) -> None:
+        grow(*self._arrays, tokens, place, self.depth, by)
 
     def remove(self, text: Text) -> None:
         """Take a text's occurrences away. States go when those of removed texts are the most."""
         del self.texts[text]
         text.place[:] = 0
-        self._grow(text.tokens, text, -1)
+        self._grow(text.tokens, text.place, -1)
         text.place[:] = 0
-        self._gone += len(text.tokens)
-        kept_tokens = sum(len(kept.tokens) for kept in self.texts) if self._gone > len(text.tokens) else self._gone
+        self._gone += text.length
+        kept_tokens = sum(kept.length for kept in self.texts) if self._gone > text.length else self._gone
         if self._gone > kept_tokens:
             self._rebuild(kept_tokens)
 
@@ -103,59 +112,84 @@ class SuffixTree:
         self._allocate(2 * tokens)
         self._gone = 0
         self._stretches = [each for each in self._stretches if each[0] in self.texts]
-        ends, pieces = {text: len(text.tokens) for text in self.texts}, []
+        ends, pieces = {text: text.length for text in self.texts}, []
         for text, start in reversed(self._stretches):
             pieces.append((text, text.tokens[start : ends[text]]))
             ends[text], text.place[:] = start, 0
         for text, piece in reversed(pieces):
-            self._grow(piece, text, 1)
+            self._grow(piece, text.place, 1)
 
-    def likeliest(self, text: Text, tokens: np.ndarray, limits: Limits) -> CountedTree:
-        """Returns the likeliest follower of an end of ``tokens``: the match with the best score, at ties the longest.
+    def draft(
+        self, place: np.ndarray, new: int, limits: Limits, drafter: ArrayDrafter, source: int, best: Best = NOTHING
+    ) -> Best:
+        """Count the last ``new`` tokens of the drafter's text, and write the likeliest follower of one of its ends.
 
-        tokens: (m,) int32, at most ``depth``, ending as ``text`` does. A match is shorter than they are.
+        place: of the text in this tree. best: of another tree's draft, which stays unless this one has a better score.
         """
-        return CountedTree(*choose(*self._arrays, text.place, tokens, *limits))
+        self._arrays = make_room(self._arrays, new)
+        text = drafter.text
+        given = (place, text.stored, text.length, new, *limits, drafter.nodes, drafter.score, source)
+        found: Best = draft(*self._arrays, *given, *best)
+        return found
 
     def nbytes(self) -> int:
         """Bytes of the automaton and of the texts."""
-        return nbytes(self._arrays) + 4 * sum(len(text.tokens) for text in self.texts)
+        return nbytes(self._arrays) + 4 * sum(text.length for text in self.texts)
 
 
 @njit(widen=True)
-def choose(states, edges, slots, meta, text, tokens, nodes, factor, offset, least, depth, tree):
-    """Choose the match whose draft has the best score; matches are tried longest first.
+def draft(
+    states, edges, slots, meta, place, stored, length, new, nodes, factor, offset, least, depth, tree, drafted, shares,
+    source, size, best, best_of,
+):  # fmt: skip
+    """Append and count the last ``new`` tokens of a text, then draft; see ``grow``, ``choose`` and ``rate``."""
+    grow(states, edges, slots, meta, stored[length - new : length], place, depth, 1)
+    tokens = stored[max(0, length - depth) : length]
+    found, total, of = choose(
+        states, edges, slots, meta, place, tokens, nodes, factor, offset, least, depth, tree, drafted, best, best_of
+    )
+    if found == 0:
+        return size, best, best_of
+    rate(drafted, found, of, source, shares)
+    return found, total, of
 
-    Returns the nodes of that draft, and how often the matched text occurs (1 without a match).
 
-    text, tokens: see ``match``. nodes to tree: see ``Limits``.
+@njit(widen=True)
+def choose(
+    states, edges, slots, meta, text, tokens, nodes, factor, offset, least, depth, tree, drafted, best, best_of
+):  # fmt: skip
+    """Write the draft with the best score, of equals that of the longest match, if its score is above a given one.
+
+    A score is a sum of counts over the occurrences of the match: at first ``best`` over ``best_of``. A draft is at most
+    its ``room``, which does not grow as matches get shorter.
+
+    text, tokens: see ``match``. nodes to tree: see ``Limits``. drafted: (3, nodes) tokens, parents, counts. Returns its
+    nodes, 0 if no score is above, and the best score's two numbers.
     """
-    limits, matches = Limits(nodes, factor, offset, least, depth, tree), np.empty((depth, 3), np.int32)
-    drafted = np.empty((nodes + 1, 7), np.int32)  # row 0 is the match
-    best, best_of, best_state, best_room, best_levels = np.int64(0), np.int64(1), 0, 0, 0
+    matches = np.empty((depth, 3), np.int32)
+    kept, tried, size = np.empty((nodes + 1, 7), np.int32), np.empty((nodes + 1, 7), np.int32), 0  # row 0: the match
     for row in range(match(Arrays(states, edges, slots, meta), text, tokens, matches)):
-        state, shortest, length = matches[row]
+        state, shortest, length = np.int64(matches[row, 0]), matches[row, 1], matches[row, 2]
         while length >= shortest:
-            room = int(max(0.0, min(float(limits.nodes), limits.factor * length + limits.offset + ROUNDING)))
-            levels = limits.depth - length
-            of = np.int64(states[state].count)
-            least = _fewest(of, limits.least)
-            _, total = _draft(states, edges, state, room, levels, least, limits.tree, drafted)
-            while drafted[0, MIXED] != NONE:
-                _sort(states, edges, drafted[0, MIXED])
-                _, total = _draft(states, edges, state, room, levels, least, limits.tree, drafted)
+            room = int(max(0.0, min(float(nodes), factor * length + offset + ROUNDING)))
+            if room * best_of <= best:
+                break
+            of, levels = np.int64(states[state].count), depth - length
+            fewest = _fewest(of, least)
+            count, total = _draft(states, edges, state, room, levels, fewest, tree, tried)
+            while tried[0, MIXED] != NONE:
+                _sort(states, edges, tried[0, MIXED])
+                count, total = _draft(states, edges, state, room, levels, fewest, tree, tried)
             if total * best_of > best * of:
-                best, best_of, best_state, best_room, best_levels = total, of, state, room, levels
+                best, best_of, size = total, of, count
+                kept, tried = tried, kept
             if levels >= room:  # the depth cut nothing, and shorter matches of the same state may draft no more
                 break
             length -= 1
-    least = _fewest(best_of, limits.least)
-    size, _ = _draft(states, edges, best_state, best_room, best_levels, least, limits.tree, drafted)
-    kept = np.empty((3, size), np.int64)
     for node in range(size):
         for column in range(3):
-            kept[column, node] = drafted[node + 1, column]
-    return kept, max(np.int64(drafted[0, COUNT]), 1)
+            drafted[column, node] = kept[node + 1, column]
+    return size, best, best_of
 
 
 @njit(widen=True)
@@ -241,40 +275,42 @@ ROOM = 4096  # [tokens] of answer before the local tree must move
 
 class _Request(ArrayDrafter):
     def __init__(self, method: SuffixDecoding, prompt: Sequence[int]) -> None:
-        self._limits, self._depth, self._answers = method.limits, method.limits.depth, method.answers
-        self._local = SuffixTree(self._depth, len(prompt) + ROOM, method.ties)
-        self._text, self._answer = Text(), Text()
-        self._local.extend(self._text, prompt)
+        super().__init__(method.limits.nodes, scored=True)
+        self._limits, self._answers = method.limits, method.answers
+        self._local = SuffixTree(method.limits.depth, len(prompt) + ROOM, method.ties)
+        self._place = np.zeros(3, np.int64)  # of the context in it
+        self._local.count(self._place, prompt)
+        self.text.extend(prompt)
+        self._counted = len(prompt)  # tokens of the context
+        self._answer = Text()
         self._stats: dict[str, float] = {}
         if self._answers is not None:
             texts = self._answers.texts
-            self._stats = {"cached_tokens": float(sum(len(text.tokens) for text in texts))}
+            self._stats = {"cached_tokens": float(sum(text.length for text in texts))}
             self._answers.extend(self._answer, [])  # the newest; the oldest go
             while len(texts) > method.cached_requests:
                 self._answers.remove(next(iter(texts)))
 
-    def draft(self, context: Sequence[int], budget: int) -> ArrayDraft:
-        self._take(context)
+    def fill(self, context: Sequence[int], budget: int) -> int:
         limits = self._limits if budget >= self._limits.nodes else self._limits._replace(nodes=budget)
-        recent = self._text.tokens[-self._depth :]
-        best, source = self._local.likeliest(self._text, recent, limits), LOCAL
-        if self._answers is not None:
-            other = self._answers.likeliest(self._answer, recent, limits)
-            if other.beats(best):
-                best, source = other, GLOBAL
-        return best.to_draft(source)
+        self.text.follow(context)
+        start, self._counted, answers = self._counted, len(context), self._answers
+        new = self._counted - start
+        best = self._local.draft(self._place, new, limits, self, LOCAL)
+        if answers is not None:
+            if self._answer not in answers.texts:  # evicted meanwhile
+                new = 0
+            elif new:
+                answers.note(self._answer, context[start:])
+            best = answers.draft(self._answer.place, new, limits, self, GLOBAL, best)
+        return best[0]
 
     def finish(self, context: Sequence[int]) -> None:
-        self._take(context)
+        if self._answers is not None and self._answer in self._answers.texts:
+            self._answers.extend(self._answer, context[self._counted :])
 
     def stats(self) -> dict[str, float]:
         return self._stats
-
-    def _take(self, context: Sequence[int]) -> None:
-        new = np.array(context[len(self._text.tokens) :], np.int32)
-        self._local.extend(self._text, new)
-        if self._answers is not None and self._answer in self._answers.texts:  # not evicted meanwhile
-            self._answers.extend(self._answer, new)
 
 
 @dataclass(eq=False)
@@ -308,10 +344,9 @@ class SuffixDecoding(Parameters, Method):
 
     def bind(self, target: Target) -> None:
         """Compile, so that no request does."""
-        tree, text = SuffixTree(self.limits.depth, 1), Text()
-        tree.extend(text, [0, 1, 0, 1, 0])
-        tree.likeliest(text, text.tokens, self.limits).to_draft(LOCAL)
-        tree.remove(text)
+        SuffixTree(self.limits.depth, 1).extend(Text(), [0, 1, 0, 1, 0])
+        self.begin([0, 1, 0, 1], Prefill(0), 0).propose([0, 1, 0, 1, 0], 1)
+        self.reset()
 
     def reset(self) -> None:
         """Forget all answers."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import nn
@@ -16,6 +17,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from builders.drafts import root_paths
 from builders.models import VOCAB
+from methods.parts.branches import allocate_tree, copy_nodes, spell
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
@@ -365,6 +367,13 @@ class Hydra(nn.Module):
 def paths_of(draft) -> list[tuple[int, ...]]:
     """Every node of a draft as the tokens on the way to it."""
     return root_paths(draft.tokens, draft.parents)
+
+
+def branch_of(chains, merge, room) -> tuple[list[int], list[int], list[int]]:
+    """Tokens, parents and chains of the nodes that ``spell`` makes of (n, length) chains."""
+    tree, nodes = allocate_tree(min(room, chains.size)), np.empty((3, chains.size), np.int64)
+    spell(tree, chains, room, merge)
+    return tuple(nodes[:, : copy_nodes(tree, nodes)].tolist())
 
 
 def features_of(model, method, ids):

@@ -7,9 +7,10 @@ import numpy as np
 from specbench.models.compiled_code import njit
 from specbench.types import ROOT
 
-# Columns of a row, one row per node and the last for the root, which a parent of -1 finds. CHILD, SIBLING: the newest
-# child, and the one before it, of nodes that share prefixes. END: of row i, the i-th end of a chain.
-TOKEN, PARENT, SOURCE, CHILD, SIBLING, END = range(6)
+# Columns of a row, one row per node and the last for the root, which a parent of -1 finds. BUCKET: of row i, the first
+# node of hash value i, and CHAIN: the next node of the same value, of nodes that share prefixes. END: of row i, the
+# i-th end of a chain.
+TOKEN, PARENT, SOURCE, BUCKET, CHAIN, END = range(6)
 SIZE, ENDS = TOKEN, PARENT  # of the root: how many nodes, and ends of chains, there are
 
 
@@ -21,15 +22,23 @@ def allocate_tree(nodes: int) -> np.ndarray:
 @njit(widen=True)
 def start(tree):
     """Make the tree empty. The root is the first end."""
-    tree[ROOT, SIZE], tree[ROOT, ENDS], tree[ROOT, CHILD], tree[0, END] = 0, 1, ROOT, ROOT
+    tree[ROOT, SIZE], tree[ROOT, ENDS], tree[0, END] = 0, 1, ROOT
+    for row in range(len(tree)):
+        tree[row, BUCKET] = ROOT
+
+
+@njit(widen=True)
+def hash_child(node, token, values):
+    """One of that many hash values, of the child of ``node`` that has this token."""
+    return ((token * 0x9E3779B1 + node * 0x85EBCA77) >> 8) % values
 
 
 @njit(widen=True)
 def child(tree, node, token):
     """Find the child of ``node`` that has this token; returns its number, or ROOT if no child has it."""
-    found = np.int64(tree[node, CHILD])
-    while found != ROOT and tree[found, TOKEN] != token:
-        found = np.int64(tree[found, SIBLING])
+    found = np.int64(tree[hash_child(node, token, len(tree)), BUCKET])
+    while found != ROOT and (tree[found, TOKEN] != token or tree[found, PARENT] != node):
+        found = np.int64(tree[found, CHAIN])
     return found
 
 
@@ -47,8 +56,9 @@ def add(tree, node, tokens, first, source, room, merge):
             below, room = np.int64(tree[ROOT, SIZE]), room - 1
             tree[ROOT, SIZE] += 1
             tree[below, TOKEN], tree[below, PARENT], tree[below, SOURCE] = tokens[place], node, source
-            tree[below, CHILD], tree[below, SIBLING] = ROOT, tree[node, CHILD]
-            tree[node, CHILD] = below
+            if merge:
+                bucket = hash_child(node, np.int64(tokens[place]), len(tree))
+                tree[below, CHAIN], tree[bucket, BUCKET] = tree[bucket, BUCKET], below
         node = below
     return node
 
@@ -68,9 +78,11 @@ def spell(tree, chains, room, merge):
         add(tree, ROOT, chains[number], 0, number, left, merge)
 
 
-def branch_of(chains: np.ndarray, merge: bool, room: int) -> tuple[list[int], list[int], list[int]]:
-    """Tokens, parents and chains of the nodes; see ``spell``. chains: (n, length) int32."""
-    tree = allocate_tree(min(room, chains.size))
-    spell(tree, chains, room, merge)
-    tokens, parents, source = tree[: tree[ROOT, SIZE]].T[:CHILD].tolist()
-    return tokens, parents, source
+@njit(widen=True)
+def copy_nodes(tree, nodes):
+    """Copy tokens, parents and sources to the rows of ``nodes``; returns how many nodes the tree has."""
+    size = np.int64(tree[ROOT, SIZE])
+    for node in range(size):
+        for column in range(BUCKET):
+            nodes[column, node] = tree[node, column]
+    return size

@@ -6,22 +6,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from methods.parts.array_draft import ArrayDraft
+from methods.parts.array_draft import PARENT, SOURCE, list_nodes
 from specbench.models.compiled_code import njit
-from specbench.types import ROOT
+from specbench.types import ROOT, Draft
 
-TOKEN, PARENT, COUNT = range(3)  # rows of the nodes
+COUNT = SOURCE  # a row of the nodes: their counts, until the draft has its source
 
 
 @njit(widen=True)
-def rate(nodes, taken, source):
-    """The nodes and scores of a draft of a ``CountedTree``."""
-    drafted, scores = nodes.copy(), np.empty(nodes.shape[1])
-    for node in range(len(scores)):
+def rate(nodes, size, taken, source, score):
+    """Replace the counts of the first ``size`` nodes by their source; ``score`` has their shares of their parent's."""
+    for node in range(size):
         parent = nodes[PARENT, node]
-        scores[node] = nodes[COUNT, node] / (taken if parent == ROOT else nodes[COUNT, parent])
-        drafted[COUNT, node] = source
-    return drafted, scores
+        score[node] = nodes[COUNT, node] / (taken if parent == ROOT else nodes[COUNT, parent])
+    for node in range(size):
+        nodes[SOURCE, node] = source
 
 
 class CountedTree(NamedTuple):
@@ -36,10 +35,6 @@ class CountedTree(NamedTuple):
     found: int = 0
     matched: int = 0
 
-    def beats(self, other: CountedTree) -> bool:
-        """Returns whether the nodes' probabilities given the matched text have the higher sum."""
-        return sum(self.nodes[COUNT].tolist()) * other.taken > sum(other.nodes[COUNT].tolist()) * self.taken
-
     def part(self, nodes: np.ndarray) -> CountedTree:
         """Only ``nodes``, in ascending order; with a node, its parent must be among them."""
         number = np.full(self.nodes.shape[1] + 1, ROOT)  # its last is the root's
@@ -48,6 +43,17 @@ class CountedTree(NamedTuple):
         kept[PARENT] = number[kept[PARENT]]
         return self._replace(nodes=kept)
 
-    def to_draft(self, source: int) -> ArrayDraft:
-        """Returns the tree as a draft; a node's score is its count as a share of its parent's, or of ``taken``."""
-        return ArrayDraft(*rate(self.nodes, self.taken, source))
+    def write(self, source: int, nodes: np.ndarray, score: np.ndarray | None) -> int:
+        """Write the tree as a draft, see ``ArrayDrafter``; a score is a count as a share of the parent's, or ``taken``.
+
+        Returns the number of nodes.
+        """
+        size = self.nodes.shape[1]
+        nodes[:, :size] = self.nodes
+        rate(nodes, size, self.taken, source, score)
+        return size
+
+    def to_draft(self, source: int) -> Draft:
+        """Returns the tree as a draft."""
+        nodes, score = np.empty_like(self.nodes), np.empty(self.nodes.shape[1])
+        return list_nodes(nodes, score, self.write(source, nodes, score))

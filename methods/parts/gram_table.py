@@ -166,7 +166,7 @@ def recent(table, leader):
 
 
 @njit(widen=True)
-def count(table, text, start, lead, width, most, by_tokens):
+def count_windows(table, text, start, lead, width, most, by_tokens):
     """Count the windows of ``text`` from ``start`` on; a leader lists its ``most`` most frequent followers.
 
     by_tokens: equals are ordered by their tokens, not by their last occurrence, the latest first. Returns as ``put``.
@@ -276,8 +276,11 @@ class GramTable:
         return self._enter(put, text, start, stride, *self._capacities)
 
     def count(self, text: np.ndarray, start: int, by_tokens: bool) -> int:
-        """Count the windows of ``text`` (T,) int32 from ``start`` on; returns as ``put``. by_tokens: see ``count``."""
-        return self._enter(count, text, start, self._capacities[1], by_tokens)
+        """Count the windows of ``text`` (T,) int32 from ``start`` on; returns as ``put``.
+
+        by_tokens: see ``count_windows``.
+        """
+        return self._enter(count_windows, text, start, self._capacities[1], by_tokens)
 
     def list_followers(self, leader: np.ndarray | Sequence[int], most: int) -> np.ndarray:
         """(n, follow) int32, the first of the listed followers of ``leader``."""

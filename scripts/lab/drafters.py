@@ -31,7 +31,7 @@ from specbench.measure.clock import without_collector
 from specbench.method import Method, Peer
 from specbench.models.facade import Target
 from specbench.models.load import load_model
-from specbench.models.verify import find_accepted_path
+from specbench.models.verify import find_recorded_path
 from specbench.records.record import VANILLA
 from specbench.runs.config import conf_dir
 from specbench.runs.entry import Entry
@@ -185,7 +185,7 @@ class Rankings:
 def follow(draft: Draft, future: Sequence[int]) -> list[int]:
     """Return the nodes that a target with the continuation ``future`` accepts, root side first: the longest path."""
     tokens, parents = [int(token) for token in draft.tokens], [int(parent) for parent in draft.parents]
-    return find_accepted_path(tokens, parents, draft.passenger, [*future, None], by_depth=True)
+    return find_recorded_path(tokens, parents, draft.passenger, future)
 
 
 def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> DraftingCost:

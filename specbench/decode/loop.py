@@ -96,18 +96,20 @@ class Transcript:
             self.proposed.append(proposed)
             self.depth.append(depth)
             if draft.source is not None:
-                drafted.update(_sources_of_verifiable(draft))
+                source = _sources_of_verifiable(draft, draft.source)
+                for number in set(source):
+                    drafted[int(number)] += source.count(number)
                 accepted.update(int(draft.source[node]) for node in step.path)
             if self.trees is not None:
                 self.trees.append(_tree(draft, step, names))
         self.sources = {names[number]: [count, accepted[number]] for number, count in sorted(drafted.items())}
 
 
-def _sources_of_verifiable(draft: Draft) -> Sequence[int]:
+def _sources_of_verifiable(draft: Draft, source: Sequence[int]) -> list[int]:
     """The sources of the nodes that may be accepted."""
-    source = () if draft.source is None else draft.source
-    passengers = [False] * len(source) if draft.passenger is None else draft.passenger
-    return [int(number) for number, passenger in zip(source, passengers, strict=True) if not passenger]
+    if draft.passenger is None:
+        return source if isinstance(source, list) else [int(number) for number in source]
+    return [int(number) for number, passenger in zip(source, draft.passenger, strict=True) if not passenger]
 
 
 def _tree(draft: Draft, step: Step, names: Sequence[str]) -> dict[str, Any]:
@@ -130,16 +132,15 @@ def _tree(draft: Draft, step: Step, names: Sequence[str]) -> dict[str, Any]:
 
 def _size(draft: Draft) -> tuple[int, int]:
     """(non-passenger nodes, depth of the deepest one)."""
-    if isinstance(draft.parents, range) and draft.passenger is None:  # a chain
-        return len(draft.parents), len(draft.parents)
-    depths: list[int] = []
-    proposed = deepest = 0
-    for node, parent in enumerate(draft.parents):
-        depths.append(1 if parent < 0 else depths[parent] + 1)
-        if draft.passenger is None or not draft.passenger[node]:
-            proposed += 1
-            deepest = max(deepest, depths[-1])
-    return proposed, deepest
+    parents, passengers = draft.parents, draft.passenger
+    if isinstance(parents, range) and passengers is None:  # a chain
+        return len(parents), len(parents)
+    depths = [0]  # of the root, then of the nodes
+    for parent in parents:
+        depths.append(depths[parent + 1] + 1)
+    if passengers is not None:
+        depths = [0, *(depth for depth, passenger in zip(depths[1:], passengers, strict=True) if not passenger)]
+    return len(depths) - 1, max(depths)
 
 
 @torch.inference_mode()

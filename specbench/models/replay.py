@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from specbench.models.engine import SILENT, Batch, Engine, Laps, Verifier, require_place
 from specbench.models.facade import ModelCard
-from specbench.models.verify import ActiveRequest, continues, cut, find_accepted_path
+from specbench.models.verify import ActiveRequest, continues, cut, find_recorded_path
 from specbench.records.record import EngineKind
 from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step
 
@@ -66,8 +66,7 @@ class ReplayEngine(Engine):
             agree = [token == right for token, right in zip(tokens, upcoming, strict=False)]
             path: Sequence[int] = range([*agree, False].index(False))
         else:
-            picks = [*upcoming, None]  # no token equals None: nothing is accepted behind the recording's end
-            path = find_accepted_path(tokens, parents, draft.passenger, picks, by_depth=True)
+            path = find_recorded_path(tokens, parents, draft.passenger, upcoming)
         emitted, done = cut(upcoming[: len(path) + 1], self.eos, left)
         self._emitted = start + len(emitted)
         whole = len(path) == len(tokens) and len(emitted) == len(path) + 1

@@ -168,14 +168,13 @@ def find_accepted_path(
     tokens: Sequence[int],
     parents: Sequence[int],
     passenger: Sequence[bool] | None,
-    picks: Sequence[int | None],
-    by_depth: bool = False,
+    picks: Sequence[int],
     scores: Sequence[float] | None = None,
 ) -> list[int]:
     """Return the path to the deepest node that, like all its ancestors, is its parent's pick, root side first.
 
     tokens, parents, passenger: (N,) of the draft; passengers are never accepted.
-    picks: (N+1,) row 0 the root's, row i + 1 node i's; with ``by_depth`` the picks at depth 0, 1, ...
+    picks: (N+1,) row 0 the root's, row i + 1 node i's.
     scores: (N,) of the nodes. Among equally deep nodes the largest sum over the path wins; without scores, the first.
     """
     depths = [0] * len(parents) + [1]  # 0 = not accepted; the root is the last one, where a parent of -1 finds it
@@ -183,11 +182,7 @@ def find_accepted_path(
     best, deepest = ROOT, 1
     for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
         above = depths[parent]
-        if (
-            not above
-            or token != picks[above - 1 if by_depth else parent + 1]
-            or (passenger is not None and passenger[node])
-        ):
+        if not above or token != picks[parent + 1] or (passenger is not None and passenger[node]):
             continue
         depths[node] = above + 1
         if scores is not None:
@@ -198,6 +193,32 @@ def find_accepted_path(
     while best != ROOT:
         path.append(best)
         best = parents[best]
+    return path[::-1]
+
+
+def find_recorded_path(
+    tokens: Sequence[int], parents: Sequence[int], passenger: Sequence[bool] | None, picks: Sequence[int]
+) -> list[int]:
+    """Return the path of ``find_accepted_path`` if all rows at one depth pick the same token.
+
+    picks: the picks at depth 0, 1, ...; nothing is accepted after their end.
+    """
+    reached = [ROOT]
+    for pick in picks:
+        below: list[int] = []
+        node = ROOT
+        for _ in range(tokens.count(pick)):
+            node = tokens.index(pick, node + 1)
+            if parents[node] in reached and not (passenger is not None and passenger[node]):
+                below.append(node)
+        if not below:
+            break
+        reached = below
+    path: list[int] = []
+    node = reached[0]
+    while node != ROOT:
+        path.append(node)
+        node = parents[node]
     return path[::-1]
 
 

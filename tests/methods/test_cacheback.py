@@ -28,7 +28,7 @@ def frozen_from(entries: dict[tuple, list[tuple]]) -> FrozenTable:
 def started(prompt=PROMPT, frozen=None, **options):
     """A request whose prompt and first token are ``prompt``."""
     method = Cacheback(tables="dual" if frozen else "dynamic", **options)
-    method.table = frozen
+    method.use_table(frozen)
     return method, method.begin(prompt[:-1], Prefill(prompt[-1]), 0)
 
 
@@ -67,7 +67,7 @@ def test_prompt_and_steps_fill_the_table(monkeypatch):
     method, _ = started()
     assert contents(method.dynamic) == WANTED
     method, drafter = started()
-    drafter.observe(Step(4, (1, 2), (0,), False))
+    drafter.finish([*PROMPT, 1, 2])
     assert contents(method.dynamic)[2][0] == (3, 4, 1)
     assert contents(method.dynamic)[3][0] == (4, 1, 2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from builders.runs import job_for
 from head_models import paths_of
-from methods.hybrid import SEEN, AcceptanceRates, Hybrid, MergedTree, _read_arrays, class_of
+from methods.hybrid import SEEN, AcceptanceRates, Hybrid, MergedTree, class_of
+from methods.parts.array_draft import list_nodes
 from specbench.method import Drafter, Method
 from specbench.types import Draft, InputError, Needs, Prefill, Step
 
@@ -48,14 +50,21 @@ class _Fixed(Method):
         return 7
 
 
+def merged(drafts: Sequence[Draft], rates: AcceptanceRates) -> MergedTree:
+    tree = MergedTree(rates, len(drafts), 12)
+    tree.sizes[:] = [tree.take(member, draft) for member, draft in enumerate(drafts)]
+    return tree
+
+
 def best(drafts: Sequence[Draft], budget: int, threshold: float) -> Draft:
-    tree = MergedTree(AcceptanceRates(len(drafts), 0.5, 8), len(drafts), 12)
-    return tree.merge([*map(_read_arrays, drafts)], budget, threshold).to_draft()
+    nodes, score = np.empty((3, 36), np.int64), np.empty(36)
+    tree = merged(drafts, AcceptanceRates(len(drafts), 0.5, 8))
+    return list_nodes(nodes, score, tree.merge(budget, threshold, nodes, score))
 
 
 def judge(draft: Draft, emitted: Sequence[int], rates: AcceptanceRates) -> list[list[int]]:
-    tree = MergedTree(rates, 1, 12)
-    tree.merge([_read_arrays(draft)], 12, 0.0)
+    tree = merged([draft], rates)
+    tree.merge(12, 0.0, np.empty((3, 12), np.int64), np.empty(12))
     return tree.judge(emitted)
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.models import build
+from head_models import branch_of
 from methods.lookahead import Lookahead
 from methods.parts import lookahead_window
-from methods.parts.branches import branch_of
 from methods.parts.lookahead_window import hang_below, largest_window, list_chains, window_parents
 from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from builders.drafts import root_paths
 from builders.models import VOCAB, build, plain_greedy
+from head_models import branch_of
 from methods.n_grammys import NGrammys, bigram_ids, fingerprint, greedy_rows, unigram_ids
-from methods.parts.branches import branch_of
 from methods.parts.gram_table import GramTable
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock

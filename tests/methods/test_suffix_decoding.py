@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from methods.parts.counted_tree import CountedTree
 from methods.parts.suffix_automaton import EDGES, STATES, find
 from methods.suffix_decoding import GLOBAL, LOCAL, Limits, SuffixDecoding, SuffixTree, Text, _fewest, _sort
+from methods.suffix_decoding import choose as compiled
 from specbench.types import Prefill
 
 TEXTS = [[1, 2, 3, 4, 6], [1, 2, 3, 4, 5], [1, 2, 3, 7]]  # 5 came after 6: the more recent of equals is 5
@@ -42,11 +43,13 @@ def probs(found: Listed) -> list[Fraction]:
 
 def likeliest(texts, context, factor=1.0, shape="path", nodes=16, offset=0.0, least=0.1, depth=64, ties="recent"):
     limits = Limits(nodes, factor, offset, least, depth, shape == "tree")
-    return listed(tree_of(texts, depth, ties).likeliest(Text(), np.array(context, np.int32), limits))
+    return choose(tree_of(texts, depth, ties), Text(), context, limits)
 
 
-def listed(found: CountedTree) -> Listed:
-    return Listed(*found.nodes.tolist(), found.taken)
+def choose(tree: SuffixTree, text: Text, context: list[int], limits: Limits) -> Listed:
+    nodes = np.empty((3, limits.nodes), np.int64)
+    size, _, of = compiled(*tree._arrays, text.place, np.array(context, np.int32), *limits, nodes, 0, 1)
+    return Listed(*nodes[:, :size].tolist(), of)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,7 @@ def test_a_tree_built_anew_knows_what_occurred_last():
     for other in others:
         tree.remove(other)
     assert (tree._gone, tree._arrays.meta[EDGES] < 20) == (0, True)
-    found = listed(tree.likeliest(Text(), np.array([0, 2], np.int32), Limits(16, 1.0, 0.0, 0.1, 8, True)))
+    found = choose(tree, Text(), [0, 2], Limits(16, 1.0, 0.0, 0.1, 8, True))
     assert (found.tokens, found.counts, found.taken) == ([1], [1], 2)
 
 
@@ -266,7 +269,7 @@ def test_draft_equals_the_references_loops(depth, happened, before, shape, facto
     limits = Limits(7, factor, 0.5, 0.15, depth, shape == "tree")
     for text, context in [(Text(), before), *((texts[number], before + stored[number]) for number in texts)]:
         recent = context[-depth:]
-        found = listed(tree.likeliest(text, np.array(recent, np.int32), limits))
+        found = choose(tree, text, recent, limits)
         wanted = trie.likeliest(recent, limits)
         assert (found.tokens, found.parents) == wanted[:2]
         assert probs(found) == wanted[2]
