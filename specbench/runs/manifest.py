@@ -16,7 +16,7 @@ from typing import Any, cast
 from specbench import __version__
 from specbench.measure import environment
 from specbench.measure.plan import Block
-from specbench.method import Peer
+from specbench.method import Peer, Remote
 from specbench.records.manifest import (
     Git,
     Growth,
@@ -65,9 +65,11 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
             peer=peer,
             reads_target=entry.name in stage.readers,
             inputs={path: environment.weights_fingerprint(path) for path in entry.method.inputs},
+            **({"synthetic": drawn} if drawn else {}),
         )
         for entry in job.entries
         for peer in (isinstance(entry.method, Peer),)
+        for drawn in (entry.method.synthetic if isinstance(entry.method, Remote) else "",)
     }
     given: dict[str, Any] = {}  # entries that a manifest has only if they apply
     if stage.step_ms:
