@@ -67,6 +67,8 @@ class LoadKind(StrEnum):
     ONE = "one"
     CLOSED = "closed"
     POISSON = "poisson"
+    CONSTANT = "constant"
+    GAMMA = "gamma"
     TRACE = "trace"
 
 

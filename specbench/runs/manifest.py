@@ -65,12 +65,13 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
             peer=peer,
             reads_target=entry.name in stage.readers,
             inputs={path: environment.weights_fingerprint(path) for path in entry.method.inputs},
-            **({"synthetic": drawn} if drawn else {}),
         )
         for entry in job.entries
         for peer in (isinstance(entry.method, Peer),)
-        for drawn in (entry.method.synthetic if isinstance(entry.method, Remote) else "",)
     }
+    for row in job.entries:
+        if isinstance(row.method, Remote) and row.method.synthetic:
+            methods[row.name].synthetic = row.method.synthetic
     given: dict[str, Any] = {}  # entries that a manifest has only if they apply
     if stage.step_ms:
         given["step_ms"] = {str(rows): ms for rows, ms in stage.step_ms.items()}

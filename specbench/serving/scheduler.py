@@ -62,7 +62,8 @@ class Visit:
 class Served:
     """The record of a stretch. The lists have one entry per forward: when it ended [s], its requests, rows, tokens.
 
-    visits: all, in order of admission; those that were not measured may not have ended.
+    visits: all, in order of admission; those that were not measured may not have ended. given_up: an arrival waited for
+    longer than the stretch's patience, so that measured ones may not have ended, or not have been admitted.
     """
 
     visits: list[Visit] = field(default_factory=list)
@@ -70,6 +71,7 @@ class Served:
     requests: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     emitted: list[int] = field(default_factory=list)
+    given_up: bool = False
 
     def measured(self) -> list[Visit]:
         """The measured visits."""
@@ -99,6 +101,7 @@ class Stretch:
     ramp: int  # first arrivals that are not measured
     measured: int  # arrivals after them, which are
     chunk: int = 0  # [tokens] of prompts that are read between two forwards; 0 = every waiting prompt, completely
+    patience_s: float = NEVER  # [s] that an arrival may wait for a place; after it the stretch is given up
 
 
 def serve(server: Server, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch) -> Served:
@@ -160,6 +163,9 @@ class _Shared(Service):
     def run(self) -> Served:
         while self._left > 0:
             self._admit()
+            if self._server.now() - self._next_s > self._stretch.patience_s:
+                self._served.given_up = True
+                break
             if self._reading:
                 self._read()
             if self._decoding:

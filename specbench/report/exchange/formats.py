@@ -222,7 +222,7 @@ def show_imported(paths: Sequence[Path], findings: Findings | None, output: Path
         cells = [cell for path in curves for cell in golden.read_golden(path)]
         frame = golden.golden_frame(cells, golden.measure_golden(findings)[0] if findings else ())
         tables[golden.GOLDEN] = frame, golden.golden_table(frame)
-    texts = {}
+    texts: dict[str, str] = {}
     for name, (frame, table) in tables.items():
         print_table(table, open_console())
         texts |= {f"{name}.csv": to_csv(frame), f"{name}.md": to_markdown([table])}

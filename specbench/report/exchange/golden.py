@@ -131,7 +131,7 @@ def _measure(reported: ReportedRun, method: str) -> GoldenCell | str:
         before[1] += len(steps)
     accepted, drafts = np.array(list(counts.values()), dtype=float).T
     [found] = estimates([(accepted, drafts)])
-    bounds = (None if bound is None else 1 + bound for bound in (found.low, found.high))
+    low, high = (None if bound is None else 1 + bound for bound in (found.low, found.high))
     decode = reported.run.section("config", "decode")
     differs = (
         "" if coding else f"category: {', '.join(sorted({record.category for record in records}))}, not {CATEGORY}",
@@ -144,7 +144,7 @@ def _measure(reported: ReportedRun, method: str) -> GoldenCell | str:
         model=facts.model,
         thinking=_THINKING[not any(turn.thinking is not None for turn in turns)],
         size=max(max(turn.depth, default=0) for turn in turns),
-        length=Estimate(1 + found.value, *bounds, found.count),
+        length=Estimate(1 + found.value, low, high, found.count),
         drafts=int(drafts.sum()),
         accepted=int(accepted.sum()),
         differs=tuple(filter(None, differs)),
@@ -190,7 +190,8 @@ def golden_frame(golden: Sequence[GoldenCell], own: Sequence[GoldenCell]) -> pd.
     """Returns one row per cell of a file and method with its thinking and draft length, and per cell without any."""
     rows = []
     for cell in golden:
-        alike = [each for each in own if (each.thinking, each.size) == (cell.thinking, cell.size)]
+        wanted = (cell.thinking, cell.size)
+        alike: list[GoldenCell | None] = [each for each in own if (each.thinking, each.size) == wanted]
         for each in alike or [None]:
             low, high = each.length.bounds if each else (np.nan, np.nan)
             value = each.length.value if each else np.nan
