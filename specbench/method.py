@@ -246,7 +246,12 @@ class Peer(Method):
 
 
 class Remote(Peer):
-    """A method on a remote server: it needs no weights here, and answers several requests concurrently."""
+    """A method on a remote server: it needs no weights here, and answers several requests concurrently.
+
+    synthetic: how the server reports that it draws acceptance from a table; '' if it does not report this.
+    """
+
+    synthetic: str = ""
 
     @abstractmethod
     def prepare(self, alone: bool = True) -> None:

@@ -189,7 +189,7 @@ class ServerPeer(Parameters, Remote):
 
     @_refusing()
     def _look(self) -> None:
-        """The server must answer, have the model, and not draw its acceptance from a table. Raises InputError."""
+        """The server must answer and have the model. Raises InputError."""
         connection = self._connection
         status, text = connection.fetch(MODELS)
         models = (parse(Models, connection.url + MODELS, text).data if status == OK else None) or []
@@ -207,10 +207,10 @@ class ServerPeer(Parameters, Remote):
             )
         infos = [connection.read(path) or "" for path in self._dialect.info]
         if found := next(filter(None, map(SYNTHETIC.search, infos)), None):
-            raise InputError(
-                f"url={connection.url}: the server draws acceptance from a table ({found[0]}), so its text is not the"
-                " model's and its MAT no result; expected a server without it"
-            )
+            self.synthetic = " ".join(found[0].split())
+            self._seen[
+                f"it draws acceptance from a table ({self.synthetic}): its text is not the model's, MAT is no result"
+            ] = 0
 
     def bind(self, target: Target) -> None:
         """Start the engine if this is its command, and ask the server what it takes. Raises InputError."""
@@ -271,7 +271,7 @@ class ServerPeer(Parameters, Remote):
         both = (self, baseline)
         first = [lambda text, each=each: each.run(each._begin(text, PROBE, {})) for each in both]  # greedy
         require_same_first_tokens([each._connection.url for each in both], first)
-        if not self._drawing:
+        if not self._drawing or self.synthetic or baseline.synthetic:
             return
         drawn = [each.run(each._draw(role)) for role, each in enumerate(both)]
         chance = compare_draws(*show_alike(*drawn))

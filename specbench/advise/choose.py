@@ -9,7 +9,6 @@ column without. Both columns are of the same cases and steps.
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -165,15 +164,18 @@ def replay_points(trace: Path, overrides: Sequence[str], folder: Path) -> list[P
     return runs
 
 
-def advise(source: Path, overrides: Sequence[str], profile: Profile, loads: Sequence[int]) -> list[str]:
-    """The lines of ``specbench choose``. source: a run, a sweep's directory, or a trace, which is replayed.
+def find_candidates(source: Path, overrides: Sequence[str], folder: Path) -> list[Candidate]:
+    """The candidates of a run, of a sweep's directory, or of a trace, which is replayed. Raises InputError.
 
-    Raises InputError.
+    folder: of the runs of a trace, which their candidates read.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        directories = [source] if source.is_dir() else replay_points(source, overrides, Path(folder))
-        found = candidates_of(directories)
-        return [*_about(found, profile), *answer(found, profile, loads)]
+    return candidates_of([source] if source.is_dir() else replay_points(source, overrides, folder))
+
+
+def advise(found: Sequence[Candidate], profile: Profile, loads: Sequence[int]) -> Iterator[str]:
+    """The lines of ``specbench choose``."""
+    yield from _about(found, profile)
+    yield from answer(found, profile, loads)
 
 
 def _about(found: Sequence[Candidate], profile: Profile) -> Iterator[str]:

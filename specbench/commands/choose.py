@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from specbench.records.store import RECORDS, read_manifest
 from specbench.runs.config import list_options
 
 RESULTS = Path("results")
+MOST_SHAPE = 1e4  # gaps are equal long before
+ENGINES = ("vllm", "tensorrt_llm", "sglang", "llama_cpp")  # of advise.schedule, which brings torch
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,9 +41,34 @@ def main(argv: Sequence[str]) -> int:
     add("--model", default="8b", choices=list(MODELS), help="parameters of the model (default 8b)")
     add("--profile", type=file_path, metavar="FILE", help="a latency profile instead of --gpu and --model")
     add("--load", type=counts, default=(1, 8, 32), metavar="B,B,...", help="requests at once (default 1,8,32)")
+    # fmt: off
+    add("--slo", metavar="NAME=S,...",
+        help="the most requests within these limits [s]: ttft first token, tpot mean of a later one, itl longest wait"
+        " for a burst; such as ttft=0.5,tpot=0.05")
+    add("--share", type=float, default=0.99, help="with --slo: of the requests, that are within them (default 0.99)")
+    add("--arrivals", choices=["closed", "poisson", "constant", "gamma"], default="poisson",
+        help="with --slo: closed searches requests at once, the others requests a second, at most the largest --load at"
+        " once (default poisson)")
+    add("--shape", type=float, default=1.0, help="with --arrivals gamma: of the gaps, below 1 in bursts (default 1)")
+    add("--export", action="append", default=[], choices=ENGINES,
+        help="write the draft lengths by load as this engine reads them, METHOD/FILE below --output; again for another")
+    add("--method", default="", help="with --export: the method (default: the best at the smallest load that pays)")
+    add("--output", type=file_path, metavar="DIR",
+        help="with --export: where to write (default: exchange/ in the run's directory, of a trace in this one)")
+    # fmt: on
     options = parser.parse_intermixed_args(argv)
+    if (options.method or options.output) and not options.export:
+        raise InputError("--method, --output: of the files of --export; expected --export ENGINE with them")
+    from specbench.serving.objective import Objective
+
+    objective = Objective.parse(options.slo, options.share) if options.slo is not None else None
+    if not 0 < options.shape <= MOST_SHAPE:
+        raise InputError(f"--shape {options.shape:g}: expected a number above 0 and at most {MOST_SHAPE}")
     source = _find_source(options.source)
-    from specbench.advise.choose import advise  # brings torch
+    from specbench.advise.capacity import describe_capacity
+    from specbench.advise.choose import advise, find_candidates  # brings torch
+    from specbench.advise.schedule import ENGINES as WRITERS
+    from specbench.advise.schedule import export_schedule, make_schedule
     from specbench.measure.environment import spell_busy
     from specbench.profile import find_pair, open_profile
 
@@ -48,7 +76,18 @@ def main(argv: Sequence[str]) -> int:
     assert profile is not None  # the options are keys of its tables
     if not source.is_dir() and (busy := spell_busy()):  # drafters are timed
         print(f"specbench choose: warning: {busy}", file=sys.stderr)
-    print(printable("\n".join(advise(source, options.overrides, profile, options.load))))
+    with tempfile.TemporaryDirectory() as folder:
+        found = find_candidates(source, options.overrides, Path(folder))
+        print(printable("\n".join(advise(found, profile, options.load))))
+        if objective:
+            lines = describe_capacity(found, profile, objective, options.arrivals, options.shape, max(options.load))
+            print(printable("\n".join(lines)))
+        if options.export:
+            schedule = make_schedule(found, profile, options.load, options.method)
+            output = options.output or (source if source.is_dir() else Path()) / "exchange"
+            engines = list(dict.fromkeys(options.export))
+            for path, name in zip(export_schedule(schedule, engines, output), engines, strict=True):
+                print(printable(f"{path}: {WRITERS[name].start}"))
     return 0
 
 

@@ -8,7 +8,10 @@ the record's. Beyond a live step there is one copy of ids to the device; for a t
 
 from __future__ import annotations
 
+import random
+import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -21,7 +24,7 @@ from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.layout import DraftLayout
 from specbench.models.transfer import upload
 from specbench.records.record import EngineKind
-from specbench.types import Draft, Needs, Prefill
+from specbench.types import CaseError, Draft, Needs, Prefill, Step
 
 NO_TOKEN = -1  # picked after the record's end, so nothing that is drafted there is accepted
 
@@ -78,15 +81,81 @@ class RecordedPicks:
         self._walk.advance(emitted)
 
 
+@dataclass
+class SyntheticAcceptance:
+    """Draws how many tokens of a chain are accepted, whatever they are.
+
+    Source: vLLM 0.33.0, ``config/speculative.py``, ``rejection_sample_method='synthetic'``: rates by position are those
+    with which all tokens up to it are accepted, and a mean length has the rates of least variance.
+
+    curve: tokens of a step on average, the target's own included (1 = nothing is accepted), or (K,) rates of the
+    positions, which do not rise.
+    """
+
+    curve: float | Sequence[float]
+    _random: random.Random = field(default_factory=random.Random)
+
+    def restart(self, prompt: Sequence[int]) -> None:
+        """Draw from the beginning, of every method and round the same after the same prompt."""
+        self._random.seed(zlib.crc32(np.array(prompt, dtype=np.int64).tobytes()))
+
+    def draw(self, length: int) -> int:
+        """Return the accepted tokens of a chain of this length. One number decides, as the rates do not rise."""
+        drawn = self._random.random()
+        if isinstance(self.curve, (int, float)):
+            certain = int(self.curve - 1)
+            accepted = certain + (drawn < self.curve - 1 - certain)
+        else:
+            accepted = sum(drawn < rate for rate in self.curve)
+        return min(accepted, length)
+
+    def settle(self, draft: Draft, upcoming: Sequence[int]) -> Draft:
+        """Return the draft with the tokens of which as many as drawn are accepted.
+
+        upcoming: the picks after the root and after each token. Raises CaseError for a tree.
+        """
+        count = len(draft)
+        parents = draft.parents.tolist() if isinstance(draft.parents, Tensor) else draft.parents
+        if draft.passenger is not None or list(parents) != list(range(-1, count - 1)):
+            raise CaseError("engine.acceptance: the draft is a tree; expected chains: a method, or settings, without")
+        accepted = self.draw(count)
+        right = [int(token) for token in upcoming[:accepted] if token != NO_TOKEN]
+        wrong = int(upcoming[len(right)] == 0)  # any other token
+        tokens: Sequence[int] | Tensor = [*right, *[wrong] * (count - len(right))]
+        if isinstance(draft.tokens, Tensor):
+            tokens = torch.tensor(tokens, dtype=draft.tokens.dtype, device=draft.tokens.device)
+        return replace(draft, tokens=tokens)
+
+
 class AlongRecord(Engine):
-    """A mixin of an engine that emits a record's tokens; until ``load`` is called, the engine is unchanged."""
+    """A mixin of an engine that emits a record's tokens; until ``load`` is called, the engine is unchanged.
+
+    acceptance: decides how much of a draft is accepted; None = the record does.
+    """
 
     kind = EngineKind.TIMED
+    acceptance: SyntheticAcceptance | None = None
     _answer: np.ndarray | None = None
+    _picks: RecordedPicks
 
     def load(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
         """Set the next request's ``prompt`` and the ids that were recorded for it."""
         self._answer = np.array([*answer, *[NO_TOKEN] * (self.max_nodes + 1)], dtype=np.int64)
+        if self.acceptance:
+            self.acceptance.restart(prompt)
+
+    @override
+    def forward(self, draft: Draft) -> None:
+        if self.acceptance and self._answer is not None and len(draft):
+            upcoming = self._picks.picks_at(np.arange(len(draft) + 1))
+            draft = self.acceptance.settle(draft, upcoming.tolist())
+        super().forward(draft)  # type: ignore[safe-super]
+
+    @override
+    def settle(self, left: int, late: Draft | None = None) -> Step:
+        if self.acceptance and late is not None:
+            raise CaseError("engine.acceptance: the method drafts while the target runs; expected one that waits")
+        return super().settle(left, late)  # type: ignore[safe-super]
 
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """Read the prompt and emit the record's first token; see ``Engine.start``."""
@@ -94,7 +163,10 @@ class AlongRecord(Engine):
 
     @override
     def bound_walk(self, walk: Verifier) -> Verifier:
-        return walk if self._answer is None else RecordedPicks(walk, self._answer)
+        if self._answer is None:
+            return walk
+        self._picks = RecordedPicks(walk, self._answer)
+        return self._picks
 
 
 class TimedEager(AlongRecord, EagerEngine):

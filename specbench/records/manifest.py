@@ -168,6 +168,7 @@ class MethodOfRun(Section):
     """A method. reads_target: it drafts from what the target computes. inputs: file -> fingerprint.
 
     nodes: the most that its drafts have in this run. node_speedups: of limits that were tried, as modelled.
+    synthetic: how its server reports that it draws acceptance from a table.
     """
 
     parameters: dict[str, Any] = {}
@@ -178,6 +179,7 @@ class MethodOfRun(Section):
     inputs: dict[str, str | None] = {}
     nodes: Annotated[Count | None, GIVEN] = None
     node_speedups: Annotated[dict[str, Figure] | None, GIVEN] = None
+    synthetic: Annotated[str | None, GIVEN] = None
 
 
 class Parallel(Section):
@@ -198,6 +200,7 @@ class EngineSettings(Section):
     """Group ``engine`` of the configuration."""
 
     kind: Annotated[EngineKind | None, GIVEN] = None
+    acceptance: float | list[float] | None = None
 
 
 class DecodeSettings(Section):

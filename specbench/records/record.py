@@ -67,6 +67,8 @@ class LoadKind(StrEnum):
     ONE = "one"
     CLOSED = "closed"
     POISSON = "poisson"
+    CONSTANT = "constant"
+    GAMMA = "gamma"
     TRACE = "trace"
 
 
@@ -363,7 +365,7 @@ class RepeatedKeys:
             thinking += turn.thinking is not None
             if turn.trees:
                 count -= sum(len(tree) + len(tree.get("sources", ())) for tree in turn.trees)
-        gauges = (record.stretch or {}).get("gauges")
+        gauges = record.stretch.get("gauges") if record.stretch else None
         count -= len(gauges or ())
         parts = (record.lossless, record.stretch, gauges, record.shard, record.correct)
         found = (count, len(record.turns), thinking, *[part is None for part in parts])

@@ -42,6 +42,20 @@ def _check_nodes(value: Any) -> Any:
     raise ValueError(f"expected a whole number, at least 1 and at most {MOST}, or auto, or {{METHOD: NUMBER, ...}}")
 
 
+def _check_acceptance(value: Any) -> Any:
+    rates = list(value) if isinstance(value, (list, tuple)) else None
+    numbers = [value] if rates is None else rates
+    known = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in numbers)
+    if value is None or (rates is None and known and 1 <= value <= MOST):
+        return value
+    falling = rates and known and all(0 <= each <= 1 for each in rates) and sorted(rates, reverse=True) == rates
+    if rates and falling and len(rates) <= MOST:
+        return rates
+    raise ValueError(
+        f"expected the mean tokens of a step, from 1 to {MOST}, or a list of rates from 0 to 1 that do not rise"
+    )
+
+
 def _check_switch(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("expected true or false")
@@ -102,6 +116,8 @@ FOLLOWS = when(
 )
 NO_REPLAY = when("engine.kind", lambda run: run.engine.kind != EngineKind.REPLAY, "another engine than replay")
 NO_SERVER = when("engine.kind", lambda run: run.engine.kind != EngineKind.SERVER, "an engine that runs here")
+TIMES = when("engine.kind", lambda run: run.engine.kind == EngineKind.TIMED, "a model and engine=timed")
+ALONE = when("load.kind", lambda run: run.load.kind == "one", "load=one")
 FAST = when("engine.kind", lambda run: run.engine.kind in MAYBE_FAST, "engine=fast, engine=auto or engine=timed")
 SEVERAL = when("model.gpus", lambda run: (run.model.gpus or 1) > 1, "model.gpus=N")
 RANKS = when("model.parallel", lambda run: run.model.parallel != "pipeline", "model.parallel=tensor")
@@ -233,6 +249,7 @@ class EngineConfig:
     pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs, if it computes by torch.
     attention: of drafts in fast: auto | sdpa | triton | fused | flex.
     compiled: fast on a CPU verifies a draft by one call of compiled code, if the model allows it.
+    acceptance: timed accepts as much of a chain as is drawn from this: mean tokens of a step, or rates by position.
     """
 
     kind: Annotated[str, one_of(*EngineKind)] = "auto"
@@ -240,6 +257,7 @@ class EngineConfig:
     pack: Annotated[Switch, FAST, ON_CPU] = True
     attention: Annotated[str, FAST] = "auto"
     compiled: Annotated[Switch, FAST, ON_CPU] = True
+    acceptance: Annotated[Any, AfterValidator(_check_acceptance), TIMES, ALONE] = None
 
     @property
     def largest_draft(self) -> int:

@@ -16,7 +16,7 @@ from typing import Any, cast
 from specbench import __version__
 from specbench.measure import environment
 from specbench.measure.plan import Block
-from specbench.method import Peer
+from specbench.method import Peer, Remote
 from specbench.records.manifest import (
     Git,
     Growth,
@@ -69,6 +69,9 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
         for entry in job.entries
         for peer in (isinstance(entry.method, Peer),)
     }
+    for row in job.entries:
+        if isinstance(row.method, Remote) and row.method.synthetic:
+            methods[row.name].synthetic = row.method.synthetic
     given: dict[str, Any] = {}  # entries that a manifest has only if they apply
     if stage.step_ms:
         given["step_ms"] = {str(rows): ms for rows, ms in stage.step_ms.items()}

@@ -168,6 +168,8 @@ class Session:
         return records
 
     def _check(self, case: Case, records: Sequence[CaseRecord], prompts: dict[str, list[list[int]]]) -> None:
+        drawn = {name for name, entry in self._entries.items() if getattr(entry.method, "synthetic", "")}
+        records = [] if VANILLA in drawn else [each for each in records if each.method not in drawn]
         try:
             self._source.check(self._engine, self._entries[VANILLA].method, records, prompts)
         except (CaseError, torch.OutOfMemoryError) as error:

@@ -31,7 +31,7 @@ from specbench.models.fast.attention import FastOptions
 from specbench.models.load import find_eos, find_vocab_size, load_model, locate, read_card, read_tokenizer
 from specbench.models.replay import ReplayEngine, ServerEngine
 from specbench.models.tensor_parallel.start import TeamSettings, start
-from specbench.models.timed import AlongRecord
+from specbench.models.timed import AlongRecord, SyntheticAcceptance
 from specbench.profile import Profile
 from specbench.records.record import VANILLA, CaseRecord, EngineKind
 from specbench.runs.config import Config
@@ -377,6 +377,8 @@ class Timed(Recorded):
         )
         assert isinstance(engine, AlongRecord)
         check_engine(engine, model)
+        if settings.acceptance is not None:
+            engine.acceptance = SyntheticAcceptance(settings.acceptance)
         target = Target(self.card, model, settings.largest_draft, None, engine.attention, asked=[])
         return self.recall(engine, target, f"engine=timed drives the eager forward: {reason}" if reason else note)
 

@@ -63,7 +63,8 @@ class Served:
     """The record of a stretch. The lists have one entry per forward: when it ended [s], its requests, rows, tokens.
 
     visits: all, in order of admission; those that were not measured may not have ended. gauges: readings of a remote
-    server, each with its time [s] and its figures by name.
+    server, each with its time [s] and its figures by name. given_up: an arrival waited for longer than the stretch's
+    patience, so that measured ones may not have ended, or not have been admitted.
     """
 
     visits: list[Visit] = field(default_factory=list)
@@ -72,6 +73,7 @@ class Served:
     rows: list[int] = field(default_factory=list)
     emitted: list[int] = field(default_factory=list)
     gauges: Sequence[tuple[float, Mapping[str, float]]] = ()
+    given_up: bool = False
 
     def measured(self) -> list[Visit]:
         """The measured visits."""
@@ -108,6 +110,7 @@ class Stretch:
     ramp: int  # first arrivals that are not measured
     measured: int  # arrivals after them, which are
     chunk: int = 0  # [tokens] of prompts that are read between two forwards; 0 = every waiting prompt, completely
+    patience_s: float = NEVER  # [s] that an arrival may wait for a place; after it the stretch is given up
 
 
 def serve(server: Server, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch) -> Served:
@@ -169,6 +172,9 @@ class _Shared(Service):
     def run(self) -> Served:
         while self._left > 0:
             self._admit()
+            if self._server.now() - self._next_s > self._stretch.patience_s:
+                self._served.given_up = True
+                break
             if self._reading:
                 self._read()
             if self._decoding:

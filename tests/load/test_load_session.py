@@ -159,7 +159,10 @@ def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, b
         (("load=poisson", "load.rate=1e-9"), r"load.rate=1e-09: the 48 requests of a stretch .* at most 86400 s"),
         (("load=poisson",), r"load.rate: not set; load=poisson needs it: load.rate=\.\.\., requests a second"),
         (("load=trace", "load.times=nowhere.json"), "load.times nowhere.json: no such file"),
-        (("load=closed", "load.kind=queue"), "load.kind=queue: expected one of one, closed, poisson, trace"),
+        (
+            ("load=closed", "load.kind=queue"),
+            "load.kind=queue: expected one of one, closed, poisson, constant, gamma, tr",
+        ),
         (("load=closed", "suite.part=1/2"), "suite.part: expected the whole suite with load=closed"),
         (("load=closed", "decode.first_draft=prefill"), "decode.first_draft: expected after with load=closed"),
         (("load=closed", "method.pld.reset=category"), "method.pld.reset=category: requests of several categories"),

@@ -36,6 +36,8 @@ from specbench.models.load import locate, read_tokenizer
 from specbench.models.replay import ServerEngine
 from specbench.records.record import CaseRecord, TurnRecord
 from specbench.records.store import read_run
+from specbench.report.frames.findings import gather
+from specbench.report.frames.headline import find_headlines
 from specbench.types import CaseError, InputError
 
 PROMPT, LIMIT = [5, 6, 7, 8], 24
@@ -183,10 +185,7 @@ def test_what_cannot_be_measured_is_refused_before_the_run(monkeypatch):
         with pytest.raises(InputError, match=message) as caught:
             ServerPeer(url).check(card())
         assert "secret" not in str(caught.value)
-    with stand_in.serving("vllm", "synthetic") as server:
-        with pytest.raises(InputError, match="draws acceptance from a table"):
-            ServerPeer(server.url).check(card())
-        server.fault = ""
+    with stand_in.serving("vllm") as server:
         with pytest.raises(InputError, match="the server has m; expected one of them"):
             ServerPeer(server.url, model="other").check(card())
         with pytest.raises(InputError, match=r"status 404.*as it stands before /v1"):
@@ -384,6 +383,29 @@ def test_a_run_of_servers_end_to_end(tmp_path):
     verdict = found["off"].lossless  # the baseline says that both tokens are as good
     assert (verdict.equal, verdict.positions, verdict.ties, verdict.violations) == (False, 1, 1, 0)
     assert verdict.worst_gap == pytest.approx(0.01)
+
+
+SAID = 'rejection_sample_method": "synthetic'
+
+
+def test_a_run_of_a_server_that_draws_acceptance_claims_times_only(tmp_path):
+    """Its figures are recorded and marked; neither ranked nor compared with the baseline's ids."""
+    with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm", "synthetic") as drawing:
+        urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drawing.url}"]
+        small = ["suite.ids=[1]", "decode.max_new_tokens=24", "report.plots=false", "measure.control=false"]
+        small += ["measure.warmup=0", f"hydra.run.dir={tmp_path}"]
+        assert run_command.main(["model=server", "model.tokenizer=bundled:tiny", *urls, *small]) == 0
+    run = read_run(tmp_path)
+    assert [run.about.methods[name].synthetic for name in ("vanilla", "server")] == [None, SAID]
+    assert {record.method for record in run.records if record.lossless} == {"vanilla"}
+    findings = gather([run])
+    assert findings.facts[0].time_note == f"time only: acceptance drawn from a table (server: {SAID})"
+    rows = findings.summary[findings.summary["category"] == "overall"].set_index("method")
+    assert rows.loc["server", "mat"] > 1
+    assert rows["speedup"].isna().all()
+    assert not find_headlines(findings)
+    assert any("its text is not the model's" in text for text in run.about.warnings)
+    assert "acceptance drawn from a table" in (tmp_path / "report.html").read_text()
 
 
 PADDED = 2100  # of no token of the bundled tokenizer, which has 2048

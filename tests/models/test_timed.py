@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 
+import pandas as pd
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,10 +23,12 @@ from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import EXACT, GRAPHED
 from specbench.models.replay import ReplayEngine
-from specbench.models.timed import TimedEager, TimedFast
+from specbench.models.timed import SyntheticAcceptance, TimedEager, TimedFast
 from specbench.records.store import read_manifest, read_run
+from specbench.report.frames.findings import gather
+from specbench.report.frames.headline import find_headlines
 from specbench.runs.execution import execute
-from specbench.types import Draft, InputError, Needs
+from specbench.types import CaseError, Draft, InputError, Needs
 
 PROMPT = [5, 17, 3, 42, 8, 11]
 COUNT = 30
@@ -317,3 +320,81 @@ def test_shapes_have_the_size_of_their_name(shape, billions, monkeypatch):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     assert sum(each.numel() for each in model.parameters()) / 1e9 == pytest.approx(billions, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("curve", [1, 2.5, 4, [0.9, 0.5, 0.5], [1.0, 0.0]])
+def test_drawn_acceptance_has_the_lengths_of_its_curve(kind, curve):
+    """A chain of wrong tokens and one of right ones are accepted alike, and the record's tokens are emitted."""
+    engine = ENGINES[kind](build("llama", torch.float64))
+    answer, length = said(300), 3
+    found = []
+    for right in (False, True):
+        engine.acceptance = SyntheticAcceptance(curve)
+        engine.load(PROMPT, answer)
+        tokens = answer if right else [1] * len(answer)
+        method = Scripted(lambda context, done, rng, tokens=tokens: Draft.chain(tokens[done : done + length]))
+        out = decode_one(engine, method, PROMPT, len(answer))
+        found.append((out.ids, out.accept))
+    assert found[0] == found[1]
+    ids, accept = found[0]
+    assert ids == answer
+    rates = curve if isinstance(curve, list) else [min(1, max(0, curve - 1 - place)) for place in range(length)]
+    for place, rate in enumerate(rates[:length]):
+        share = sum(emitted > place + 1 for emitted in accept[:-3]) / len(accept[:-3])
+        assert share == pytest.approx(rate, abs=0.14 if 0 < rate < 1 else 0)
+
+
+def test_one_draw_gives_every_rate():
+    """The unconditional rates: the share of 40,000 draws that accept at least so many. A mean length has its mean."""
+    rates = [0.9, 0.6, 0.55, 0.1]
+    drawn = SyntheticAcceptance(rates)
+    drawn.restart(PROMPT)
+    counts = [drawn.draw(4) for _ in range(40_000)]
+    for place, rate in enumerate(rates):
+        assert sum(count > place for count in counts) / len(counts) == pytest.approx(rate, abs=0.01)
+    mean = SyntheticAcceptance(3.24)
+    mean.restart(PROMPT)
+    lengths = [1 + mean.draw(4) for _ in range(40_000)]
+    assert set(lengths) == {3, 4}
+    assert sum(lengths) / len(lengths) == pytest.approx(3.24, abs=0.01)
+    assert max(1 + mean.draw(2) for _ in range(100)) == 3  # no more than the draft has
+    drawn.restart(PROMPT)
+    assert [drawn.draw(4) for _ in range(100)] == counts[:100]
+
+
+def test_drawn_acceptance_needs_a_chain():
+    engine = ENGINES["eager"](build("llama", torch.float64))
+    engine.acceptance = SyntheticAcceptance(2.0)
+    engine.load(PROMPT, said())
+    with pytest.raises(CaseError, match="the draft is a tree"):
+        decode_one(engine, Scripted(lambda *_: Draft([1, 2], [-1, -1])), PROMPT, COUNT)
+
+
+@pytest.mark.parametrize(
+    "curve", ["0.5", "nan", "-1", "x", "[]", "[0.5,0.6]", "[1.1]", "[nan]", "[-0.1]", "1e9", "true"]
+)
+def test_a_curve_that_is_none(curve):
+    with pytest.raises(InputError, match=r"engine\.acceptance.*expected the mean tokens of a step"):
+        job_for("model=tiny", "engine=timed", "model.trace=x.jsonl", f"engine.acceptance={curve}")
+
+
+def test_a_run_whose_acceptance_is_drawn_claims_times_only(tmp_path):
+    live, drawn = tmp_path / "live", tmp_path / "drawn"
+    execute(job_for("model=tiny", "method=[pld]", "suite.limit=1", "measure=quick"), live, lambda *_: None)
+    given = ["model=tiny", "engine=timed", f"model.trace={live / 'records.jsonl'}", "engine.acceptance=2.5", *QUICK]
+    execute(
+        job_for(*given, "method=[speculative_sampling]", "method.speculative_sampling.schedule=fixed"),
+        drawn,
+        lambda *_: None,
+    )
+    findings = gather([read_run(drawn)])
+    row = findings.summary.query("category == 'overall' and method == 'speculative_sampling'").iloc[0]
+    assert row["mat"] == pytest.approx(2.5, abs=0.2)
+    assert pd.isna(row["speedup"])
+    assert row["time_only_step_ms"] > 0
+    (facts,) = findings.facts
+    assert facts.time_note == "time only: acceptance drawn from a table (engine.acceptance=2.5)"
+    assert not find_headlines(findings)
+    vanilla = [record for record in read_run(drawn).records if record.method == "vanilla"]
+    assert all(set(turn.accept) == {1} for record in vanilla for turn in record.turns)

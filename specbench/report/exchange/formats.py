@@ -14,7 +14,7 @@ from specbench.input import InputError, decode_text, parse_json, read_file, refu
 from specbench.names import file_name
 from specbench.records.record import CONTROL, CaseRecord
 from specbench.records.store import RunError, write_atomically
-from specbench.report.exchange import nvidia, servers
+from specbench.report.exchange import golden, nvidia, servers
 from specbench.report.exchange.figures import Figures, Measured
 from specbench.report.frames.findings import Findings
 from specbench.report.label import Cell, format_count, format_number, format_rate, format_share
@@ -115,14 +115,16 @@ def export_run(
 ) -> tuple[list[Path], list[str]]:
     """Write one file a method, ``<method>/<file>``. Returns the files, and what was left out and why.
 
-    name: one of ``FORMATS``, or ``samples``, which need the tokenizer, by default the run's own. Raises RunError for
-    several runs, and if no method can be written.
+    name: one of ``FORMATS``, ``golden``, or ``samples``, which need the tokenizer, by default the run's own. Raises
+    RunError for several runs of a format without curves, and if no method can be written.
     """
-    if len({run.directory for run in findings.runs}) > 1:
+    if len({run.directory for run in findings.runs}) > 1 and name != golden.GOLDEN:
         raise RunError(f"--export: got {len(findings.runs)} runs; expected one, its methods are the folders' names")
     left: list[str] = []
     if name == SAMPLES:
         file, texts = f"{SAMPLES}.jsonl", write_samples(findings, tokenizer)
+    elif name == golden.GOLDEN:
+        file, (texts, left) = golden.FILE, golden.write_golden(findings)
     else:
         file, texts = FORMATS[name].file, {}
         for reason, found in measured_of(findings, FORMATS[name]):
@@ -133,7 +135,7 @@ def export_run(
     if not texts:
         raise RunError(f"run {findings.runs[0].directory}: no method can be written as {name} ({'; '.join(left)})")
     for method in texts:
-        mark = "completion" if name == SAMPLES else FORMATS[name].mark[0]
+        mark = {SAMPLES: "completion", golden.GOLDEN: golden.MARK}.get(name) or FORMATS[name].mark[0]
         refuse_foreign(output / file_name(method) / file, mark.encode(), "move it, or give --output DIR")
     for method, text in texts.items():
         (output / file_name(method)).mkdir(parents=True, exist_ok=True)
@@ -211,9 +213,18 @@ def imported_table(frame: pd.DataFrame) -> Table:
 
 def show_imported(paths: Sequence[Path], findings: Findings | None, output: Path | None) -> None:
     """Prints files next to the methods of runs, and writes tables/imported.csv and .md if output is given."""
-    frame = imported_frame([read_imported(path) for path in paths], findings)
-    table = imported_table(frame)
-    print_table(table, open_console())
+    curves = [path for path in paths if path.suffix in (".yaml", ".yml")]
+    tables = {}
+    if others := [path for path in paths if path not in curves]:
+        frame = imported_frame([read_imported(path) for path in others], findings)
+        tables[NAME] = frame, imported_table(frame)
+    if curves:
+        cells = [cell for path in curves for cell in golden.read_golden(path)]
+        frame = golden.golden_frame(cells, golden.measure_golden(findings)[0] if findings else ())
+        tables[golden.GOLDEN] = frame, golden.golden_table(frame)
+    texts: dict[str, str] = {}
+    for name, (frame, table) in tables.items():
+        print_table(table, open_console())
+        texts |= {f"{name}.csv": to_csv(frame), f"{name}.md": to_markdown([table])}
     if output:
-        texts = {f"{NAME}.csv": to_csv(frame), f"{NAME}.md": to_markdown([table])}
         print("\n".join(map(str, write_texts(output / "tables", texts))))

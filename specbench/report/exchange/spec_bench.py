@@ -29,7 +29,7 @@ from specbench.names import file_name
 from specbench.records.answers import FAILED, Answer, AnswerTurn, read_answers, write_answers
 from specbench.records.record import OVERALL, VANILLA, CaseRecord
 from specbench.records.store import Run, RunError, remove_partials
-from specbench.report.frames.facts import TIME_ONLY, Facts
+from specbench.report.frames.facts import Facts
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.summary import category_order
 from specbench.report.label import BLANK, Cell, format_count, format_number, format_rate, label
@@ -129,7 +129,7 @@ def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
         )
     if facts.time_only:
         raise RunError(
-            f"run {run.directory}: {TIME_ONLY}; its answers are replayed; expected a run without model.trace"
+            f"run {run.directory}: {facts.time_note}; its answers are replayed; expected a run without model.trace"
         )
     files = []
     run = replace(run, records=list(run.records))  # in memory: each method reads them

@@ -61,6 +61,7 @@ class Facts:
     price: of an hour of the machine, in any currency.
     profile: the latency profile of the predictions, in a line; '' without one.
     time_only: a model was driven along recorded answers: its times are real, and what was accepted is the record's.
+    synthetic: what acceptance was drawn from, '' if a model decided it; such a run is time_only.
     unaccepted: methods of such a run that draft from what the model computes; only the time of a step is known of them.
     in_prefill: the first draft was verified with the prompt (decode.first_draft=prefill).
     later: its methods were added to an existing run; vanilla was measured with them but is not among them.
@@ -85,6 +86,7 @@ class Facts:
     price: float | None = None
     profile: str = ""
     time_only: bool = False
+    synthetic: str = ""
     unaccepted: frozenset[str] = frozenset()
     in_prefill: bool = False
     later: bool = False
@@ -98,11 +100,17 @@ class Facts:
         return [name for name in self.methods if name not in silent]
 
     @property
+    def time_note(self) -> str:
+        """Why only times are results; '' if other figures are too."""
+        drawn = f"time only: acceptance drawn from a table ({self.synthetic})"
+        return drawn if self.synthetic else TIME_ONLY if self.time_only else ""
+
+    @property
     def ran_on(self) -> str:
         """'float32, cpu'; 'replayed' if no model was run; '' if the manifest has neither."""
         if not self.timed:
             return "replayed"
-        return ", ".join(filter(None, (self.dtype, self.device, TIME_ONLY if self.time_only else "")))
+        return ", ".join(filter(None, (self.dtype, self.device, self.time_note)))
 
     @property
     def saturated(self) -> bool:
@@ -150,6 +158,9 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
     # Methods that came later are shown without the references of the run that was there.
     references = () if later else [name for name in (VANILLA, CONTROL) if name in seen or name in methods]
     others = (name for name in {**methods, **seen} if not later or name not in (VANILLA, CONTROL))
+    drawn = dict.fromkeys(f"{name}: {entry.synthetic}" for name, entry in methods.items() if entry.synthetic)
+    curve = config.engine.acceptance if kind == EngineKind.TIMED else None
+    synthetic = f"engine.acceptance={spell_value(curve)}" if curve is not None else "; ".join(drawn)
     rules = (
         (decode.length, "fixed", "drafts ended by {}"),
         (decode.verify, "token", "verified by {}"),
@@ -173,12 +184,13 @@ def read_facts(run: Run, seen: Iterable[str] | None = None) -> Facts:
         trace=about.trace or "",
         engine=about.engine or kind or "",
         price=config.measure.price_per_hour,
-        time_only=kind == EngineKind.TIMED,
+        time_only=kind == EngineKind.TIMED or bool(synthetic),
+        synthetic=synthetic,
         load=run.section("config", "load") if config.load.kind != "one" else {},
         in_prefill=decode.first_draft == "prefill",
         rules=tuple(text.format(value) for value, usual, text in rules if value != usual),
         unaccepted=frozenset(
-            name for name, entry in methods.items() if kind == EngineKind.TIMED and entry.reads_target
+            name for name, entry in methods.items() if kind == EngineKind.TIMED and entry.reads_target and not synthetic
         ),
     )
 
@@ -283,7 +295,7 @@ def is_own(run: Run, facts: Facts, profile: Profile) -> bool:
 
 def _engines(facts: Facts) -> tuple[str, ...]:
     """A model that is driven along a record is driven by one of them."""
-    return (EngineKind.FAST, EngineKind.EAGER) if facts.time_only else (facts.engine,)
+    return (EngineKind.FAST, EngineKind.EAGER) if facts.engine == EngineKind.TIMED else (facts.engine,)
 
 
 def read_device(run: Run, facts: Facts) -> str:

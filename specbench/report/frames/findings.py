@@ -15,7 +15,7 @@ from specbench.records.store import Run
 from specbench.report.frames.audit import MEASURED, MODELLED
 from specbench.report.frames.cases import CasesOfRun
 from specbench.report.frames.detail import Detail, read_detail
-from specbench.report.frames.facts import TIME_ONLY, Facts, is_own, name_variants, read_facts
+from specbench.report.frames.facts import Facts, is_own, name_variants, read_facts
 from specbench.report.frames.pairs import Contest, make_contests
 from specbench.report.frames.predict import Prediction, predict
 from specbench.report.frames.reported import ReportedRun, find_doubts, is_busy, read_control, read_shards
@@ -60,8 +60,8 @@ class Findings:
     def profiles(self) -> str:
         """The profile of the predictions, and the kind of runs that they are for."""
         priced = [facts for facts in self.facts if facts.profile]
-        some = TIME_ONLY if all(facts.time_only for facts in priced) else f"some runs {TIME_ONLY}"
-        kinds = [some] if any(facts.time_only for facts in priced) else []
+        some = "" if all(facts.time_only for facts in priced) else "some runs "
+        kinds = dict.fromkeys(f"{some}{facts.time_note}" for facts in priced if facts.time_only)
         return "; ".join([*dict.fromkeys(facts.profile for facts in priced), *kinds])
 
     @property

@@ -279,7 +279,9 @@ def _timing(run: Run, facts: Facts, modelled: bool, control: Control | None) -> 
             f" {figures}"
         )
         return
-    if facts.time_only:
+    if facts.synthetic:
+        yield f"{facts.time_note}: neither MAT nor tokens are the model's, and no speedup is claimed"
+    elif facts.time_only:
         yield (
             f"{TIME_ONLY}: the model's forwards are real and follow recorded answers, so times hold for drafts that are"
             " accepted as recorded; no speedup is claimed"

@@ -12,7 +12,6 @@ from markupsafe import Markup
 
 from specbench.records.record import OVERALL, VANILLA
 from specbench.report.frames.cases import category_order
-from specbench.report.frames.facts import TIME_ONLY
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, name_of
 from specbench.report.frames.pairs import find_contest
@@ -163,8 +162,8 @@ def find_verdicts(findings: Findings) -> list[Verdict]:
     """Whether the output is lossless, the timing steady and every case decoded."""
     rows = findings.summary[findings.summary["category"] == OVERALL]
     found = [_lossless(rows, findings), *_steadiness(findings), _errors(rows)]
-    if any(facts.time_only for facts in findings.facts):
-        found.insert(0, ("", TIME_ONLY.capitalize(), "what a step costs is measured, no speedup is claimed"))
+    notes = dict.fromkeys(facts.time_note for facts in findings.facts if facts.time_only)
+    found[:0] = [("", note.capitalize(), "what a step costs is measured, no speedup is claimed") for note in notes]
     return found
 
 

@@ -17,7 +17,6 @@ from markupsafe import Markup
 
 from specbench.records.store import PAGE, write_atomically
 from specbench.report.frames.detail import LOADED
-from specbench.report.frames.facts import TIME_ONLY
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines
 from specbench.report.frames.load import Load
@@ -123,7 +122,7 @@ def _sections(
         "Method against method": to_html(pair_tables(findings, headlines)),
         "Along the context": to_html(tables_of.lengths_tables(detail["by_length"])),
         "Waiting": to_html([tables_of.tails_table(tails, "")] if len(tails) else []),
-        "A mean step": to_html([steps_table(findings.summary)]),
+        "A mean step": to_html([steps_table(findings.summary, findings.facts)]),
         "Audit": to_html(tables_of.audit_tables(findings)),
         "Acceptance by other definitions": to_html(tables_of.count_tables(detail["accept_definitions"])),
         "Shards": to_html(tables_of.shards_tables(findings)),
@@ -161,11 +160,11 @@ def _describe(findings: Findings) -> str:
     lines = [caption(findings.facts, findings.summary)]
     for title, found in (
         ("Replay of", [each for each in findings.facts if not each.timed]),
-        (f"{TIME_ONLY.capitalize()},", [each for each in findings.facts if each.time_only]),
+        *((f"{each.time_note.capitalize()},", [each]) for each in findings.facts if each.time_only),
     ):
         if traces := dict.fromkeys(each.trace for each in found if each.trace):
             lines.append(f"{title} {'; '.join(traces)}.")
     stamps = [str(run.manifest["created"]) for run in findings.runs if "created" in run.manifest]
     if stamps:
         lines.append(f"Created {', '.join(dict.fromkeys(stamp[:16].replace('T', ' ') for stamp in stamps))} UTC.")
-    return " ".join(filter(None, lines))
+    return " ".join(dict.fromkeys(filter(None, lines)))

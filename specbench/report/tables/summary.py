@@ -13,7 +13,7 @@ from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.columns import COLUMN, COLUMNS, OVERALL_COLUMNS, STEP_COLUMNS
 from specbench.report.frames.cases import category_order
 from specbench.report.frames.detail import AUDIT, LOADED, QUALITY, Detail
-from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding, describe_loads
+from specbench.report.frames.facts import Facts, describe_decoding, describe_loads
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.pairs import Contest, is_alone
 from specbench.report.frames.summary import drop_repeated_rows, of_place, with_drafting
@@ -71,7 +71,7 @@ def build_tables(
         tables["overall"].append(_overall("overall", rows, (where, meaning(rows, remark)), OVERALL_COLUMNS, contests))
         for figure in wanted:
             few = f" {FEW}" if (rows["cases"] < MIN_CASES).any() else ""
-            text = (where, f"{remark}{_forced(rows)}{_BY_CATEGORY[figure]} {INTERVALS}{few}")
+            text = (where, f"{remark}{_forced(rows, facts)}{_BY_CATEGORY[figure]} {INTERVALS}{few}")
             tables[f"{figure}_by_category"].append(_by_category(figure, rows, text, contests))
     return tables
 
@@ -92,16 +92,17 @@ def meaning(rows: pd.DataFrame, remark: str = "") -> str:
     return f"{remark}{served}{' '.join(shown)} {INTERVALS}"
 
 
-def _forced(rows: pd.DataFrame) -> str:
-    """The remark on a model that was driven along recorded answers."""
+def _forced(rows: pd.DataFrame, facts: Sequence[Facts]) -> str:
+    """The remark on a model whose acceptance was not its own."""
     marked = rows["time_only_step_ms"].notna()
     some = "" if marked.all() else " in some rows, of runs with engine.kind=timed"
-    return f"{TIME_ONLY.capitalize()}{some}. " if marked.any() else ""
+    notes = "; ".join(dict.fromkeys(each.time_note for each in facts if each.time_only))
+    return f"{notes.capitalize()}{some}. " if marked.any() else ""
 
 
-def steps_table(summary: pd.DataFrame) -> Table:
+def steps_table(summary: pd.DataFrame, facts: Sequence[Facts]) -> Table:
     """The mean step of each method, lossy ones too: sizes of drafts and where the time went."""
-    text = ("", f"{_forced(summary)}Means a decode step (prefill: a turn), over all cases.")
+    text = ("", f"{_forced(summary, facts)}Means a decode step (prefill: a turn), over all cases.")
     return _overall("steps", summary, text, STEP_COLUMNS)
 
 

@@ -15,7 +15,7 @@ from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.columns import COLUMN
 from specbench.report.frames.cases import category_order
 from specbench.report.frames.detail import LOADED
-from specbench.report.frames.facts import TIME_ONLY, Facts, describe_decoding
+from specbench.report.frames.facts import Facts, describe_decoding
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, deciding_figure, find_headlines, sort_rows
 from specbench.report.frames.load import Load
@@ -77,7 +77,7 @@ def _print_place(here: Sequence[Facts], headline: Headline | None, console: Cons
         if headline.loads:
             console.print(to_text(headline.loads))
     leads = [("replay of ", facts) for facts in here if not facts.timed]  # what represented the model, or led it
-    leads += [(f"{TIME_ONLY}, ", facts) for facts in here if facts.time_only]
+    leads += [(f"{facts.time_note}, ", facts) for facts in here if facts.time_only]
     for line in dict.fromkeys(f"{lead}{facts.trace or 'recorded tokens'}" for lead, facts in leads):
         console.print(to_text(line, style="dim"))
 

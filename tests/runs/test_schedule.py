@@ -1,0 +1,221 @@
+"""Draft lengths in engines' files: each file read by the rules of its engine's parser gives the chosen lengths."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import re
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.profiles import FIT
+from specbench import commands
+from specbench.advise import schedule as room
+from specbench.advise.choose import Advice
+from specbench.advise.schedule import ENGINES, Schedule, chain_length, export_schedule, make_schedule
+from specbench.commands.choose import ENGINES as NAMES
+from specbench.input import InputError
+from specbench.profile.file import write_profile
+from specbench.stats import Estimate
+
+FALLING = Schedule("pld", {1: 5, 4: 5, 8: 3, 32: 0}, ("tiny on mini\nand a second line", "modelled on a card"))
+PAYING = Schedule("pld", {1: 4, 2: 2}, ())
+RISING = Schedule("mtp", {1: 2, 8: 3, 16: 1}, ())
+
+
+def read_vllm(text: str, most: int) -> dict[int, int]:
+    """vLLM 0.33.0, ``v1/spec_decode/dynamic/utils.py``: sorted ranges that do not overlap, the first from 1; a gap and
+    the rest have the length before; no length above num_speculative_tokens. ``utils/argparse_utils.py`` makes JSON of
+    the nested mapping of a yaml file."""
+    config = json.loads(json.dumps(yaml.safe_load(text)["speculative-config"]))
+    assert config.keys() <= {"method", "num_speculative_tokens", "num_speculative_tokens_per_batch_size"}
+    assert config["num_speculative_tokens"] > 0
+    ranges, end = config["num_speculative_tokens_per_batch_size"], 0
+    assert ranges[0][0] == 1
+    for first, last, length in ranges:
+        assert end < first <= last
+        assert length >= 0
+        end = last
+    starts = [first for first, _, _ in ranges]
+    lengths = {size: ranges[bisect.bisect_right(starts, size) - 1][2] for size in range(1, most + 1)}
+    return {size: min(length, config["num_speculative_tokens"]) for size, length in lengths.items()}
+
+
+def read_tensorrt_llm(text: str, most: int, later: bool) -> dict[int, int]:
+    """TensorRT-LLM, ``llmapi/llm_args.py`` and ``_torch/speculative``: in 1.2 a length is valid from its key, later up
+    to it, and 0 after the last one; the smallest key, in 1.2 a key of 1, has max_draft_len, and no other has more."""
+    config = yaml.safe_load(text)["speculative_config"]
+    table = dict(sorted(config["draft_len_schedule"].items()))
+    assert all(type(size) is int and size >= 1 and length >= 0 for size, length in table.items())
+    assert table[1] == config["max_draft_len"] == max(table.values())
+    keys = list(table)
+    if not later:
+        return {size: table[keys[bisect.bisect_right(keys, size) - 1]] for size in range(1, most + 1)}
+    places = {size: bisect.bisect_left(keys, size) for size in range(1, most + 1)}
+    return {size: table[keys[place]] if place < len(keys) else 0 for size, place in places.items()}
+
+
+def read_sglang(text: str, most: int) -> dict[int, int]:
+    """SGLang 0.5.23, ``srt/speculative/adaptive_spec_params.py``: keys of digits are slots, candidates are lists of
+    ints from 0; a batch takes the largest slot up to its size."""
+    slots = {int(key): entry["candidate_steps"] for key, entry in json.loads(text).items() if key.isdigit()}
+    assert all(len(steps) == 1 and isinstance(steps[0], int) and steps[0] >= 0 for steps in slots.values())
+    keys = sorted(slots)
+    return {size: slots[keys[max(0, bisect.bisect_right(keys, size) - 1)]][0] for size in range(1, most + 1)}
+
+
+def read_llama_cpp(text: str) -> dict[int, int]:
+    """llama.cpp of llama-cpp-python 0.3.36, ``common/arg.cpp``: --spec-draft-n-max is an int from 0."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    flags = re.compile(r"--parallel (\d+)(?: --spec-type [\w-]+)?(?: --spec-draft-n-max (\d+))?")
+    found = map(flags.fullmatch, lines)
+    return {int(match[1]): int(match[2] or 0) for match in found if match}
+
+
+def expected(schedule: Schedule, most: int) -> dict[int, int]:
+    keys = list(schedule.lengths)
+    return {size: schedule.lengths[keys[bisect.bisect_right(keys, size) - 1]] for size in range(1, most + 1)}
+
+
+@given(
+    st.dictionaries(st.integers(2, 300), st.integers(0, 20), max_size=8),
+    st.integers(1, 20),
+    st.sampled_from(["pld", "mtp", "a\nb: {"]),
+)
+def test_every_engine_reads_the_chosen_lengths(later, first, method):
+    """The schedules may rise, except for TensorRT-LLM."""
+    schedule = Schedule(method, dict(sorted({1: first, **later}.items())), ("origin: x # y\n  z: 1",))
+    last = max(schedule.lengths)
+    want, beyond = expected(schedule, last), expected(schedule, last + 5)
+    assert read_vllm(ENGINES["vllm"].write(schedule), last + 5) == beyond
+    assert read_sglang(ENGINES["sglang"].write(schedule), last + 5) == beyond
+    assert read_llama_cpp(ENGINES["llama_cpp"].write(schedule)) == schedule.lengths
+    if schedule.longest > first:
+        with pytest.raises(InputError, match="expected the longest draft at 1"):
+            ENGINES["tensorrt_llm"].write(schedule)
+        return
+    for since in (False, True):
+        read = read_tensorrt_llm(ENGINES["tensorrt_llm"].write(schedule), last + 5, since)
+        assert read == want | dict.fromkeys(range(last + 1, last + 6), 0)
+
+
+def test_one_end_of_each_range_would_mean_two_things_to_tensorrt_llm():
+    """Why both ends are keys: with the first ones alone later versions stop at 8 and draft 3 tokens from 2 on."""
+    text = ENGINES["tensorrt_llm"].write(FALLING)
+    assert "{1: 5, 7: 5, 8: 3, 31: 3, 32: 0}" in text
+    half = text.replace("{1: 5, 7: 5, 8: 3, 31: 3, 32: 0}", "{1: 5, 8: 3, 32: 0}")
+    assert read_tensorrt_llm(half, 32, later=True) != read_tensorrt_llm(half, 32, later=False)
+
+
+def test_files_as_they_are_written(tmp_path):
+    paths = export_schedule(FALLING, NAMES, tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
+        "pld/vllm.yaml", "pld/tensorrt_llm.yaml", "pld/sglang.json", "pld/llama_server.txt",
+    ]  # fmt: skip
+    vllm, tensorrt, sglang, llama = (path.read_text() for path in paths)
+    assert "# tiny on mini and a second line\n# modelled on a card\n" in vllm
+    assert yaml.safe_load(vllm)["speculative-config"] == {
+        "method": "ngram", "num_speculative_tokens": 5,
+        "num_speculative_tokens_per_batch_size": [[1, 7, 5], [8, 31, 3], [32, 32, 0]],
+    }  # fmt: skip
+    assert yaml.safe_load(tensorrt)["speculative_config"]["decoding_type"] == "NGram"
+    assert list(json.loads(sglang)) == [room.MARK, "1", "8", "32"]
+    assert llama.splitlines()[-1] == "--parallel 32"
+    assert export_schedule(PAYING, ["vllm"], tmp_path) == paths[:1]  # an earlier one of ours
+    paths[0].write_text("speculative-config: {}")
+    with pytest.raises(InputError, match="was not written by specbench"):
+        export_schedule(FALLING, ["sglang", "vllm"], tmp_path)
+    assert sglang == paths[2].read_text()
+
+
+def candidate(name: str, length: int, chain: bool = True) -> mock.Mock:
+    """A candidate whose steps propose drafts of this length."""
+    depth = np.array([length, 0.0, length])
+    found = mock.Mock(method=name)
+    found.name = f"{name} [{length}]"
+    fed = depth + 1 if chain else 2 * depth + 1
+    found.entry.trials.of.return_value.turns.steps.read = lambda *_: iter([(fed, depth)])
+    found.entry.facts.model, found.entry.facts.suite = "tiny", "mini"
+    return found
+
+
+def advise(best: mock.Mock, low: float = 1.2, ties: tuple[str, ...] = ()) -> Advice:
+    return Advice(1, best, Estimate(1.5, low, 1.8, 20), ties, "")
+
+
+def test_a_length_rises_only_if_the_shorter_one_does_not_tie(monkeypatch):
+    short, long = candidate("pld", 2), candidate("pld", 7)
+
+    def lengths(*advice: Advice | None) -> dict[int, int]:
+        loads = tuple(2**place for place in range(len(advice)))
+        monkeypatch.setattr(room, "choose", mock.Mock(side_effect=lambda own, profile, load: advice[loads.index(load)]))
+        return dict(make_schedule([short, long], FIT, loads).lengths)
+
+    assert lengths(advise(short), advise(long, ties=(short.name,))) == {1: 2, 2: 2}
+    assert lengths(advise(short), advise(long)) == {1: 2, 2: 7}
+    assert lengths(advise(long), advise(short), None) == {1: 7, 2: 2, 4: 0}
+    assert lengths(None, advise(short)) == {1: 0, 2: 2}
+    assert lengths(advise(short), None, advise(short, low=0.9)) == {1: 2, 2: 0, 4: 0}  # it may be no faster
+    with pytest.raises(InputError, match="faster than vanilla at no load"):
+        lengths(None, None)
+
+
+def test_what_cannot_be_a_schedule_is_refused():
+    chain, tree, plain = candidate("pld", 2), candidate("eagle2", 6, chain=False), candidate("sam", 0)
+    assert [chain_length(each) for each in (chain, tree, plain)] == [2, None, None]
+    for found, loads, method, text in (
+        ([chain], (8, 32), "", "begins at batch size 1"),
+        ([tree, plain], (1,), "", "expected one that drafts chains"),
+        ([chain, tree], (1,), "eagle2", "no method with recorded chains"),
+    ):
+        with pytest.raises(InputError, match=text):
+            make_schedule(found, FIT, loads, method)
+
+
+@pytest.mark.parametrize("load", ["0", "-1", "nan", "", "1e9", "1000000000", "1,,8", "1.5"])
+def test_loads_that_are_no_batch_sizes(load, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        commands.main(["choose", str(tmp_path), "--load", load, "--export", "vllm"])
+    assert "expected whole numbers from 1 to 999999" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [["--method", "pld"], ["--output", "x"]])
+def test_options_of_an_export_alone(given, tmp_path, capsys):
+    assert commands.main(["choose", str(tmp_path), *given]) == 2
+    assert "expected --export ENGINE with them" in capsys.readouterr().err
+
+
+def test_an_unknown_engine(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        commands.main(["choose", str(tmp_path), "--export", "ollama"])
+    assert "invalid choice: 'ollama'" in capsys.readouterr().err
+
+
+def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys):
+    """pld at two lengths on a server whose tokens cost: a longer draft at one request, none at many."""
+    from builders.records import write_chat
+    from specbench.advise import choose as advice
+
+    answers = [f"{('the red boat waits', 'seven grey geese')[number // 2 % 2]} {number}. " for number in range(20)]
+    trace = write_chat(tmp_path / "log.jsonl", ((2 * each, f"{each}What now? {each}") for each in answers))
+    profile = write_profile(FIT, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(advice, "POINTS", {"pld": {"num_draft": (1, 6)}})
+        patch.setattr(advice, "FIXED", ("measure=replay", "measure.warmup=0"))
+        given = [str(trace), "model.tokenizer=bundled:tiny", "model.template=raw", "--profile", str(profile)]
+        export = [word for name in NAMES for word in ("--export", name)]
+        assert commands.main(["choose", *given, "--load", "1,4096", *export, "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    config = yaml.safe_load((tmp_path / "pld/vllm.yaml").read_text())["speculative-config"]
+    ((_, _, length), (_, _, none)) = config["num_speculative_tokens_per_batch_size"]
+    assert (length, none) == (6, 0)
+    assert "1 at once: pld [num_draft=6]" in out
+    assert "4096 at once: none is faster than vanilla" in out
+    assert str(Path("pld/sglang.json")) in out
+    assert tuple(ENGINES) == NAMES
