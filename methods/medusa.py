@@ -8,7 +8,7 @@ r-th best token, whatever stands above it. Acceptance is the run's; ``decode.acc
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,8 +38,13 @@ def head_count(names: Sequence[str]) -> tuple[int, int]:
 class MedusaHeads:
     """The heads that the tree uses, stacked: one product does a layer of all of them."""
 
-    def __init__(self, state: Mapping[str, Tensor], heads: int, blocks: int) -> None:
-        """state: with the names of ``Medusa.shapes``; ``heads`` may be fewer than there are."""
+    def __init__(
+        self, state: Mapping[str, Tensor], heads: int, blocks: int, shared: Callable[[Tensor], Tensor]
+    ) -> None:
+        """state: with the names of ``Medusa.shapes``; ``heads`` may be fewer than there are.
+
+        shared: (rows, D) -> (rows, V), the target's output head, of heads that have no matrix of their own.
+        """
 
         def stacked(name: str) -> Tensor:
             return torch.stack([state[f"{head}.{name}"] for head in range(heads)])
@@ -48,14 +53,17 @@ class MedusaHeads:
             (stacked(f"{block}.linear.weight").transpose(1, 2), stacked(f"{block}.linear.bias")[:, None])
             for block in range(blocks)
         ]
-        self._out = stacked(f"{blocks}.weight").transpose(1, 2)
+        self._heads, self._shared = heads, shared
+        self._out = stacked(f"{blocks}.weight").transpose(1, 2) if f"0.{blocks}.weight" in state else None
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """(n, D) last states -> (n, heads, V) logits: row d for the token d + 2 places after that state's."""
-        state = hidden.expand(len(self._out), -1, -1)
+        state = hidden.expand(self._heads, -1, -1)
         for weight, bias in self._blocks:
             state = state + functional.silu(torch.baddbmm(bias, state, weight))
-        return torch.bmm(state, self._out).transpose(0, 1)
+        if self._out is not None:
+            return torch.bmm(state, self._out).transpose(0, 1)
+        return self._shared(state.transpose(0, 1).flatten(0, 1)).view(len(hidden), self._heads, -1)
 
 
 class _Heads(SharedDrafter):
@@ -82,36 +90,38 @@ class Medusa(StackedHeads):
     """Medusa-1; conf/method/medusa.yaml describes the parameters."""
 
     format = FORMAT
-    random_sizes = (1,)
+    random_sizes = (1, True)
 
     @property
     def needs(self) -> Needs:
         """The state after the final norm."""
         return Needs(hidden=self._layers)
 
-    def shapes(self, heads: int, blocks: int) -> dict[str, TensorShape]:
-        """Each head is ``blocks`` times x + SiLU(A x + b), then an output matrix."""
+    def shapes(self, heads: int, blocks: int, own: bool) -> dict[str, TensorShape]:
+        """Each head is ``blocks`` times x + SiLU(A x + b), then an output matrix: its own, or the target's."""
         hidden, shapes = int(self.config.hidden_size), dict[str, TensorShape]()
         for head in range(heads):
             for block in range(blocks):
                 shapes[f"{head}.{block}.linear.weight"] = (hidden, hidden)
                 shapes[f"{head}.{block}.linear.bias"] = (hidden,)
-            shapes[f"{head}.{blocks}.weight"] = (int(self.config.vocab_size), hidden)
+            if own:
+                shapes[f"{head}.{blocks}.weight"] = (int(self.config.vocab_size), hidden)
         return shapes
 
-    def sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[int, int]:
-        """(heads, blocks)."""
+    def sizes(self, shapes: Mapping[str, TensorShape], file: HeadFile) -> tuple[int, int, bool]:
+        """(heads, blocks, whether each has an output matrix of its own)."""
         heads, blocks = head_count(list(shapes))
         if not heads or not blocks:
             found = ", ".join(sorted(shapes)[:4])
             raise InputError(f"{file.where}: no Medusa head: holds {found} ...; expected names like 0.0.linear.weight")
-        require_shapes(shapes, self.shapes(heads, blocks), (), file)
-        return heads, blocks
+        own = any(re.fullmatch(rf"\d+\.{blocks}\.weight", name) for name in shapes)
+        require_shapes(shapes, self.shapes(heads, blocks, own), (), file)
+        return heads, blocks, own
 
     def bind(self, target: Target) -> None:
         """Load the heads that the tree uses onto the device of the target's output head."""
-        state, (heads, blocks), self.shape, ends = self.load(target)
-        self.output = RowFunction(MedusaHeads(state, heads, blocks))
+        state, (heads, blocks, _), self.shape, ends = self.load(target)
+        self.output = RowFunction(MedusaHeads(state, heads, blocks, ends.logits))
         self.width = max(self.shape.ranks) + 1
         self._device, self._plans = ends.device, dict[int, tuple[TreeShape, Tensor, Tensor]]()
         self.plan(len(self.shape))

@@ -11,6 +11,7 @@ from torch.backends.cuda import cudnn_sdp_enabled
 
 from methods.card import CardActor
 from methods.pearl import PearlActor
+from methods.saguaro import SaguaroActor
 from specbench.types import InputError
 
 
@@ -61,6 +62,10 @@ class DawdlingCard(_Dawdles, CardActor):
 
 class DawdlingPearl(_Dawdles, PearlActor):
     """PEARL's."""
+
+
+class DawdlingSaguaro(_Dawdles, SaguaroActor):
+    """Saguaro's."""
 
 
 class _DiesOnce:

@@ -17,6 +17,7 @@ from methods.pard import Pard
 from methods.parts.draft_lm import DraftLM
 from methods.parts.draft_method import TargetTraits
 from methods.pearl import Pearl
+from methods.saguaro import Saguaro
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
@@ -37,6 +38,7 @@ MAKE = {
 }
 PARALLEL = {
     "pearl": lambda **options: Pearl("unused", gamma=3, **options),
+    "saguaro": lambda **options: Saguaro("unused", length=3, fan_out=[2], **options),
     "card": lambda **options: Card("unused", nodes_per_layer=6, ratio=3, **options),
     "card-waits": lambda **options: Card("unused", nodes_per_layer=6, ratio=3, wait=True, **options),
     "card-queries": lambda **options: Card("unused", nodes_per_layer=6, ratio=3, correct=False, max_depth=8, **options),

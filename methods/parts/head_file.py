@@ -29,6 +29,7 @@ from specbench.models.load import UNREADABLE, explain, locate
 from specbench.models.widen import Widening
 from specbench.types import InputError
 
+EAGLE_4 = "LlamaForCausalLMEagle4"
 _FIX = "expected the folder of a head, as its authors saved it"
 RANDOM = "random"
 SAFE, INDEX = ".safetensors", ".json"
@@ -152,6 +153,11 @@ class HeadFile:
 def find_head(path: str | None, format: HeadFormat, safetensors: bool, target: ModelCard) -> HeadFile:
     """The head that the setting ``head`` names; nothing but its configuration is read. Raises InputError."""
     file = _find_head(path, format, safetensors, target.name)
+    if EAGLE_4 in str(file.config.get("architectures")):
+        raise InputError(
+            f"{file.where}: config.json names {EAGLE_4}, an EAGLE-4 head, which is not implemented; expected a head of"
+            f" the kind {format.kind}, or method=[server] with an engine that runs EAGLE-4"
+        )
     if target.widening is None or file.random:
         return file
     return replace(file, config=target.widening.head_config(file.config), widening=target.widening)

@@ -307,13 +307,18 @@ def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSe
     return total / settings.passes, right
 
 
-def save_head(head: nn.Module, config: LlamaConfig, folder: Path) -> None:
-    """Write weights in half precision and ``config.json``."""
-    folder.mkdir(parents=True, exist_ok=True)
+def save_weights(head: nn.Module, path: Path) -> None:
+    """Write weights in half precision."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     half = {
         name: weight.detach().half().contiguous() if weight.is_floating_point() else weight
         for name, weight in head.state_dict().items()
     }
-    save_file(half, folder / "model.safetensors")
-    (folder / "model.safetensors").chmod(0o644)
+    save_file(half, path)
+    path.chmod(0o644)
+
+
+def save_head(head: nn.Module, config: LlamaConfig, folder: Path) -> None:
+    """Write weights in half precision and ``config.json``."""
+    save_weights(head, folder / "model.safetensors")
     config.to_json_file(folder / "config.json")

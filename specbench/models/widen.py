@@ -39,7 +39,7 @@ ENTRIES = {
 }
 HEAD_NORMS = ("q_norm", "k_norm")
 READERS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj")  # whose output is read
-INTO_HIDDEN = ("fc", "input_proj")  # of heads; their rows write hidden units
+INTO_HIDDEN = ("fc", "input_proj", "linear")  # of heads; their rows write hidden units
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 from random import Random
 
 import pytest
 import torch
 from block_models import BLOCK, FILES, BlockFamily
+from drawn_laws import outcomes
 from safetensors.torch import load_file, save_file
 
-from builders.models import build, plain_greedy
+from builders.models import VOCAB, build, plain_greedy
 from head_models import HOSTILE, begun, bound, card_of, features_of, paths_of, run
 from methods.dflash import DFlash
+from methods.parts import tree_method
 from methods.parts.draft_layer import CompiledLayers
+from specbench.decode.block import BlockTest
 from specbench.decode.lengths import Confidence
 from specbench.decode.sampling import Sampling
 from specbench.decode.together import SharedRequest, draft_on
@@ -60,6 +64,72 @@ def test_drafts_equal_those_of_the_formulas(model, tmp_path, kind):
         drafter.goes_on = Confidence((reach[length - 1] + reach[length]) / 2).goes_on
         assert len(drafter.propose(IDS, 64)) in (length, length + 1)
     assert run(model, greedy, IDS, 30).ids == plain_greedy(model, IDS, 30)
+
+
+@torch.inference_mode()
+def found_and_wanted_law(method, model, monkeypatch, by_path=True):
+    """(V, V) the law of two tokens: what block verification makes of every chain that can be drawn; the target's.
+
+    by_path: a chain states what its tokens were drawn from, otherwise what those of the first chain were. The target is
+    a table, likely where the drafter is.
+    """
+    chain, chances, firsts = [], [], {}
+
+    def forced(probs, *_):
+        place = len(chances)
+        if place == len(chain):  # the likeliest that follows what is forced
+            chain.append(int(probs[0].argmax()))
+        chances.append(probs[0].double())
+        stated = probs if by_path else firsts.setdefault(place, probs)
+        return torch.tensor([chain[place]]), stated.clone(), torch.ones(1, dtype=torch.bool)
+
+    monkeypatch.setattr(tree_method, "draw_children", forced)
+    drawn, open_ = [], [()]
+    while open_:
+        chain[:], chances[:] = open_.pop(), []
+        given = len(chain)
+        draft = begun(method, model, IDS).propose(IDS, 64)
+        for place in range(given, 2):
+            others = chances[place].nonzero()[:, 0].tolist()
+            open_ += [(*chain[:place], token) for token in others if token != chain[place]]
+        drawn.append(
+            (math.prod(float(row[token]) for row, token in zip(chances, chain, strict=True)), draft, [*chances])
+        )
+    assert sum(chance for chance, *_ in drawn) == pytest.approx(1, abs=1e-5)
+
+    random = torch.Generator().manual_seed(1)
+    first, second = (sum(rows[place] for *_, rows in drawn) > 0 for place in (0, 1))
+    raw = torch.randn(VOCAB + 1, VOCAB, generator=random, dtype=torch.float64)
+    start, later = (
+        raw[VOCAB].masked_fill(~first, -torch.inf).softmax(-1),
+        raw.masked_fill(~second, -torch.inf).softmax(-1),
+    )
+    found = torch.zeros(VOCAB, VOCAB, dtype=torch.float64)
+    for chance, draft, _ in drawn:
+        one, two = draft.tokens.tolist()
+        test = BlockTest(draft.parents, None, 3)
+        weights, left = test.weigh(torch.stack([start, later[one], later[two]]), draft.tokens, draft.probs)
+        for accepted, path in outcomes(test, weights, draft.parents):
+            if not path:
+                found += chance * accepted * left[0][:, None] * later[:VOCAB]
+            elif len(path) == 1:
+                found[one] += chance * accepted * left[1]
+            else:
+                found[one, two] += chance * accepted
+    return found, start[:, None] * later[:VOCAB]
+
+
+CORRECTED = [kind for kind in FILES if "window" not in kind and kind not in ("plain", "causal")]
+
+
+@pytest.mark.parametrize("kind", CORRECTED)
+def test_the_law_of_drawn_chains_is_the_targets(model, tmp_path, monkeypatch, kind):
+    """By enumeration: a place states its distribution after the token that was drawn before it, not after another."""
+    method = bound(DFlash(BlockFamily(kind).saved(tmp_path), length=2), model, Sampling(1.5, top_k=4, blocks=True))
+    found, wanted = found_and_wanted_law(method, model, monkeypatch)
+    assert torch.allclose(found, wanted, rtol=0, atol=1e-6)
+    found, wanted = found_and_wanted_law(method, model, monkeypatch, by_path=False)
+    assert (found - wanted).abs().max() > 1e-3
 
 
 def swap(weight, parts, order):

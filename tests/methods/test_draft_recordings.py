@@ -29,7 +29,7 @@ from specbench.models.tree import TreeRows
 
 FEW = Buckets((1, 2, 4, 8, 16, 32, 64), (64, 128, 256, 512, 1024))
 LIMIT = 30
-NAMES = [*MAKE, "card", "pearl"]
+NAMES = [*MAKE, "card", "pearl", "saguaro"]
 
 
 class Recorded(CompactRunner):

@@ -164,6 +164,18 @@ def test_random_heads_are_seeded_and_every_bundled_head_fits_its_target(model):
     assert card_of(build("llama")).vocab_size == 199
 
 
+@pytest.mark.parametrize("kind", [Eagle, Eagle3, Medusa])
+def test_an_eagle_4_head_is_refused_by_name(model, tmp_path, kind):
+    """Its window alone would not be: other heads' configurations carry one that is not used."""
+    config = {"architectures": ["LlamaForCausalLMEagle4"], "sliding_window": 512, "fc_norm": True}
+    tmp_path.joinpath("config.json").write_text(json.dumps(config))
+    name = "medusa_lm_head.safetensors" if kind is Medusa else "model.safetensors"
+    save_file({"fc.weight": torch.zeros(2)}, tmp_path / name)
+    assert "config.json names LlamaForCausalLMEagle4, an EAGLE-4 head, which is not implemented" in refused(
+        kind(str(tmp_path)), model
+    )
+
+
 def test_medusa_names_are_checked(model, tmp_path):
     tmp_path.joinpath("a").mkdir()
     state = {name: weight.clone() for name, weight in MedusaModule().state_dict().items()}

@@ -53,6 +53,25 @@ def test_medusa_fills_its_tree_from_the_last_state(model, tmp_path, heads, block
     assert len(drafter.propose(ids, 0)) == 0
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_heads_without_an_output_matrix_read_through_the_targets(model, tmp_path, blocks):
+    """As text-generation-inference saves them."""
+    module = MedusaModule(3, blocks)
+    outs = [f"{head}.{blocks}.weight" for head in range(3)]
+    method = bound(Medusa(saved(module, tmp_path, drop=outs), tree=TREE), model)
+    ids = [*PROMPT, 9]
+    found = paths_of(begun(method, model, ids).propose(ids, 64))
+    last = states(model, ids[:-1])[-1][-1]
+    assert found != medusa_paths(module, last)  # their matrices are gone
+    for head in module:
+        head[-1].weight.data = model.get_output_embeddings().weight.data
+    assert found == medusa_paths(module, last)
+    rows = torch.randn(4, 64, dtype=torch.float64)
+    assert torch.allclose(method.output.function(rows), torch.stack([head(rows) for head in module], dim=1))
+    with pytest.raises(InputError, match=rf"lacks 0\.{blocks}\.weight, 2\.{blocks}\.weight$"):
+        bound(Medusa(saved(module, tmp_path, drop=(outs[0], outs[2]))), model)
+
+
 def test_levels_beyond_the_heads_are_left_out(model, tmp_path):
     method = bound(Medusa(saved(MedusaModule(2), tmp_path)), model)
     assert [len(level.ranks) for level in method.shape.levels] == [10, 28]

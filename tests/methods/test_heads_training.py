@@ -15,6 +15,8 @@ from head_models import begun, bound, run, states
 from methods.dflash import DFlash
 from methods.eagle import Eagle, Eagle3, Mtp, PEagle
 from methods.eagle.eagle import EagleRun
+from methods.hydra_heads import HydraTree
+from methods.medusa import Medusa
 from methods.parts.draft_layer import LayerMemory
 from scripts.tiny.__main__ import train_and_save
 from scripts.tiny.blocks import BlockModule, BlockSettings, block_config, fill, new_block_head
@@ -31,6 +33,7 @@ from scripts.tiny.heads import (
     save_head,
     visible,
 )
+from scripts.tiny.stacked import HydraModule, MedusaModule, StackedSettings, new_stacked_heads, save_stacked
 from scripts.tiny.train import PackedBatch, pack, separate
 from specbench.method import complete
 from specbench.models.load import load_model
@@ -126,6 +129,33 @@ def test_a_block_is_the_drafters(target, tmp_path):
     assert not torch.allclose(made[0], made[1], atol=1e-2)
 
 
+@pytest.mark.parametrize("kind", ["medusa", "hydra"])
+@torch.inference_mode()
+def test_stacked_heads_are_the_drafters(target, tmp_path, kind):
+    """Of two conversations in one sequence, along the path that each drafts."""
+    settings = StackedSettings(kind=kind, heads=3, blocks=2)
+    module = {"medusa": MedusaModule, "hydra": HydraModule}[kind](target, settings).double()
+    for weight in module.parameters():
+        weight.copy_((weight + torch.randn_like(weight) * 0.1).half())  # what the file will hold
+    save_stacked(module, settings, tmp_path)
+    method = bound({"medusa": Medusa, "hydra": HydraTree}[kind](str(tmp_path), tree=[[1], [1], [1]]), target)
+    ids = torch.randperm(VOCAB)[:30][None]
+    positions = torch.cat([torch.arange(12), torch.arange(18)])[None]
+    batch = PackedBatch(ids, torch.ones(1, 30), positions)
+    kept = {"position_ids": positions, "attention_mask": separate(positions)}
+    entered = module.enter(target.model(ids, **kept, use_cache=False).last_hidden_state, batch)
+    embed, chains = target.get_input_embeddings(), []
+    for start, root in ((0, 2), (0, 7), (12, 14), (12, 25)):
+        path = [int(ids[0, root])]
+        for head in range(3):
+            read = [embed(torch.tensor([token])) for token in path]
+            path.append(int(module.guess(head, entered[:, root - 1], read).argmax()))
+        context = ids[0, start : root + 1].tolist()
+        chains.append(path[1:])
+        assert begun(method, target, context).propose(context, 64).tokens.tolist() == chains[-1]
+    assert len(set(map(tuple, chains))) > 1
+
+
 def test_a_pass_sees_its_own_ancestors_only():
     positions = torch.tensor([[0, 1, 2, 0, 1]])
     seen = visible(positions, 1)[0, 0]
@@ -145,19 +175,21 @@ def test_a_pass_sees_its_own_ancestors_only():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "dflash"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "dflash", "medusa", "hydra"])
 def test_training_makes_the_head_better(tmp_path, capsys, kind):
-    short = {"steps": 14, "rows": 1, "length": 256, "warmup": 2, "intermediate": 64}
-    trainee = (
-        new_block_head(BlockSettings(**short, block=3))
-        if kind == "dflash"
-        else new_head(HeadSettings(kind=kind, **short, passes=2))
-    )
+    short = {"steps": 14, "rows": 1, "length": 256, "warmup": 2}
+    if kind == "dflash":
+        trainee = new_block_head(BlockSettings(**short, intermediate=64, block=3))
+    elif kind in ("medusa", "hydra"):
+        trainee = new_stacked_heads(StackedSettings(kind=kind, **short, heads=2))
+    else:
+        trainee = new_head(HeadSettings(kind=kind, **short, intermediate=64, passes=2))
     fresh = entropy(trainee)
     train_and_save(trainee, tmp_path)
     trainee.module.train()
     assert entropy(trainee) < fresh - 0.3
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+    weights = f"{kind}_lm_head.safetensors" if kind in ("medusa", "hydra") else "model.safetensors"
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", weights}
     [shares] = re.findall(r"^on held-out answers, .*: (.*)$", capsys.readouterr().out, re.MULTILINE)
     assert len(shares.split()) == 2
 
@@ -170,7 +202,7 @@ def entropy(trainee) -> float:
     return sum(losses) / len(losses)
 
 
-LEAST = {"eagle": 3.0, "eagle2": 3.5, "eagle3": 2.5, "p_eagle": 1.4, "dflash": 1.6}
+LEAST = {"eagle": 3.0, "eagle2": 3.5, "eagle3": 2.5, "p_eagle": 1.4, "dflash": 1.6, "medusa": 1.6}
 
 
 def test_bundled_heads_are_worth_their_bytes():

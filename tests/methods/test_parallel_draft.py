@@ -1,4 +1,4 @@
-"""The shared part of CARD and PEARL: the target's output, the same transcript by every port, and lost partners."""
+"""What CARD, PEARL and Saguaro share: the target's output, the same transcript by every port, and lost partners."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import psutil
 import pytest
 import torch
 
-from actors import DawdlingCard, DawdlingPearl, DelayedPort, MortalCard, MortalPearl, inline_actor
+from actors import DawdlingCard, DawdlingPearl, DawdlingSaguaro, DelayedPort, MortalCard, MortalPearl, inline_actor
 from builders.models import FAMILIES, build, plain_greedy
 from builders.runs import job_for
 from draft_models import PARALLEL, begin, fitted, noisy, run, transcript
 from methods.card import Card
 from methods.parts.parallel_draft import DraftActor, RoundTimes
 from methods.pearl import Pearl
+from methods.saguaro import Saguaro
 from methods.vanilla import Vanilla
 from specbench.decode.sampling import Sampling
 from specbench.records.record import VANILLA
@@ -24,7 +25,7 @@ from specbench.runs.execution import execute
 from specbench.types import CaseError, Draft, Step
 
 PROMPT, LIMIT = [5, 6, 7], 41
-SLOW = {Card: DawdlingCard, Pearl: DawdlingPearl}
+SLOW = {Card: DawdlingCard, Pearl: DawdlingPearl, Saguaro: DawdlingSaguaro}
 MORTAL = {Card: MortalCard, Pearl: MortalPearl}
 
 
@@ -106,7 +107,7 @@ def test_a_request_that_was_given_up_leaves_no_session(model, make):
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("name", ["pearl", "card", "card-waits"])
+@pytest.mark.parametrize("name", ["pearl", "saguaro", "card", "card-waits"])
 @pytest.mark.parametrize("sampling", [None, Sampling(0.9)], ids=["greedy", "sampled"])
 def test_transcript_is_the_same_behind_every_port_and_delay(model, name, sampling):
     wanted = transcript(
@@ -185,7 +186,7 @@ def test_modelled_time_is_the_longer_side_of_each_round():
     assert stats["target_forward_ms"] == 1000.0
 
 
-@pytest.mark.parametrize("name", [name for name in PARALLEL if name != "pearl"])
+@pytest.mark.parametrize("name", [name for name in PARALLEL if name.startswith("card")])
 def test_sampled_card_emits_vanillas_ids_for_the_same_seed(model, name):
     sampling = Sampling(1.0)
     method = fitted(PARALLEL[name](), noisy(model, 0.02), sampling)

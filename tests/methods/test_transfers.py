@@ -46,6 +46,7 @@ MOST = {
     "ouroboros": (13, 0, 13, 0),
     "ouroboros_warm": (13, 0, 13, 0),
     "pearl": (2, 0, 2, 0),
+    "saguaro": (4, 0, 4, 0),
     "self_speculation": (3, 0, 3, 0),
     "sequoia": (1, 0, 2, 0),
 }

@@ -114,7 +114,7 @@ def test_wrong_rule_shows(wrong: type[Widening]) -> None:
     assert (wide[..., :300] - narrow).abs().max() > 1e-3
 
 
-HEADS = "method=[eagle,eagle3,p_eagle,mtp,dflash,pard,speculative_sampling]"
+HEADS = "method=[eagle,eagle3,p_eagle,mtp,dflash,medusa,pard,speculative_sampling]"
 WIDE = [
     "model.widen={hidden: 512, intermediate: 1408, layers: 8, heads: 16, kv_heads: 8}",
     "model.widen={hidden: 384, vocab: 3000, head: 64, kv_heads: 8, draft: {hidden: 256, layers: 3, kv_heads: 4}}",
