@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import os
 import random
@@ -30,7 +31,7 @@ from specbench.decode.walk import Walk
 from specbench.models.engine import Silent
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.frame import accept
-from specbench.models.fast.host import kernels
+from specbench.models.fast.host import forward, kernels
 from specbench.models.fast.host.vectors import exponential
 from specbench.types import CaseError, Draft, Needs
 
@@ -219,6 +220,23 @@ def test_rows_of_shares_mix_the_same_bits_in_any_number(size, stored):
     assert np.allclose(alone, 1 + shares[:, 3:].astype(float) @ wide[3:], rtol=1e-4, atol=1e-4)
     for count in range(2, len(shares) + 1):
         assert np.array_equal(mix(0, count), alone[:count])
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_products_of_any_shape_have_the_bits_of_each_row_alone(name):
+    """Weights whose rows do not fill a tile, or leave threads without a share; one to nine rows of inputs."""
+    torch.manual_seed(0)
+    for outputs, size in itertools.product((1, 3, 7, 18, 35), (32, 96)):
+        weight, rows = torch.randn(outputs, size).to(TYPES[name]), torch.randn(9, size).to(TYPES[name])
+        given, stored = rows.float().numpy(), forward.stored(weight)
+        alone = np.full((9, outputs), np.nan, np.float32)
+        for row in range(9):
+            kernels.multiply_rows(given[row : row + 1], weight.data_ptr(), stored, alone[row : row + 1], None)
+        assert relative(torch.from_numpy(alone), rows.double() @ weight.double().T) < 1e-5
+        for count, threads in itertools.product(range(1, 10), (None, 3)):
+            together = np.full((count, outputs), np.nan, np.float32)
+            kernels.multiply_rows(given[:count], weight.data_ptr(), stored, together, threads)
+            assert np.array_equal(together, alone[:count])
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])

@@ -166,6 +166,10 @@ class TreeFrame(Frame):
         """Return, on a CPU, past, ids (width,), depths (width,), and each kind's (width, width) bias as stored."""
         return int(self._past[0]), self._ids, self._depths.values, [each.values for each in self._biases.values()]
 
+    def read_tree(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """Return, on a CPU, ids, parents and reach (width,) each, and past."""
+        return self._ids, self._tree[0].values, self._tree[1].values, int(self._past[0])
+
     def force(self, picks: np.ndarray) -> None:
         """Enter the (n,) picks of the draft's own rows; those of the padding are never read."""
         assert self._forced is not None

@@ -164,7 +164,7 @@ class CompiledForward:
             stack(list(model.small.sin)),
         )
         self._taps: dict[tuple[int, ...], np.ndarray] = {}
-        self._logits = torch.empty(0, len(model.head.weight), dtype=torch.float32)
+        self._logits = np.empty((0, len(model.head.weight)), np.float32)
 
     def _head_norms(self, layer: Any) -> Tensor:
         """(H + K, size), or no rows."""
@@ -189,8 +189,7 @@ class CompiledForward:
         """See ``specbench.models.fast.frame.accept``."""
         out = np.empty(3 + (2 * moved or frame.width), dtype=np.float32)
         forced = NO_PICKS if frame.forced is None else frame.forced.numpy()
-        shape = frame.ids.numpy(), frame.parents.numpy(), frame.reach.numpy(), int(frame.past[0])
-        self._kernels.accept(stored(logits), forced, *shape, stored(cache.whole), moved, out)
+        self._kernels.accept(stored(logits), forced, *frame.read_tree(), stored(cache.whole), moved, out)
         return torch.from_numpy(out)
 
     def lay_out(self, rows: PackedRows, room: int) -> PackedLayout:
@@ -275,14 +274,14 @@ class CompiledForward:
         if taps not in self._taps:
             self._taps[taps] = np.array(taps, dtype=np.int64)
         if wanted > len(self._logits):
-            self._logits = self._logits.new_empty(wanted, self._logits.shape[1])
-        tapped = torch.empty(len(taps), len(ids), self._model.embedding.shape[1], dtype=torch.float32)
+            self._logits = np.empty((wanted, self._logits.shape[1]), np.float32)
+        tapped = np.empty((len(taps), len(ids), self._model.embedding.shape[1]), np.float32)
         logits = self._logits[:wanted]
         given = (ids, places, turned, np.asarray(spans), biases[0], biases[-1], *self._constants,
-                 stored(cache.whole), self._taps[taps], tapped.numpy(), logits.numpy())  # fmt: skip
+                 stored(cache.whole), self._taps[taps], tapped, logits)  # fmt: skip
         call_compiled(self._kernels.forward, self._kernels, *given)
-        hidden = {tap: states.to(self._model.dtype) for tap, states in zip(taps, tapped, strict=True)}
-        return logits.to(self._model.dtype), hidden
+        hidden = {tap: torch.from_numpy(states).to(self._model.dtype) for tap, states in zip(taps, tapped, strict=True)}
+        return torch.from_numpy(logits).to(self._model.dtype), hidden
 
 
 def stored(numbers: Tensor) -> np.ndarray:

@@ -166,13 +166,18 @@ def _enter(rows, like):
 
 
 SETTINGS: Any = config  # numba's, from the environment
-TILE = 4  # rows of weights that are multiplied together
-COLUMNS = 4 if LANES == 16 else 3  # rows of inputs with them: 16 registers do not hold the sums of a fourth one
+# Each row of weights of a tile is the next one of its own part of the matrix: several streams, each of which the
+# processor fetches ahead by itself. Otherwise the rows of a tile are neighbours (measured, on AVX-512).
+FAR = LANES == 8
+TILE, HIGH = 4, 2 if FAR else 4  # rows of weights that are multiplied together by one row of inputs, and by several
+COLUMNS = 4  # rows of inputs of a tile: 16 registers hold 2 x 4 sums, and what is multiplied
+ALONE = TILE if FAR else 1  # rows of weights that one row of inputs reads together where nothing is fetched ahead
+LINE = 16  # numbers in a line of the cache; a line of results is written by one thread
 WIDE, HALF = 32 // LANES, 16 // LANES  # vectors that one or two rows are mixed from: sums that do not wait for others
 ROWS = 64  # of a request attend to one key head at a time: their scores take memory for every slot of its context
 # [bytes] of an input row for which one row of weights after the other is fastest: it stays in the first cache, and the
-# ends of rows do not count; measured, weights in memory. In vectors of 8 numbers, four rows together are always faster.
-SHORTEST, LONGEST = (1536, 16 << 10) if LANES == 16 else (1, 0)
+# ends of rows do not count; measured, weights in memory. Far rows are read as streams whatever the length.
+SHORTEST, LONGEST = (0, 1 << 30) if FAR else (1536, 16 << 10)
 
 
 def wake(threads):
@@ -184,36 +189,38 @@ def wake(threads):
 def multiply(rows, count, size, weights, like, out, width, start, stop):
     """out[m, n] = weights[n] . rows[m]. rows: (M, K). weights, out: addresses of (N, K) and (M, N).
 
-    count, size, width: M, K, N. start, stop: of n, in whole tiles but for the last.
+    count, size, width: M, K, N. start, stop: of n.
     """
-    whole, stored, item = stop - stop % TILE, like.itemsize, rows.itemsize
-    for first in range(start, whole, TILE):
+    stored, item, high = like.itemsize, rows.itemsize, TILE if count == 1 else HIGH
+    part = max(stop - start, 0) // high
+    step, apart = (1, part) if FAR else (high, 1)
+    for first in range(start, start + part * step, step):
         weight, row = weights + first * size * stored, 0
         while row < count:
             given, made = rows.ctypes.data + row * size * item, out + (row * width + first) * ITEM
             left = count - row
             left = min(left, COLUMNS) if left != COLUMNS + 1 else 2  # none of them is left alone
             if left == 4:
-                dot_tile(TILE, 4, TILE, weight, given, size, made, width, like, rows)
+                dot_tile(HIGH, 4, HIGH, 1, weight, apart, given, size, made, width, like, rows)
             elif left == 3:
-                dot_tile(TILE, 3, TILE, weight, given, size, made, width, like, rows)
+                dot_tile(HIGH, 3, HIGH, 1, weight, apart, given, size, made, width, like, rows)
             elif left == 2:
-                dot_tile(TILE, 2, TILE, weight, given, size, made, width, like, rows)
-            elif count == 1 and SHORTEST <= size * item <= LONGEST:
-                dot_tile(TILE, 1, 1, weight, given, size, made, width, like, rows)
+                dot_tile(HIGH, 2, HIGH, 1, weight, apart, given, size, made, width, like, rows)
+            elif SHORTEST <= size * item <= LONGEST:
+                dot_tile(TILE, 1, ALONE, 0, weight, apart, given, size, made, width, like, rows)
             else:
-                dot_tile(TILE, 1, TILE, weight, given, size, made, width, like, rows)
+                dot_tile(TILE, 1, TILE, 1, weight, apart, given, size, made, width, like, rows)
             row += left
-    for first in range(whole, stop):
+    for first in range(start + part * high, stop):
         for row in range(count):
             given, made = rows.ctypes.data + row * size * item, out + (row * width + first) * ITEM
-            dot_tile(1, 1, 1, weights + first * size * stored, given, size, made, width, like, rows)
+            dot_tile(1, 1, 1, 0, weights + first * size * stored, 1, given, size, made, width, like, rows)
 
 
 @njit(error_model="numpy", parallel=True)
 def multiply_shared(rows, count, size, weights, like, out, width, threads):
     """See ``multiply``; each thread computes its share of the N."""
-    share = -(-width // (TILE * threads)) * TILE
+    share = -(-width // (LINE * threads)) * LINE
     for thread in prange(threads):
         multiply(rows, count, size, weights, like, out, width, thread * share, min((thread + 1) * share, width))
 

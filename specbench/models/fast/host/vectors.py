@@ -27,7 +27,7 @@ LANES = 16 if "+avx512f" in FEATURES else 8  # partial sums of a row
 PAIRED = LANES == 16 and "+avx512bf16" in FEATURES  # an instruction multiplies bfloat16 two at a time
 if PAIRED:
     llvm.initialize_native_asmparser()  # which numba needs for an instruction that is given by name
-AHEAD = 3  # tiles in single precision, whose bytes are fetched ahead
+AHEAD = 12 if LANES == 16 else 1  # rows in single precision, whose bytes are fetched ahead
 WORD, HALF_WORD, SINGLE = ir.IntType(32), ir.IntType(16), ir.FloatType()
 VECTOR = ir.VectorType(SINGLE, LANES)
 ITEM = 4  # [bytes] of a number in single precision
@@ -134,24 +134,25 @@ def _accumulate(builder: Any, multiply: Any, kept: Sequence[Any], loaded: Iterab
 
 
 @intrinsic(prefer_literal=True)
-def dot_tile(typing, rows, columns, together, weight, inputs, size, out, out_step, like, given):
-    """out[c, r] = weight[r] . inputs[c], rows of ``size`` numbers, whole vectors, for ``rows`` r and ``columns`` c.
+def dot_tile(typing, rows, columns, together, fetches, weight, apart, inputs, size, out, out_step, like, given):
+    """out[c, r] = weight[r] . inputs[c], rows of ``size`` numbers, whole vectors, for ``columns`` c and ``rows`` r.
 
     rows, columns: literal counts. together: literal, how many rows of weights are read together; one row after the
-    other is one stream, which the processor fetches ahead by itself.
-    weight, inputs, out: addresses. out_step: [elements] between its rows.
+    other is one stream, which the processor fetches ahead by itself. fetches: literal, 1 to fetch weights ahead.
+    weight, inputs, out: addresses. apart: from one r to the next. out_step: [elements] between rows of ``out``.
     like, given: arrays of the types that weights and inputs are stored in; out is single.
     """
     high, wide, stored, entered = rows.literal_value, columns.literal_value, _stored(like), _stored(given)
-    side = together.literal_value
+    side, fetched = together.literal_value, fetches.literal_value
     pairs = stored == entered == BFLOAT16
     step, multiply = (2 * LANES, _multiply_pairs) if pairs else (LANES, _multiply_add)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address, given, size, out, out_step = args[3:8]
-        weights, vectors = _Rows(builder, address, size, stored), _Rows(builder, given, size, entered)
-        distance = size.type(high * AHEAD * (2 if stored == BFLOAT16 else 1))
-        ahead = builder.mul(size, distance) if side > 1 else None
+        address, apart, given, size, out, out_step = args[4:10]
+        weights = _Rows(builder, address, builder.mul(size, apart), stored)
+        vectors = _Rows(builder, given, size, entered)
+        distance = size.type(AHEAD * (2 if stored == BFLOAT16 else 1))
+        ahead = builder.mul(size, distance) if fetched else None
         sums = [[cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES)) for _ in range(wide)]
                 for _ in range(high)]  # fmt: skip
         for first in range(0, high, side):
@@ -161,11 +162,13 @@ def dot_tile(typing, rows, columns, together, weight, inputs, size, out, out_ste
                 loaded = ((row, weights.load(row, place, ahead, pairs)) for row in near)
                 _accumulate(builder, multiply, kept, loaded, sums)
         for column in range(wide):
-            place = builder.mul(out_step, out_step.type(column))
-            _store(builder, out, place, _add_lanes(builder, [builder.load(each[column]) for each in sums]))
+            found = _add_lanes(builder, [builder.load(each[column]) for each in sums])
+            for row in range(high):
+                place = builder.add(builder.mul(out_step, out_step.type(column)), builder.mul(apart, apart.type(row)))
+                _store(builder, out, place, builder.extract_element(found, WORD(row)))
         return context.get_dummy_value()
 
-    return types.void(rows, columns, together, *[types.intp] * 5, like, given), generate
+    return types.void(rows, columns, together, fetches, *[types.intp] * 6, like, given), generate
 
 
 @intrinsic(prefer_literal=True)
