@@ -488,8 +488,8 @@ def _fit_cases(suite: Suite, prompts: PromptBuilder, card: ModelCard) -> Suite:
         return suite
     shorter = sum(len(case.turns) > len(fitted[case.id].turns) for case in suite.cases if case.id in fitted)
     warning = (
-        f"Suite {suite.name}: {lost} turns at the end of {shorter} recorded conversations are left out: their prompts are"
-        f" longer than the model's context of {card.context} tokens."
+        f"Suite {suite.name}: {lost} turns at the end of {shorter} recorded conversations are left out: their prompts"
+        f" are longer than the model's context of {card.context} tokens."
     )
     cases, whole = (tuple(fitted.get(case.id, case) for case in each) for each in (suite.cases, suite.whole))
     return replace(suite, cases=cases, whole=whole, warnings=(*suite.warnings, warning))
@@ -506,8 +506,8 @@ def _fit_turns(case: Case, prompts: PromptBuilder, context: int) -> Case:
     fit = len(turns) if fits(turns[-1]) else bisect.bisect_left(turns, True, key=lambda turn: not fits(turn))
     if not fit:
         raise InputError(
-            f"the prompt of its first turn is longer than the model's context of {context} tokens; expected a model with"
-            " a longer one (model.context), or leave it out (suite.ids, suite.limit)"
+            f"the prompt of its first turn is longer than the model's context of {context} tokens; expected a model"
+            " with a longer one (model.context), or leave it out (suite.ids, suite.limit)"
         )
     cut = find_cuts(case.messages)[fit - 1]
     messages = case.messages if fit == len(turns) else case.messages[:cut]

@@ -1,6 +1,6 @@
 """Messages of recorded conversations as a chat template reads them, tool calls and tools included.
 
-One reader for the forms that public files have: OpenAI's (role, content, tool_calls, tool_call_id; SWE-smith, OpenHands,
+One reader for the forms of public files: OpenAI's (role, content, tool_calls, tool_call_id; OpenHands, SWE-smith,
 SPEED-Bench), its older one (function_call), SWE-agent's (role ai, text) and that of ShareGPT and LLaMA-Factory (from,
 value; function_call, observation). The form that it returns is the one that chat templates of transformers expect:
 arguments are objects, every call has an id, and a result has the id and the name of its call.
@@ -50,23 +50,29 @@ def read_message(where: str, message: object) -> Message:
         value = parse_json(_text(where, content).encode(errors="surrogatepass"), f"{where}: value", _CALLS_FIX)
         calls = _read_calls(where, "value", value if isinstance(value, list) else [value])
         return {"role": ASSISTANT, "content": "", "tool_calls": calls}
-    found: Message = {"role": role, "content": content}
     if role == TOOL:
-        return found | _read_result(where, message, content)
+        return {"role": TOOL, **_read_result(where, message, content)}
+    if role == ASSISTANT:
+        return {"role": ASSISTANT, **_read_answer(where, message, content)}
+    return {"role": role, "content": _text(where, content)}
+
+
+def _read_answer(where: str, message: Mapping[str, Any], content: object) -> Message:
+    """Returns content, calls and reasoning of a message of the assistant."""
     calls, older = message.get("tool_calls"), message.get(_CALL)
-    if role == ASSISTANT and (calls or older):
+    found: Message = {}
+    if calls or older:
         found["tool_calls"] = _read_calls(where, "tool_calls", calls) if calls else _read_calls(where, _CALL, [older])
-        if content is None:  # templates differ in what they make of null, and agree on an empty text
-            found["content"] = content = ""
+        content = "" if content is None else content  # templates write null differently, and agree on an empty text
         if not isinstance(content, str):
             raise InputError(f"{where}: content is a {kind(content)}, expected a text.")
     else:
-        found["content"] = _text(where, content)
-    if role == ASSISTANT and (thought := message.get("reasoning_content")) is not None:
+        content = _text(where, content)
+    if (thought := message.get("reasoning_content")) is not None:
         if not isinstance(thought, str):
             raise InputError(f"{where}: reasoning_content is a {kind(thought)}, expected a text.")
         found["reasoning_content"] = thought
-    return found
+    return {"content": content, **found}
 
 
 def has_tools(messages: Sequence[Message]) -> bool:
@@ -146,7 +152,9 @@ def pair_results(messages: Sequence[Message], name: str, first: int) -> list[Mes
         if role == ASSISTANT:
             if before in (None, ASSISTANT):
                 there = "there is none before it" if before is None else "the one before it is of the assistant, too"
-                raise InputError(f"{where} is of the assistant, and {there}; expected a user's or a tool's between them.")
+                raise InputError(
+                    f"{where} is of the assistant, and {there}; expected a user's or a tool's between them."
+                )
             waiting = [{**call} for call in message.get("tool_calls", ())]
             named, written = any("id" in call for call in waiting), any(m in message["content"] for m in _WRITTEN)
             if named and (lacking := next((place for place, call in enumerate(waiting) if "id" not in call), None)):

@@ -33,7 +33,10 @@ MOST_TEMPLATE = 1 << 20  # [bytes]
 # What a template needs to write more than loops over a conversation do: a call, a product, a filter, a name, a width.
 _GROWS, _MOST_LOOPS = re.compile(r"[(*|]|\b(set|with|macro|call|filter)\b|(?<!\{)%(?!\})"), 3
 _HELLO = {"role": USER, "content": "Hello"}
-_TRIED = ([_HELLO], [_HELLO, {"role": ASSISTANT, "content": "Hi"}, _HELLO, {"role": ASSISTANT, "content": "Hi"}, _HELLO])
+_TRIED = (
+    [_HELLO],
+    [_HELLO, {"role": ASSISTANT, "content": "Hi"}, _HELLO, {"role": ASSISTANT, "content": "Hi"}, _HELLO],
+)
 TEMPLATES = (".jinja", ".jinja2")
 _PROBE = "Answer as a test of system messages."  # which a template writes or leaves out
 # A conversation with a tool, each part of which has a word that no template has.
@@ -78,8 +81,8 @@ class PromptBuilder:
         self._writes_system = False  # once it was seen to
         self._tools: tuple[Mapping[str, Any], ...] = ()
         self._arguments_as_text = False  # of calls
-        # Once a conversation with a tool was tried: ``_arguments_as_text`` -> the parts that the template does not write,
-        # and its refusal. Shared by all copies.
+        # Once a conversation with a tool was tried: ``_arguments_as_text`` -> the parts that the template does not
+        # write, and its refusal. Shared by all copies.
         self._tried: dict[bool, dict[str, str]] = {}
         plain, bos, eos = tokenizer("a")["input_ids"], tokenizer.bos_token_id, tokenizer.eos_token_id
         self._opens_texts = bos is not None and plain[:1] == [bos]
@@ -196,7 +199,9 @@ class PromptBuilder:
             self._tried[other._arguments_as_text] = lacks
         ((other._arguments_as_text, lacks),) = self._tried.items()
         if lacking := [part for part in dict.fromkeys(_PARTS.values()) if part in needed and part in lacks]:
-            named_as = f"model.template={self._template}" if self._template else f"the template of {_name(self._tokenizer)}"
+            named_as = (
+                f"model.template={self._template}" if self._template else f"the template of {_name(self._tokenizer)}"
+            )
             why = f" ({lacks[lacking[0]]})" if lacks[lacking[0]] else ""
             raise InputError(
                 f"{named_as} does not write {' and '.join(lacking)}, so the model would not see them{why}; expected a"
@@ -299,8 +304,8 @@ class PromptBuilder:
             roles = [message["role"] for message in messages]
             shown = [*roles[:_ROLES_SHOWN], *(["..."] if len(roles) > _ROLES_SHOWN else [])]
             raise InputError(
-                f"The chat template of {_name(self._tokenizer)} refused the conversation ({', '.join(shown)}): {error}. "
-                f"Leave model.system out if it is set, or set model.template to one of {_choices()}."
+                f"The chat template of {_name(self._tokenizer)} refused the conversation ({', '.join(shown)}): {error}."
+                f" Leave model.system out if it is set, or set model.template to one of {_choices()}."
             ) from None
 
     def _bos_warning(self, probe: Sequence[int]) -> str:

@@ -65,7 +65,11 @@ def test_every_form_gives_the_same_case(tmp_path, name):
     called = {"name": "ls", "arguments": {"path": "/"}}
     assert list(case.messages) == [
         USER,
-        {"role": "assistant", "content": "", "tool_calls": [{"id": identifier, "type": "function", "function": called}]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": identifier, "type": "function", "function": called}],
+        },
         {"role": "tool", "content": "a.py", "name": "ls", "tool_call_id": identifier},
         LAST,
     ]
@@ -106,8 +110,14 @@ BAD = {
     "no call": ([USER, LAST, RESULT], "message 3 of messages is of a tool, and no call waits for it"),
     "first": ([RESULT], "message 1 of messages is of a tool, and no call waits for it"),
     "too many": ([USER, call(), RESULT, RESULT], "message 4 of messages is of a tool, and no call waits for it"),
-    "no id": ([SYSTEM, USER, call(), {"role": "tool", "content": "x"}], "message 4 of messages: there is no tool_call_id"),
-    "other id": ([USER, call(), {**RESULT, "tool_call_id": "c2"}], "tool_call_id is c2, expected that of a call .*: c1"),
+    "no id": (
+        [SYSTEM, USER, call(), {"role": "tool", "content": "x"}],
+        "message 4 of messages: there is no tool_call_id",
+    ),
+    "other id": (
+        [USER, call(), {**RESULT, "tool_call_id": "c2"}],
+        "tool_call_id is c2, expected that of a call .*: c1",
+    ),
     "id alone": ([USER, call(id=None), RESULT], "tool_call_id is c1, and the calls before it have no id"),
     "id of a number": ([USER, call(id=7)], "message 2 of messages: tool_calls.0: id is a number, expected a text"),
     "not JSON": ([USER, call("{path: /}")], "message 2 of messages: tool_calls.0: arguments: not JSON"),
@@ -121,10 +131,16 @@ BAD = {
     "two assistants": ([USER, LAST, LAST, call()], "message 3 .* the one before it is of the assistant, too"),
     "assistant first": ([call(), RESULT], "message 1 of messages is of the assistant, and there is none before it"),
     "late system": ([USER, call(), RESULT, SYSTEM], "message 4 of messages is a system message"),
-    "null": ([USER, call(), {**RESULT, "content": None}], "message 3 of messages: content is null, expected the tool's"),
+    "null": (
+        [USER, call(), {**RESULT, "content": None}],
+        "message 3 of messages: content is null, expected the tool's",
+    ),
     "null answer": ([USER, call(), RESULT, {**LAST, "content": None}], "message 4 of messages has no text"),
     "empty": ([{**USER, "content": ""}, call()], "message 1 of messages has no text"),
-    "role": ([USER, {"role": "critic", "content": "x"}, call()], "message 2 of messages: role is critic, expected system"),
+    "role": (
+        [USER, {"role": "critic", "content": "x"}, call()],
+        "message 2 of messages: role is critic, expected system",
+    ),
     "role of a list": ([USER, {"role": ["user"], "content": "x"}], "message 2 of messages: role is \\['user'\\]"),
     "number": ([USER, 5, call()], "message 2 of messages is a number, expected an object"),
 }
@@ -180,7 +196,7 @@ def test_each_turn_has_the_recorded_messages_before_it(tmp_path):
     [
         (TEMPLATE.replace("[tools]{{ tools | tojson }}", ""), "openai", "does not write schemas of tools, so"),
         (TEMPLATE.replace("{{ call.function | tojson }}", "{{ call.function.name }}"), "share gpt", "not write calls"),
-        (TEMPLATE.replace("{{ m.content }}", "{% if m.role != 'tool' %}{{ m.content }}{% endif %}"), "openai", "results"),
+        (TEMPLATE.replace("{{ m.content }}", "{{ m.content if m.role != 'tool' }}"), "openai", "results"),
         ("{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
          "{{ m.content }}{% endfor %}", "openai", "and results, .*no tools"),
     ],
@@ -193,7 +209,9 @@ def test_a_template_without_a_place_for_tools_ends_before_the_run(tmp_path, temp
 
 def test_a_template_of_fschat_is_named(tmp_path):
     write_json_lines(tmp_path / "p.jsonl", [FORMS["openai"]])
-    with pytest.raises(InputError, match="question p-0: model.template=raw does not write schemas of tools and calls and"):
+    with pytest.raises(
+        InputError, match=r"question p-0: model\.template=raw does not write schemas of tools and calls and"
+    ):
         job_for(*settings(tmp_path)[:2], "model.template=raw", "method=[pld]")
 
 
@@ -215,6 +233,8 @@ def test_turns_beyond_the_context_are_left_out_and_counted(tmp_path):
     assert "1 turns at the end of 1 recorded conversations" in warning
     write_json_lines(tmp_path / "p.jsonl", [{"messages": [{**USER, "content": "word " * 2_000_000}, call()]}])
     start = time.perf_counter()
-    with pytest.raises(InputError, match="question p-0: the prompt of its first turn is longer than the model's context"):
+    with pytest.raises(
+        InputError, match="question p-0: the prompt of its first turn is longer than the model's context"
+    ):
         job_for(*settings(tmp_path))
     assert time.perf_counter() - start < 20

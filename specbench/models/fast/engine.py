@@ -172,7 +172,9 @@ class FastEngine(Engine):
         request.walk = walk
         self.reserve(len(prompt) + limit)
         kept, self._kept = self._kept, 0
-        states, hidden = self.read_prompt(prompt, needs.hidden, kept) if kept else self.read_prompt(prompt, needs.hidden)
+        states, hidden = (
+            self.read_prompt(prompt, needs.hidden, kept) if kept else self.read_prompt(prompt, needs.hidden)
+        )
         *parts, last = list_chunks(len(prompt)) if needs.prompt_topk else [slice(-1, None)]
         for part in parts:
             request.keep_chunk(self.compact.head(states[part]), {})
@@ -184,7 +186,7 @@ class FastEngine(Engine):
     def read_prompt(
         self, prompt: Sequence[int], taps: Sequence[int], kept: int = 0
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """(T - kept, D) states of a prompt's tokens after ``kept`` in the cache, and layer -> (T - kept, D) of ``taps``."""
+        """States (n, D) of a prompt's n tokens after the ``kept`` in the cache, and layer -> (n, D) of ``taps``."""
         if self.compiled and len(prompt) <= SHORT and not kept:
             return self.compiled.read(self.cache, prompt, taps)
         inputs = self.list_prompt_inputs(upload(prompt[kept:], self.device), past=kept)
