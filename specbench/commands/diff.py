@@ -25,6 +25,7 @@ from specbench.report.label import BLANK, Cell, format_bounded, format_interval,
 from specbench.report.locate import find_runs
 from specbench.report.table import Table
 from specbench.report.tables.terminal import open_console, print_table
+from specbench.report.writers import BOUNDED
 from specbench.runs.digest import decisive
 from specbench.screen import DONE, FAILED
 
@@ -117,13 +118,16 @@ def limits_table(checks: Sequence[Check]) -> Table:
             Cell(check.limit.text),
             Cell(label(check.method)),
             *(Cell(format_number(value)) for value in check.values),
-            Cell(format_number(check.ratio.value), format_interval(*check.ratio.bounds)),
+            Cell(format_number(check.ratio.value, 3), format_interval(*check.ratio.bounds, decimals=3)),
             Cell(check.verdict),
         )
         for check in checks
     )
-    meaning = "B over A, paired by case; in brackets 95 %. A ratio alone beyond the limit is inconclusive."
-    return Table("limits", "Limits.", meaning, ("limit", "method", *NAMES, "ratio", "verdict"), rows)
+    meaning = (
+        "Ratio: B over A, paired by case. It fails if its interval is beyond the limit, or it has none; if only the ratio"
+        " itself is beyond it, it is inconclusive."
+    )
+    return Table("limits", "Limits.", meaning, ("limit", "method", *NAMES, f"ratio [{BOUNDED}]", "verdict"), rows)
 
 
 def _figure(frame: pd.DataFrame, method: str, name: str) -> str:

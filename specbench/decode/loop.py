@@ -21,6 +21,7 @@ from specbench.measure.clock import Clock
 from specbench.method import Drafter, Method, Peer, Remote, Settled
 from specbench.models.engine import Engine
 from specbench.models.verify import cut
+from specbench.records.record import PREFIX
 from specbench.types import CaseError, Draft, Lossy, Step
 
 
@@ -34,7 +35,6 @@ def derive_seed(base: int, *names: object) -> int:
 
 
 Entry = tuple[Draft, Step, int]  # and the rows fed
-PREFIX = "prefix_tokens"  # of a turn's figures: tokens of the prompt that were in the engine's cache
 DIGITS = 7  # of a second, that a record keeps
 
 

@@ -376,7 +376,9 @@ def _bfcl_functions(row: SourceRow) -> list[dict[str, Any]]:
     classes = row.values.get("involved_classes")
     if "function" in row.values or not isinstance(classes, list):
         found = row.values.get("function")
-        if not isinstance(found, list) or not all(isinstance(each, dict) and "name" in each for each in found):
+        if not isinstance(found, list) or not all(
+            isinstance(each, dict) and isinstance(each.get("name"), str) for each in found
+        ):
             raise InputError(f"{row.where}: {row.got('function')}, expected descriptions, each with a name.")
         return found
     functions = []
@@ -386,8 +388,9 @@ def _bfcl_functions(row: SourceRow) -> list[dict[str, Any]]:
         path = Path(row.source).parent / _BFCL_DOCS / _BFCL_FILES[name]
         raw = read_file(path, f"{row.where}: ", f"copy BFCL's folder {_BFCL_DOCS} next to the file.")
         for each in parse_json_lines(raw, path, '{"name": "...", "parameters": {}}'):
-            if each.fault or "name" not in each.values:
-                raise InputError(each.fault or f"{each.where}: there is no name, expected a function's description.")
+            if each.fault:
+                raise InputError(each.fault)
+            each.text("name", "the name of a function")
             functions.append(dict(each.values))
     return functions
 

@@ -8,10 +8,11 @@ import torch
 from builders.engines import CPU, Scripted, eager_engine, fast_engine, read_slots
 from builders.models import build
 from methods.vanilla import Vanilla
-from specbench.decode.loop import PREFIX, Request, decode
+from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
 from specbench.models import tree
 from specbench.models.fast.graphs import Buckets
+from specbench.records.record import PREFIX
 from specbench.runs.session import count_shared
 from specbench.types import Draft, Needs
 

@@ -410,7 +410,7 @@ def slower(path, factor):
     ],
 )  # fmt: skip
 def test_a_limit_on_the_ratio_of_two_runs_decides_the_exit_code(make_run, capsys, factor, limits, code, verdicts):
-    one, two = make_run("one", per_category=2), make_run("two", per_category=2)
+    one, two = make_run("one", per_category=4), make_run("two", per_category=4)
     slower(two, factor)
     assert commands.main(["diff", str(one), str(two), "--fail", *limits]) == code
     found, group = {}, ""
@@ -421,7 +421,7 @@ def test_a_limit_on_the_ratio_of_two_runs_decides_the_exit_code(make_run, capsys
     for (limit, method), verdict in verdicts.items():
         line = found[limit, method]
         assert line.split()[-1] == verdict
-        assert ("[" in line) == (method == "pld" and "mat" not in limit)  # equal figures have no width
+        assert ("[" in line) == (method == "pld" and "mat" not in limit)  # equal figures have no interval
 
 
 def test_a_ratio_is_judged_by_its_interval():
