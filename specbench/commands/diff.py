@@ -124,8 +124,8 @@ def limits_table(checks: Sequence[Check]) -> Table:
         for check in checks
     )
     meaning = (
-        "Ratio: B over A, paired by case. It fails if its interval is beyond the limit, or it has none; if only the ratio"
-        " itself is beyond it, it is inconclusive."
+        "Ratio: B over A, paired by case. It fails if its interval is beyond the limit, or if it has none and is beyond"
+        " it; if only the ratio itself is beyond the limit, it is inconclusive."
     )
     return Table("limits", "Limits.", meaning, ("limit", "method", *NAMES, f"ratio [{BOUNDED}]", "verdict"), rows)
 

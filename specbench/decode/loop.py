@@ -158,7 +158,7 @@ def decode(engine: Engine, method: Method, request: Request, clock: Clock) -> Tr
     limit = min(request.limit, room)
     # A drafter that needs every row of the prompt has them only of a prompt that is read as a whole.
     whole = isinstance(method, Peer) or method.needs.prompt_hidden or method.needs.prompt_topk > 0
-    kept = engine.keep(0 if whole else max(0, min(request.kept, len(request.prompt) - 1 - request.in_prefill)))
+    kept = engine.keep_prefix(0 if whole else max(0, min(request.kept, len(request.prompt) - 1 - request.in_prefill)))
     engine.reserve(len(request.prompt) + limit)
     if isinstance(method, Peer):
         transcript = _decode_peer(engine, method, request, limit, clock)

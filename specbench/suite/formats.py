@@ -307,8 +307,8 @@ def _refuse_placeholders(rows: Sequence[SourceRow], origin: str) -> str:
 # several turns in the folder ``multi_turn_func_doc`` next to the file, one file for each of ``involved_classes``. No
 # answer is recorded: the model answers every turn itself, and its calls are not carried out. A turn without a message
 # adds the functions that ``missed_function`` names: they are described in the turn itself, as BFCL's prompts do.
-# ``prompt`` describes functions in the first turn, for any model; ``tools`` by the chat template, for which BFCL's names
-# of types become JSON schema's.
+# ``prompt`` describes functions in the first turn, for any model; ``tools`` by the chat template, for which the names
+# of types become those of JSON schema.
 
 _BFCL_DOCS = "multi_turn_func_doc"
 _BFCL_FILES = {

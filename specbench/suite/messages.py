@@ -188,7 +188,7 @@ def _pair(where: str, message: Message, waiting: list[Message], named: bool) -> 
     return {"name": call["function"]["name"], **message, "tool_call_id": call["id"]}
 
 
-def find_cuts(messages: Sequence[Message]) -> list[int]:
+def find_cuts(messages: Sequence[Mapping[str, Any]]) -> list[int]:
     """Returns the cut points: before each message of the assistant, and at the end if another's is the last."""
     cuts = [place for place, message in enumerate(messages) if message["role"] == ASSISTANT]
     return cuts if messages and messages[-1]["role"] == ASSISTANT else [*cuts, len(messages)]

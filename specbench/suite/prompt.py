@@ -293,7 +293,7 @@ class PromptBuilder:
             # Without return_dict=False transformers 5 gives a dictionary, whose items are its keys.
             return self._tokenizer.apply_chat_template(
                 messages,
-                tools=list(self._tools) or None,
+                tools=[dict(tool) for tool in self._tools] or None,
                 chat_template=self._chat_template,
                 add_generation_prompt=True,
                 tokenize=tokenize,

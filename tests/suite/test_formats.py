@@ -300,8 +300,9 @@ def test_an_unknown_format_is_refused_with_those_that_there_are():
 
 SCHEMA = {"name": "mv", "description": "Move.", "parameters": {"type": "dict", "properties": {"to": {"type": "float"}}}}
 SORT = {"name": "sort", "description": "Sort.", "parameters": {"type": "dict", "properties": {}}}
+USER = {"role": "user", "content": "Move it."}
 LONG = {
-    "id": "multi_turn_0", "question": [[{"role": "user", "content": "Move it."}], [], [{"role": "user", "content": "Go."}]],
+    "id": "multi_turn_0", "question": [[USER], [], [{"role": "user", "content": "Go."}]],
     "involved_classes": ["GorillaFileSystem"], "missed_function": {"1": ["sort"]},
 }  # fmt: skip
 
@@ -333,14 +334,14 @@ def test_functions_of_bfcl_stand_in_the_prompt_or_are_tools(tmp_path):
         ({"question": "x"}, "question is a string, expected a list of turns"),
         ({"question": [[7]]}, r"question\.0\.0 is a number"),
         (
-            {"question": [[], LONG["question"][0]], "missed_function": {}},
+            {"question": [[], [USER]], "missed_function": {}},
             r"question\.0 is an empty list, expected a mess",
         ),
         ({"question": [[{"role": "assistant", "content": "x"}]]}, r"question\.0 has a message of assistant"),
         ({"involved_classes": ["Rocket"]}, "involved_classes has Rocket, expected some of GorillaFileSystem"),
         (
             {"involved_classes": ["MathAPI"]},
-            r"math_api\.json: no such file; copy BFCL's folder multi_turn_func_doc next",
+            r"math_api\.json: no such file; copy BFCL's folder multi_turn_func",
         ),
         ({"missed_function": ["x"]}, "missed_function is a list, expected the names of functions by turn"),
         ({"function": "x"}, "function is a string, expected descriptions"),

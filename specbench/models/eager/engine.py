@@ -130,7 +130,7 @@ class EagerEngine(Engine):
             self.cache.reserve(slots)
 
     @override
-    def keep(self, tokens: int) -> int:
+    def keep_prefix(self, tokens: int) -> int:
         self._kept = min(tokens, self.cache.length)
         return self._kept
 

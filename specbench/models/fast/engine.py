@@ -110,7 +110,7 @@ class FastEngine(Engine):
         self._clean = False
 
     @override
-    def keep(self, tokens: int) -> int:
+    def keep_prefix(self, tokens: int) -> int:
         self._kept = min(tokens, self.request.length)
         return self._kept
 
@@ -172,9 +172,7 @@ class FastEngine(Engine):
         request.walk = walk
         self.reserve(len(prompt) + limit)
         kept, self._kept = self._kept, 0
-        states, hidden = (
-            self.read_prompt(prompt, needs.hidden, kept) if kept else self.read_prompt(prompt, needs.hidden)
-        )
+        states, hidden = self.read_prompt(prompt, needs.hidden, kept)
         *parts, last = list_chunks(len(prompt)) if needs.prompt_topk else [slice(-1, None)]
         for part in parts:
             request.keep_chunk(self.compact.head(states[part]), {})

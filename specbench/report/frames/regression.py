@@ -116,9 +116,12 @@ def check_limits(both: Sequence[Findings], limits: Sequence[Limit]) -> list[Chec
     return checks
 
 
-def _read(found: Findings) -> dict[str, tuple[CasesOfRun, Cases, Cases]]:
+_Side = dict[str, tuple[CasesOfRun, Cases, Cases]]
+
+
+def _read(found: Findings) -> _Side:
     """Method -> the cases of its run, its own that succeeded, and vanilla's."""
-    read = {}
+    read: _Side = {}
     for entry in found.reported:
         cases = CasesOfRun(entry.trials, entry.prediction)
         vanilla = cases.of(OVERALL, VANILLA).succeeded()
@@ -132,19 +135,16 @@ def _value(found: Findings, method: str, column: str) -> float:
     return float(rows[column].iloc[0]) if len(rows) else BLANK
 
 
-def _ratio(
-    sides: Sequence[dict[str, tuple[CasesOfRun, Cases, Cases]]], method: str, column: str, values: Sequence[float]
-) -> Estimate:
+def _ratio(sides: Sequence[_Side], method: str, column: str, values: Sequence[float]) -> Estimate:
     """The second run's figure over the first one's, on the cases that succeeded in both."""
     parts = _SHARES.get(column) or _OVER_VANILLA.get(column)
     if parts is None:
         return Estimate(values[1] / values[0] if values[0] else BLANK, None, None, 0)
-    columns = [list(_columns(side[method], parts, column in _OVER_VANILLA)) for side in sides]
-    names = [found[0] for found in columns]
-    shared, *places = np.intersect1d(*names, assume_unique=True, return_indices=True)
+    (names, *one), (others, *two) = (_columns(side[method], parts, column in _OVER_VANILLA) for side in sides)
+    shared, ours, theirs = np.intersect1d(names, others, assume_unique=True, return_indices=True)
     if not len(shared):
         raise InputError(f"the runs share no case of {method}; expected two runs on the same questions")
-    one, two = ([each[place] for each in found[1:]] for found, place in zip(columns, places, strict=True))
+    one, two = [each[ours] for each in one], [each[theirs] for each in two]
     if column in _OVER_VANILLA:
         return stats.rates(np.stack([one, two], axis=1)).over(1, 0)
     return stats.estimates([(*two, *one)])[0]
