@@ -176,8 +176,8 @@ class Engine(ABC):
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """Read the prompt into an empty cache and choose the first token; at most ``limit`` tokens will follow.
 
-        The cache has the tokens of ``keep_prefix``. The prompt leaves room in the context. Raises CaseError when a logit is
-        not finite.
+        The cache has the tokens of ``keep_prefix``. The prompt leaves room in the context. Raises CaseError when a
+        logit is not finite.
         """
 
     @abstractmethod
