@@ -250,6 +250,7 @@ class EngineConfig:
     attention: of drafts in fast: auto | sdpa | triton | fused | flex.
     compiled: fast on a CPU verifies a draft by one call of compiled code, if the model allows it.
     acceptance: timed accepts as much of a chain as is drawn from this: mean tokens of a step, or rates by position.
+    keep_prefix: a turn of a recorded conversation reads only what its prompt adds to the turn before.
     """
 
     kind: Annotated[str, one_of(*EngineKind)] = "auto"
@@ -258,6 +259,7 @@ class EngineConfig:
     attention: Annotated[str, FAST] = "auto"
     compiled: Annotated[Switch, FAST, ON_CPU] = True
     acceptance: Annotated[Any, AfterValidator(_check_acceptance), TIMES, ALONE] = None
+    keep_prefix: Annotated[Switch, LOADS, IN_TURN] = True
 
     @property
     def largest_draft(self) -> int:

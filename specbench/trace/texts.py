@@ -59,6 +59,11 @@ def read_answer_file(path: Path, cases: Sequence[Case], builder: PromptBuilder, 
         lines = read_answers(path, timed=False)
     answers = {str(answer.question_id): answer for answer in lines}
     there = [case for case in cases if case.id in answers]
+    if recorded := [case.id for case in there if case.messages]:
+        raise InputError(
+            f"model.trace={path}: question {recorded[0]} is a recorded conversation, whose answers need their ids;"
+            " expected the records.jsonl of a run"
+        )
     answered: list[Case] = []
     for case in there:
         texts = [turn.text for turn in answers[case.id].turns]

@@ -37,6 +37,7 @@ HAND_MADE = {
     ),
     "livecodebench": (None, LIVE, "abc301_a", "easy", "easy", ("\n\nAdd.\n\ndef f(a, b):",), ()),
     "bfcl": (None, CALL, "simple_0", "prompts", "", (json.dumps([FUNCTION]), "Request: Area of {x}?"), ()),
+    "bfcl_multi_turn": (200, CALL, "simple_0", "prompts", "", (json.dumps([FUNCTION]), "Request: Area of {x}?"), ()),
     "longbench_summaries": (800, REPORT, "e1", "gov_report", "gov_report", ("A long text.\n\n\nWrite",), ("Short.",)),
     "ruler_8k": RULER,
     "ruler_32k": RULER,

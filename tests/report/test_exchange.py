@@ -7,6 +7,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from doc_tables import SGLANG, SMALL, requests_of, turn_of
@@ -67,9 +68,12 @@ def test_conventions_disagree_on_the_length_of_one_trace():
             "llama.cpp": 1 + 3 / 4,
             "specdec_bench": (6 / 3 + 1) / 2,
             "AIPerf": (2 + 1) / 2,
+            "SpecForge": (8 / 4 + 2 / 1) / 2,
             "Spec-Bench": 10 / 7,
         }
     )
+    uneven = {"tokens": np.array([8, 30]), "steps": np.array([4, 10])}  # pooled or averaged: vLLM's issue 42508
+    assert [DEFINITIONS[name].length(uneven) for name in ("SGLang", "SpecForge")] == [38 / 14, (2 + 3) / 2]
     rates = {name: each.rate(SMALL) for name, each in DEFINITIONS.items() if each.rate}
     assert rates["specbench"] == rates["vLLM"] == 3 / 14
     assert (rates["SGLang"], rates["AIPerf"]) == (3 / 20, pytest.approx((3 / 10 + 0) / 2))
@@ -286,3 +290,11 @@ def test_a_replay_has_no_times_to_export(make_run, capsys):
     assert main([str(run), "--export", "aiperf"]) == 2
     assert "no method can be written as aiperf (vanilla: not timed" in capsys.readouterr().err
     assert main([str(run), "--export", "acceptance_rate"]) == 0
+
+
+def test_a_profile_names_its_checkpoints_by_their_ids_alone():
+    made = measured(target=("/home/me/models/org/target", "f0"), draft=("org/draft", None))
+    profile = json.loads(FORMATS["speculation_profile"].write(made))
+    assert profile["target_model"] == {"id": "org/target", "fingerprint": "f0"}
+    assert profile["draft_checkpoint"] == {"id": "org/draft", "fingerprint": None}
+    assert json.loads(FORMATS["speculation_profile"].write(measured()))["draft_checkpoint"] is None

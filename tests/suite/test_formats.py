@@ -296,3 +296,61 @@ def test_a_form_that_a_format_has_not_is_refused_with_those_that_it_has(name):
 def test_an_unknown_format_is_refused_with_those_that_there_are():
     with pytest.raises(InputError, match=r"suite\.format=csv: expected one of questions, mt_bench, humaneval"):
         suite_with("mine", format="csv")
+
+
+SCHEMA = {"name": "mv", "description": "Move.", "parameters": {"type": "dict", "properties": {"to": {"type": "float"}}}}
+SORT = {"name": "sort", "description": "Sort.", "parameters": {"type": "dict", "properties": {}}}
+USER = {"role": "user", "content": "Move it."}
+LONG = {
+    "id": "multi_turn_0", "question": [[USER], [], [{"role": "user", "content": "Go."}]],
+    "involved_classes": ["GorillaFileSystem"], "missed_function": {"1": ["sort"]},
+}  # fmt: skip
+
+
+def with_docs(folder, *functions):
+    (folder / "multi_turn_func_doc").mkdir()
+    (folder / "multi_turn_func_doc" / "gorilla_file_system.json").write_bytes(lines_of(*functions))
+
+
+def test_functions_of_bfcl_stand_in_the_prompt_or_are_tools(tmp_path):
+    with_docs(tmp_path, SCHEMA | {"response": {"type": "dict"}}, SORT)
+    (case,) = load(tmp_path, "bfcl", LONG, form="tools")
+    parameters = {"type": "object", "properties": {"to": {"type": "number"}}}
+    assert case.tools == ({"type": "function", "function": SCHEMA | {"parameters": parameters}},)
+    more = f"These functions can be called now, too, described in JSON:\n[{json.dumps(SORT)}]"
+    assert case.turns == ("Move it.", more, "Go.")
+    (case,) = load(tmp_path, "bfcl", LONG)
+    assert case.tools == ()
+    assert case.turns[0].startswith('These functions can be called, described in JSON:\n[{"name": "mv"')
+    assert case.turns[0].endswith("and nothing else.\nRequest: Move it.")
+    one = {"id": "live", "question": [[{"role": "system", "content": "Be brief."}, LONG["question"][0][0]]]}
+    (case,) = load(tmp_path, "bfcl", one | {"function": [SCHEMA]}, form="tools")
+    assert (case.system, case.turns, len(case.tools)) == ("Be brief.", ("Move it.",), 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"question": "x"}, "question is a string, expected a list of turns"),
+        ({"question": [[7]]}, r"question\.0\.0 is a number"),
+        (
+            {"question": [[], [USER]], "missed_function": {}},
+            r"question\.0 is an empty list, expected a mess",
+        ),
+        ({"question": [[{"role": "assistant", "content": "x"}]]}, r"question\.0 has a message of assistant"),
+        ({"involved_classes": ["Rocket"]}, "involved_classes has Rocket, expected some of GorillaFileSystem"),
+        (
+            {"involved_classes": ["MathAPI"]},
+            r"math_api\.json: no such file; copy BFCL's folder multi_turn_func",
+        ),
+        ({"missed_function": ["x"]}, "missed_function is a list, expected the names of functions by turn"),
+        ({"function": "x"}, "function is a string, expected descriptions"),
+        ({"function": [{"name": 7}]}, "function is a list, expected descriptions, each with a name"),
+        ({"involved_classes": None}, "there is no function, expected descriptions"),
+        ({"id": 7}, "id is a number, expected the row's name"),
+    ],
+)
+def test_a_bad_row_of_bfcl_is_named(tmp_path, row, says):
+    with_docs(tmp_path, SCHEMA, SORT)
+    with pytest.raises(InputError, match=f"q.jsonl, line 1: .*{says}"):
+        load(tmp_path, "bfcl", LONG | row, form="tools")

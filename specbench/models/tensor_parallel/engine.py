@@ -144,8 +144,14 @@ class RankEngine(FastEngine):
         ]
 
     @override
-    def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
-        found = super().read_prompt(prompt, taps)
+    def keep_prefix(self, tokens: int) -> int:
+        return 0  # the ranks are sent whole prompts
+
+    @override
+    def read_prompt(
+        self, prompt: Sequence[int], taps: Sequence[int], kept: int = 0
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        found = super().read_prompt(prompt, taps, kept)
         if self._log:
             self._log.enter(0, prompt)
         return found
@@ -242,10 +248,12 @@ class Leader(RankEngine):
             super().prepare(needs, greedy)
 
     @override
-    def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+    def read_prompt(
+        self, prompt: Sequence[int], taps: Sequence[int], kept: int = 0
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         self._moves = []
         self.team.send(Op.READ, prompt, taps)
-        return super().read_prompt(prompt, taps)
+        return super().read_prompt(prompt, taps, kept)
 
     def announce(self, width: int) -> None:
         """Send the draft to the others; one that is not valid has raised before."""

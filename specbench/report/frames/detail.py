@@ -62,18 +62,26 @@ def compare_bins(vanilla: MethodTrials, found: MethodTrials, axis: str) -> list[
 
     Cases without steps in the bin are zeros: with them every bin has the same resamples.
     """
-    (cases, sums), (others, theirs) = _sum_by_case(found, axis), _sum_by_case(vanilla, axis)
+    return _compare(_sum_by_case(vanilla, axis), _sum_by_case(found, axis), found is not vanilla)
+
+
+_Sums = tuple[np.ndarray, np.ndarray]  # (C,) numbers of cases, and (2, C, bins) their seconds and tokens
+
+
+def _compare(vanilla: _Sums, found: _Sums, resampled: bool) -> list[Estimate]:
+    """See ``compare_bins``. resampled: with intervals."""
+    (cases, sums), (others, theirs) = found, vanilla
     _, own, base = np.intersect1d(cases, others, assume_unique=True, return_indices=True)
     pairs = np.concatenate([theirs[:, base], sums[:, own]])  # (4, C, bins)
     both = (pairs[1] > 0) & (pairs[3] > 0)
     pairs *= both
     found_in = both.sum(axis=0).tolist()
-    resamples = [RESAMPLES if count >= MIN_CASES and found is not vanilla else 0 for count in found_in]
+    resamples = [RESAMPLES if count >= MIN_CASES and resampled else 0 for count in found_in]
     return [estimates([pairs[:, :, bin]], resamples=count)[0] for bin, count in enumerate(resamples)]
 
 
-def _sum_by_case(found: MethodTrials, axis: str) -> tuple[np.ndarray, np.ndarray]:
-    """(C,) numbers of cases, and (2, C, bins) their seconds and tokens, all rounds."""
+def _sum_by_case(found: MethodTrials, axis: str) -> _Sums:
+    """The sums of all rounds."""
     columns, edges = found.columns, EDGES[axis]
     cases, numbers = np.unique(columns["case"][columns["counted"]], return_inverse=True)
     sums = np.zeros((2, len(cases) * len(edges)))
@@ -81,6 +89,46 @@ def _sum_by_case(found: MethodTrials, axis: str) -> tuple[np.ndarray, np.ndarray
         place = numbers[record.astype(np.int64)] * len(edges) + np.searchsorted(edges, at, side="right") - 1
         sums += [np.bincount(place, weights, sums.shape[1]) for weights in (seconds, emitted)]
     return cases, sums.reshape(2, len(cases), len(edges))
+
+
+TURNS = (1, 2, 3, 4, 5, 9, 17, 33, 65, 129)  # first turn of each bin
+
+
+def count_turns(found: MethodTrials, timed: bool, vanilla: MethodTrials | None = None) -> Rows:
+    """One row per bin of turns that has any, of cases of several turns; what needs times is blank without them.
+
+    speedup: of complete requests, as their prefills were: after a prefix in the cache, if it was there. decode_speedup:
+    without prefills, the limit of a prefix that costs nothing. Both as in ``compare_bins``.
+    """
+    turns, requests = found.turns, found.turns.requests
+    if not len(turns) or turns.places[:, 0].max() < 2:
+        return
+    place = np.searchsorted(TURNS, turns.places[:, 0], side="right") - 1
+    ratios = [[Estimate(BLANK, None, None, 0)] * len(TURNS)] * 2
+    if timed and vanilla is not None and len(vanilla.turns):
+        sums = [[_sum_turns(each, whole) for each in (vanilla, found)] for whole in (True, False)]
+        ratios = [_compare(theirs, ours, found is not vanilla) for theirs, ours in sums]
+    for number in np.unique(place):
+        own = place == number
+        steps, emitted = (int(requests[name][own].sum()) for name in ("steps", "emitted"))
+        prefill_s, decode_s = turns.spent_s[own].sum(axis=0)
+        prompt, prefix = turns.places[own, 1:].mean(axis=0)
+        times = (1e3 * prefill_s / own.sum(), ratio(1e3 * decode_s, steps)) if timed else (BLANK, BLANK)
+        speedups = (figure for each in ratios for figure in (each[number].value, *each[number].bounds))
+        about = int(own.sum()), float(prompt), float(prefix), steps, emitted, ratio(emitted, steps)
+        yield (TURNS[number], *about, *map(float, times), *speedups)
+
+
+def _sum_turns(found: MethodTrials, whole: bool) -> _Sums:
+    """Seconds and tokens by case and bin of turns. whole: with the prefills, and the tokens that they give."""
+    turns, requests = found.turns, found.turns.requests
+    cases, numbers = np.unique(found.columns["case"][found.columns["counted"]], return_inverse=True)
+    bins = np.searchsorted(TURNS, turns.places[:, 0], side="right") - 1
+    place, size = numbers[requests["record"]] * len(TURNS) + bins, len(cases) * len(TURNS)
+    seconds = turns.spent_s.sum(axis=1) if whole else turns.spent_s[:, 1]
+    tokens = requests["tokens" if whole else "emitted"]
+    sums = np.stack([np.bincount(place, weights, size) for weights in (seconds, tokens)])
+    return cases, sums.reshape(2, len(cases), len(TURNS))
 
 
 _SPREAD = ("", "_low", "_high")
@@ -320,6 +368,30 @@ DETAILS = {
             " time per token of the steps in the bin over the method's, over the cases in which both have some",
             ("axis", "from", "steps", "emitted", "mat", "step_ms", "speedup", "speedup_low", "speedup_high"),
             count_lengths,
+            paired=True,
+        ),
+        DetailFrame(
+            "by_turn",
+            "method, turns from",
+            "of cases of several turns: requests, means of the prompt's tokens and of those in the cache, MAT, times."
+            " `speedup`: vanilla's time per token over the method's, prefills included; `decode_speedup`: without them,"
+            " the limit of a prefix that costs nothing",
+            (
+                *(
+                    "turn",
+                    "requests",
+                    "prompt_tokens",
+                    "prefix_tokens",
+                    "steps",
+                    "emitted",
+                    "mat",
+                    "prefill_ms",
+                    "step_ms",
+                ),
+                *("speedup", "speedup_low", "speedup_high"),
+                *("decode_speedup", "decode_speedup_low", "decode_speedup_high"),
+            ),
+            count_turns,
             paired=True,
         ),
         DetailFrame(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.records.record import CaseRecord, TurnRecord
+from specbench.records.record import PREFIX, CaseRecord, TurnRecord
 from specbench.report.frames.counting import Requests, as_requests, count_request, first_s
 
 Floats = NDArray[np.float64]
@@ -166,7 +166,8 @@ class Turns:
         self.figures: dict[str, array[float]] = {}
         self.state_sizes: list[StateSize] = []
         self._first_s, self._per_token_s = array("d"), array("d")
-        self._requests = array("I")
+        self._requests, self._places = array("I"), array("I")
+        self._spent_s = array("d")
         self._records = 0
         self.thought = self.unanswered = 0
 
@@ -189,10 +190,22 @@ class Turns:
         """The counts of each turn that engines and harnesses report."""
         return as_requests(np.asarray(self._requests))
 
+    @property
+    def places(self) -> NDArray[Any]:
+        """(T, 3) of each turn its number from 1, the tokens of its prompt, and those of them that were in the cache."""
+        return np.asarray(self._places).reshape(-1, 3)
+
+    @property
+    def spent_s(self) -> Floats:
+        """(T, 2) [s] of each turn: its prefill and its decoding."""
+        return np.asarray(self._spent_s).reshape(-1, 2)
+
     def add(self, record: CaseRecord) -> None:
         """The turns of a record."""
-        for turn in record.turns:
+        for number, turn in enumerate(record.turns, start=1):
             emitted = sum(turn.accept)
+            self._places.extend((number, turn.prompt_tokens, int(turn.stats.get(PREFIX, 0))))
+            self._spent_s.extend((turn.prefill_s, turn.decode_s))
             self.thought += turn.thinking is not None
             self.unanswered += turn.thinking == len(turn.ids)
             self._first_s.append(first_s(turn))
