@@ -70,7 +70,9 @@ class CaseError(RuntimeError):
 class Case:
     """One question of a suite: the user's turns in order, and the reference answers if any.
 
-    system: the question's own system message; None leaves that of the run.
+    system: the question's own system message; None leaves that of the run. messages: of a recorded conversation,
+    without the system message, as chat templates read them: each turn is then what a message of the assistant answers,
+    and its prompt the recorded messages before that one. tools: function schemas, OpenAI's form.
     """
 
     id: str
@@ -79,6 +81,8 @@ class Case:
     subcategory: str = ""
     references: tuple[object, ...] = ()
     system: str | None = None
+    messages: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 @step_value

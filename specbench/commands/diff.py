@@ -1,7 +1,8 @@
 """``specbench diff RUN RUN``: what two runs were set to and made with, where it differs, and their figures.
 
 The first lines report whether the records are the same: a run that is repeated, here or on another machine,
-has equal tokens and accepted lengths, and other times.
+has equal tokens and accepted lengths, and other times. With --fail the exit code is 1 if a figure of the second run is
+worse than a limit allows: the complete interval of the ratio, the second run over the first, is beyond the limit.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from typing import Any
 import pandas as pd
 
 from specbench.commands import make_parser
-from specbench.input import file_path
+from specbench.input import InputError, file_path
 from specbench.names import printable
 from specbench.records.record import CONTROL, OVERALL, CaseRecord
 from specbench.records.settings import differing, flatten, spell_value
 from specbench.records.store import Run, RunError
 from specbench.report.build import read_findings
 from specbench.report.frames.findings import Findings
-from specbench.report.label import BLANK, Cell, format_bounded, format_number, format_rate, label
+from specbench.report.frames.regression import FAILS, MISSING, PASSES, UNDECIDED, Check, Limit, check_limits
+from specbench.report.label import BLANK, Cell, format_bounded, format_interval, format_number, format_rate, label
 from specbench.report.locate import find_runs
 from specbench.report.table import Table
 from specbench.report.tables.terminal import open_console, print_table
 from specbench.runs.digest import decisive
+from specbench.screen import DONE, FAILED
 
 # Entries of a manifest, in addition to its settings: what a run was made with.
 MADE_WITH = ("specbench", "engine", "forward", "threads", "versions", "git")
@@ -35,8 +38,22 @@ def main(argv: Sequence[str]) -> int:
     """Print what is equal and what is not. Raises InputError."""
     parser = make_parser("diff", __doc__)
     parser.add_argument("runs", nargs=2, type=file_path, metavar="RUN", help="a run's directory")
+    parser.add_argument(
+        "--fail",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="LIMIT",
+        help="COLUMN<RATIO or COLUMN>RATIO of summary.csv, as 'mat<0.98': exit 1 if a method's ratio, the second run"
+        " over the first, is beyond it with its interval",
+    )
+    parser.add_argument("--strict", action="store_true", help="exit 1 for inconclusive and missing ratios, too")
+    given = parser.parse_args(argv)
+    limits = [Limit.parse(text) for text in given.fail]
+    if given.strict and not limits:
+        raise InputError("--strict: is for limits; expected --fail LIMIT, as --fail 'mat<0.98'")
     both = []
-    for path in parser.parse_args(argv).runs:
+    for path in given.runs:
         found = find_runs([path])
         if len(found) != 1:
             raise RunError(f"{path}: contains {len(found)} runs; expected one of them")
@@ -50,7 +67,14 @@ def main(argv: Sequence[str]) -> int:
     if rows := tuple((Cell(key), *(Cell(spell_value(side[key])) for side in sides)) for key in sides[0]):
         print_table(Table("settings", "Settings.", "What differs.", ("", *NAMES), rows), console)
     print_table(figures_table(both), console)
-    return 0
+    if not limits:
+        return DONE
+    checks = check_limits(both, limits)
+    print_table(limits_table(checks), console)
+    count = {name: sum(check.verdict == name for check in checks) for name in (FAILS, UNDECIDED, MISSING, PASSES)}
+    console.print(", ".join(f"{number} {name}" for name, number in count.items() if number), markup=False)
+    failed = count[FAILS] or (given.strict and count[PASSES] < len(checks))
+    return FAILED if failed else DONE
 
 
 def describe_equal(one: Sequence[CaseRecord], two: Sequence[CaseRecord]) -> str:
@@ -84,6 +108,22 @@ def figures_table(both: Sequence[Findings]) -> Table:
     rows = tuple((Cell(label(m)), *(Cell(_figure(frame, m, name)) for frame, name in figures)) for m in methods)
     header = ("method", *(f"{title} {name}" for title in FIGURES.values() for name in NAMES))
     return Table("figures", "Figures.", "Overall; in brackets 95 %.", header, rows)
+
+
+def limits_table(checks: Sequence[Check]) -> Table:
+    """One row per limit and method: both figures, their ratio, and the verdict."""
+    rows = tuple(
+        (
+            Cell(check.limit.text),
+            Cell(label(check.method)),
+            *(Cell(format_number(value)) for value in check.values),
+            Cell(format_number(check.ratio.value), format_interval(*check.ratio.bounds)),
+            Cell(check.verdict),
+        )
+        for check in checks
+    )
+    meaning = "B over A, paired by case; in brackets 95 %. A ratio alone beyond the limit is inconclusive."
+    return Table("limits", "Limits.", meaning, ("limit", "method", *NAMES, "ratio", "verdict"), rows)
 
 
 def _figure(frame: pd.DataFrame, method: str, name: str) -> str:

@@ -34,6 +34,7 @@ def derive_seed(base: int, *names: object) -> int:
 
 
 Entry = tuple[Draft, Step, int]  # and the rows fed
+PREFIX = "prefix_tokens"  # of a turn's figures: tokens of the prompt that were in the engine's cache
 DIGITS = 7  # of a second, that a record keeps
 
 
@@ -50,6 +51,7 @@ class Request:
     keep_trees: bool = False
     in_prefill: bool = False  # the first draft hangs below the prompt's last token, and is verified with it
     budgets: Budgets | None = None  # of drafts
+    kept: int = 0  # [tokens] of the prompt that the last request left in the engine's cache
 
 
 @dataclass(slots=True)
@@ -154,12 +156,17 @@ def decode(engine: Engine, method: Method, request: Request, clock: Clock) -> Tr
     if request.in_prefill and len(request.prompt) < 2:
         raise CaseError("prompt of 1 token; expected 2 or more with decode.first_draft=prefill")
     limit = min(request.limit, room)
+    # A drafter that needs every row of the prompt has them only of a prompt that is read as a whole.
+    whole = isinstance(method, Peer) or method.needs.prompt_hidden or method.needs.prompt_topk > 0
+    kept = engine.keep(0 if whole else max(0, min(request.kept, len(request.prompt) - 1 - request.in_prefill)))
     engine.reserve(len(request.prompt) + limit)
     if isinstance(method, Peer):
         transcript = _decode_peer(engine, method, request, limit, clock)
     else:
         transcript = _decode_drafts(engine, method, request, limit, clock)
     transcript.end(engine.eos, cut_short=limit < request.limit)
+    if kept:
+        transcript.stats[PREFIX] = float(kept)
     return transcript
 
 

@@ -164,11 +164,20 @@ class Engine(ABC):
     def reserve(self, tokens: int) -> None:
         """Make room for a request of ``tokens`` in all; called before the clock starts, since it may allocate."""
 
+    def keep(self, tokens: int) -> int:
+        """Keep the first ``tokens`` of the last request, which did not fail: the next prompt begins with them.
+
+        ``start`` then reads the rest of that prompt, at least one token. Called before ``reserve``. Returns the number
+        of tokens that are kept, which is 0 for an engine that reads every prompt as a whole.
+        """
+        return 0
+
     @abstractmethod
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """Read the prompt into an empty cache and choose the first token; at most ``limit`` tokens will follow.
 
-        The prompt leaves room in the context. Raises CaseError when a logit is not finite.
+        The cache has the tokens of ``keep``. The prompt leaves room in the context. Raises CaseError when a logit is
+        not finite.
         """
 
     @abstractmethod

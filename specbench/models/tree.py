@@ -169,9 +169,9 @@ CELLS = CHUNK * 8192  # of a chunk's mask: 64 MiB in float32
 LEAST = 64  # [tokens] of a chunk, however many come before it
 
 
-def list_chunks(count: int) -> list[slice]:
-    """Split the places of ``count`` tokens into slices of at most ``CHUNK``."""
-    return [slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
+def list_chunks(end: int, start: int = 0) -> list[slice]:
+    """Split the places ``start`` to ``end`` into slices of at most ``CHUNK`` tokens."""
+    return [slice(first, min(first + CHUNK, end)) for first in range(start, end, CHUNK)]
 
 
 def list_masked_chunks(end: int, start: int = 0) -> list[slice]:

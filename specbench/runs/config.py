@@ -233,6 +233,7 @@ class EngineConfig:
     pack: fast on a CPU keeps a second copy of the weights, reordered for short inputs, if it computes by torch.
     attention: of drafts in fast: auto | sdpa | triton | fused | flex.
     compiled: fast on a CPU verifies a draft by one call of compiled code, if the model allows it.
+    keep_prefix: a turn of a recorded conversation reads only what its prompt adds to the turn before.
     """
 
     kind: Annotated[str, one_of(*EngineKind)] = "auto"
@@ -240,6 +241,7 @@ class EngineConfig:
     pack: Annotated[Switch, FAST, ON_CPU] = True
     attention: Annotated[str, FAST] = "auto"
     compiled: Annotated[Switch, FAST, ON_CPU] = True
+    keep_prefix: Annotated[Switch, LOADS, IN_TURN] = True
 
     @property
     def largest_draft(self) -> int:

@@ -31,7 +31,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "length_threshold": 0.3,
         "length_profile": None,
     },
-    "engine": {"attention": "auto", "compiled": True},
+    "engine": {"attention": "auto", "compiled": True, "keep_prefix": True},
     "model": {"cudnn_attention": False, "thinking": None, "overrides": None, "widen": asdict(WidenConfig())},
     "suite": {"fields": {"prompt": None, "id": None, "category": None, "reference": None}, "frame": None},
     "suite.fields": {"system": None},

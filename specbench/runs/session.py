@@ -93,6 +93,7 @@ class Session:
         """meter: of the GPUs' energy, None if it cannot be read."""
         self._engine, self.next_turn, self._source = stage.engine, stage.next_turn, job.source
         self._decode, self._measure, self._sampling = job.config.decode, job.config.measure, job.sampling
+        self._keeps = job.config.engine.keep_prefix
         self._rule, self._plain = job.rule, type(job.entries[0].method)  # vanilla's
         self._limit, self._profile, self._meter = job.limit, stage.profile, meter
         self._entries = {entry.name: entry for entry in job.rows}
@@ -188,14 +189,18 @@ class Session:
 
     def _turns(self, case: Case, block: Block, record: CaseRecord, prompts: list[list[int]]) -> None:
         entry, answers = self._entries[record.method], list[str]()
+        cached: list[int] = []  # of the turn before, in the engine's cache
         for turn in range(len(case.turns)):
             if turn and entry.reset == "turn":
                 self._reset(entry)
             asked = self.next_turn(case, answers)
             request = self.request(asked, (case.id, turn, block.round), block, entry.method, self._lengths[entry.name])
+            if case.messages and self._keeps:
+                request = replace(request, kept=count_shared(cached, asked.prompt))
             before = self._meter.joules() if self._meter else None
             transcript = decode(self._engine, entry.method, request, self._clock)
             energy_j = self._meter.since(before) if self._meter else None
+            cached = [*asked.prompt, *transcript.ids[:-1]]
             answers.append(self.text(asked, transcript))
             prompts.append(asked.prompt)
             record.turns.append(self._record(record.method, asked, transcript, answers[-1], energy_j=energy_j))
@@ -238,6 +243,12 @@ class Session:
     def _answer(self, turn: TurnRecord) -> str:
         """A turn's text after its thinking."""
         return turn.text if turn.thinking is None else answer_text(self._tokenizer, turn.ids[turn.thinking :])
+
+
+def count_shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """Count the tokens that two contexts begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (first, second) in pairs if first != second), min(len(one), len(other)))
 
 
 def record_of(block: Block, case: Case, place: int, name: str, error: Failure | None = None) -> CaseRecord:

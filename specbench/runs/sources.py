@@ -7,6 +7,7 @@ refuses is an InputError that names the setting.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import itertools
 import logging
@@ -37,6 +38,7 @@ from specbench.records.record import VANILLA, CaseRecord, EngineKind
 from specbench.runs.config import Config
 from specbench.runs.entry import Entry
 from specbench.suite import Suite, load_suite, select, whole_of
+from specbench.suite.messages import find_cuts
 from specbench.suite.prompt import PromptBuilder, answer_text
 from specbench.trace import Trace, find_trace, kind_of, model_of, read_trace
 from specbench.types import Case, InputError, named
@@ -108,8 +110,7 @@ class Source:
             )
         card = read_card(**_card_options(config))
         prompts, suite = _prompts(config, card.tokenizer), load_suite(config.suite)
-        _check_cases(suite, prompts, card)
-        return cls(config, suite, card, prompts)
+        return cls(config, _fit_cases(suite, prompts, card), card, prompts)
 
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
         """Load what methods decode with; none is bound yet. way, why: as ``choose_parallelism`` chose them."""
@@ -183,7 +184,7 @@ class Source:
             check_engine(engine, model)
 
         def next_turn(case: Case, answers: Sequence[str]) -> Turn:
-            return Turn(prompts.of(case).ids(case.turns[: len(answers) + 1], answers))
+            return Turn(prompts.prompt(case, answers))
 
         target = Target(self.card, model, settings.largest_draft, sampling, engine.attention)
         warmup = tuple(WARMUP[index % len(WARMUP)] for index in range(self.config.measure.warmup))
@@ -217,8 +218,7 @@ class Server(Source):
             device="server",
         )
         prompts, suite = _prompts(config, tokenizer), load_suite(config.suite)
-        _check_cases(suite, prompts, card)
-        return cls(config, suite, card, prompts)
+        return cls(config, _fit_cases(suite, prompts, card), card, prompts)
 
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
         """Nothing is loaded: the methods ask the servers."""
@@ -469,17 +469,53 @@ def _prompts(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptBuilde
     return PromptBuilder(tokenizer, model.template, model.system, model.thinking)
 
 
-def _check_cases(suite: Suite, prompts: PromptBuilder, card: ModelCard) -> None:
-    """Raise InputError for a case that the template cannot write, or whose text is too long to be tokenized."""
+def _fit_cases(suite: Suite, prompts: PromptBuilder, card: ModelCard) -> Suite:
+    """Returns the suite with the turns of recorded conversations whose prompts fit into the context.
+
+    A warning counts the others. Raises InputError for a case that the template cannot write, or whose text is too long
+    to be tokenized, and for a recorded conversation without a turn that fits.
+    """
     most = min(card.context * TOKEN_CHARACTERS, MOST_CHARACTERS)
+    fitted: dict[str, Case] = {}
     for case in suite.cases:
         with named(f"{suite.origin}, question {case.id}: "):
             prompts.of(case)
-            if (count := len(case.system or "") + sum(map(len, case.turns))) > most:
+            if case.messages:
+                fitted[case.id] = _fit_turns(case, prompts, card.context)
+            elif (count := len(case.system or "") + sum(map(len, case.turns))) > most:
                 raise InputError(
                     f"has {count} characters; expected at most {most} with a context of {card.context} tokens: shorten"
                     " it, or leave it out (suite.ids, suite.limit)"
                 )
+    lost = sum(len(case.turns) - len(fitted[case.id].turns) for case in suite.cases if case.id in fitted)
+    if not lost:
+        return suite
+    shorter = sum(len(case.turns) > len(fitted[case.id].turns) for case in suite.cases if case.id in fitted)
+    warning = (
+        f"Suite {suite.name}: {lost} turns at the end of {shorter} recorded conversations are left out: their prompts"
+        f" are longer than the model's context of {card.context} tokens."
+    )
+    cases, whole = (tuple(fitted.get(case.id, case) for case in each) for each in (suite.cases, suite.whole))
+    return replace(suite, cases=cases, whole=whole, warnings=(*suite.warnings, warning))
+
+
+def _fit_turns(case: Case, prompts: PromptBuilder, context: int) -> Case:
+    """Returns a recorded conversation up to its last turn whose prompt fits, which a search finds."""
+    builder = prompts.of(case)
+
+    def fits(turn: int) -> bool:
+        return builder.fits(case, turn, context, min(context * TOKEN_CHARACTERS, MOST_CHARACTERS))
+
+    turns = range(len(case.turns))
+    fit = len(turns) if fits(turns[-1]) else bisect.bisect_left(turns, True, key=lambda turn: not fits(turn))
+    if not fit:
+        raise InputError(
+            f"the prompt of its first turn is longer than the model's context of {context} tokens; expected a model"
+            " with a longer one (model.context), or leave it out (suite.ids, suite.limit)"
+        )
+    cut = find_cuts(case.messages)[fit - 1]
+    messages = case.messages if fit == len(turns) else case.messages[:cut]
+    return replace(case, turns=case.turns[:fit], messages=messages)
 
 
 def _seed(config: Config) -> int:

@@ -5,6 +5,7 @@ A suite whose files have one of these formats needs no code, only a yaml in conf
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specbench.input import decode_text, numbered_lines
+from specbench.input import decode_text, numbered_lines, read_file
 from specbench.records.answers import MT_BENCH, task_of
-from specbench.suite.format import Reader, SourceRow, SuiteFormat, Wording, kind
-from specbench.suite.own import OWN, own_case
+from specbench.suite.format import Reader, SourceRow, SuiteFormat, Wording, kind, parse_json_lines
+from specbench.suite.messages import SYSTEM, USER, Message, read_message, read_tools
+from specbench.suite.own import CATEGORY, OWN, own_case
 from specbench.types import Case, InputError
 
 BARE = "bare"  # the form of a question alone; the others are named by their format
@@ -276,6 +278,8 @@ _PADDING = "Answer now please.\n"
 def _speed_bench(row: SourceRow, wording: Wording) -> Case:
     case = own_case(row, wording)
     category = row.text("category", "one of SPEED-Bench's categories such as coding")
+    if case.messages:  # of its agents
+        return replace(case, category=category, subcategory=str(row.values.get("sub_category") or ""))
     turns = []
     for turn in case.turns:
         head, _, last = turn.rpartition(_PADDING)
@@ -297,6 +301,104 @@ def _refuse_placeholders(rows: Sequence[SourceRow], origin: str) -> str:
         "(examples/specdec_bench: pip install -r requirements_speed.txt; python prepare_data.py --config NAME), then "
         "give the folder of the parquet files that it writes with suite.path=FOLDER."
     )
+
+
+# BFCL (Patil et al. 2025): requests and the functions that may be called, described in ``function``, or for files of
+# several turns in the folder ``multi_turn_func_doc`` next to the file, one file for each of ``involved_classes``. No
+# answer is recorded: the model answers every turn itself, and its calls are not carried out. A turn without a message
+# adds the functions that ``missed_function`` names: they are described in the turn itself, as BFCL's prompts do.
+# ``prompt`` describes functions in the first turn, for any model; ``tools`` by the chat template, for which BFCL's names
+# of types become JSON schema's.
+
+_BFCL_DOCS = "multi_turn_func_doc"
+_BFCL_FILES = {
+    "GorillaFileSystem": "gorilla_file_system.json",
+    "MathAPI": "math_api.json",
+    "MessageAPI": "message_api.json",
+    "TwitterAPI": "posting_api.json",
+    "TicketAPI": "ticket_api.json",
+    "TradingBot": "trading_bot.json",
+    "TravelAPI": "travel_booking.json",
+    "VehicleControlAPI": "vehicle_control.json",
+}
+_BFCL_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
+_BFCL_PROMPT = (
+    "These functions can be called, described in JSON:\n{}\n\nAnswer with the calls that the request needs, each as"
+    " name(argument=value, ...), and nothing else.\nRequest: {}"
+)
+_BFCL_MORE = "These functions can be called now, too, described in JSON:\n{}"
+
+
+@_format(
+    "bfcl",
+    OWN,
+    example='{"id": "simple_0", "question": [[{"role": "user", "content": "..."}]], "function": [{"name": "..."}]}',
+    holds="a file BFCL_*.json; those of several turns need the folder multi_turn_func_doc next to them",
+    forms=("prompt", "tools"),
+)
+def _bfcl(row: SourceRow, wording: Wording) -> Case:
+    if wording.frame is not None:
+        return own_case(row, wording)
+    given, held = row.values.get("question"), row.values.get("missed_function") or {}
+    if not isinstance(given, list) or not given or not all(isinstance(turn, list) for turn in given):
+        raise InputError(f"{row.where}: {row.got('question')}, expected a list of turns, each a list of messages.")
+    if not isinstance(held, dict) or not all(isinstance(names, list) for names in held.values()):
+        raise InputError(f"{row.where}: {row.got('missed_function')}, expected the names of functions by turn.")
+    functions = _bfcl_functions(row)
+    late = {name for names in held.values() for name in names}
+    system, turns = None, list[str]()
+    for number, turn in enumerate(given):
+        name = f"{row.where}: question.{number}"
+        messages = [read_message(f"{name}.{place}", message) for place, message in enumerate(turn)]
+        if number == 0 and messages and messages[0]["role"] == SYSTEM:
+            system = messages.pop(0)["content"]
+        if other := [message["role"] for message in messages if message["role"] != USER]:
+            raise InputError(f"{name} has a message of {other[0]}, expected the user's.")
+        texts = [message["content"] for message in messages]
+        added = [each for each in functions if each["name"] in held.get(str(number), ())]
+        if added:
+            texts.append(_BFCL_MORE.format(json.dumps(added, ensure_ascii=False)))
+        if not texts:
+            raise InputError(f"{name} is an empty list, expected a message, or functions of missed_function.{number}.")
+        turns.append("\n\n".join(texts))
+    first = [each for each in functions if each["name"] not in late]
+    tools: tuple[Message, ...] = ()
+    if wording.form == "tools":
+        named_so = [{key: _bfcl_types(value) for key, value in each.items() if key != "response"} for each in first]
+        tools = read_tools(f"{row.where}: function", named_so)
+    else:
+        turns[0] = _BFCL_PROMPT.format(json.dumps(first, ensure_ascii=False), turns[0])
+    return Case(row.text("id", "the row's name such as simple_0"), CATEGORY, tuple(turns), system=system, tools=tools)
+
+
+def _bfcl_functions(row: SourceRow) -> list[dict[str, Any]]:
+    """Returns the descriptions of the row's functions: its own, or those of its classes."""
+    classes = row.values.get("involved_classes")
+    if "function" in row.values or not isinstance(classes, list):
+        found = row.values.get("function")
+        if not isinstance(found, list) or not all(isinstance(each, dict) and "name" in each for each in found):
+            raise InputError(f"{row.where}: {row.got('function')}, expected descriptions, each with a name.")
+        return found
+    functions = []
+    for name in classes:
+        if name not in _BFCL_FILES:
+            raise InputError(f"{row.where}: involved_classes has {name}, expected some of {', '.join(_BFCL_FILES)}.")
+        path = Path(row.source).parent / _BFCL_DOCS / _BFCL_FILES[name]
+        raw = read_file(path, f"{row.where}: ", f"copy BFCL's folder {_BFCL_DOCS} next to the file.")
+        for each in parse_json_lines(raw, path, '{"name": "...", "parameters": {}}'):
+            if each.fault or "name" not in each.values:
+                raise InputError(each.fault or f"{each.where}: there is no name, expected a function's description.")
+            functions.append(dict(each.values))
+    return functions
+
+
+def _bfcl_types(value: Any) -> Any:
+    """Returns a description with JSON schema's names of types."""
+    if isinstance(value, dict):
+        kind_of = value.get("type")
+        own = {"type": _BFCL_TYPES[kind_of]} if isinstance(kind_of, str) and kind_of in _BFCL_TYPES else {}
+        return {key: _bfcl_types(each) for key, each in value.items()} | own
+    return [_bfcl_types(each) for each in value] if isinstance(value, list) else value
 
 
 # RULER (Hsieh et al. 2024, arXiv 2404.06654): rows as prompts of one's own. An answer needs all of a row's outputs: the

@@ -1,7 +1,8 @@
 """The user's own prompts: an unchanged file of prompts, messages or turns; missing ids and categories are added.
 
 The file is JSON lines, JSON, csv, tsv, parquet, a folder of such files, a data set that `datasets` wrote, or a chat
-log. A conversation gives its user's messages as turns; the model under test writes the answers between them.
+log. A conversation gives its user's messages as turns; the model under test writes the answers between them. A
+conversation with tools is recorded: each of its assistant's messages is a turn, after the recorded messages before it.
 """
 
 from __future__ import annotations
@@ -17,19 +18,33 @@ from pathlib import Path
 
 from specbench.input import InputError, decode_text, parse_json
 from specbench.records.answers import task_of
-from specbench.suite.format import SourceRow, SuiteFormat, Wording, kind, parse_json_lines
-from specbench.types import Case
+from specbench.suite.format import SourceRow, SuiteFormat, Wording, parse_json_lines
+from specbench.suite.messages import (
+    ASSISTANT,
+    SYSTEM,
+    USER,
+    Message,
+    find_cuts,
+    has_tools,
+    pair_results,
+    read_message,
+    read_tools,
+)
+from specbench.types import Case, named
 
 CATEGORY = "prompts"  # of rows without one
 FIELDS = {  # what a case needs -> the names that it may have in a file; the first that the row has counts
-    "prompt": ("turns", "messages", "conversations", "conversation", "prompt", "question", "instruction", "text"),
-    "id": ("id", "question_id", "task_id", "case"),
+    "prompt": (
+        *("turns", "messages", "conversations", "conversation", "history", "trajectory"),
+        *("prompt", "question", "instruction", "text"),
+    ),
+    "id": ("id", "question_id", "task_id", "case", "trajectory_id", "traj_id"),
     "category": ("category",),
     "reference": ("reference", "references", "answer"),
     "system": ("system", "system_prompt"),
 }
 MATERIAL = {"instruction": ("input", "context")}  # what Alpaca and Dolly keep apart from the instruction
-_USER, _ASSISTANT, _SYSTEM = ("user", "human"), ("assistant", "gpt", "model"), "system"
+AUTO, RECORDED = "auto", "recorded"  # the forms of a conversation
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".jsonl.gz")
 _EXCESS = "fields after the last column"  # of a csv's row
 _PLACE = re.compile(r"\{([^{}\n]+)\}")  # a name of any words; {} is text, as in \boxed{}
@@ -42,25 +57,29 @@ _TABLES = {  # suffix -> a valid file
 }
 
 
+_Turns = tuple[tuple[str, ...], object, str | None, tuple[Message, ...]]
+
+
 def own_case(row: SourceRow, wording: Wording) -> Case:
     """Makes a case of a row of prompts. Raises InputError for a row without a prompt."""
     framed = wording.frame is not None
-    whole = _turns(row, wording.fields) if not framed else ((_framed(row, wording.frame or ""),), None, None)
-    turns, answer, system = whole
+    whole: _Turns = ((_framed(row, wording.frame or ""),), None, None, ()) if framed else _turns(row, wording)
+    turns, answer, system, messages = whole
     column, chosen = _find(row, "system", wording.fields), "system" in wording.fields
     if column and (chosen or (system is None and not framed and isinstance(row.values[column], str))):
         system = row.text(column, "a system message")
     key = _find(row, "id", wording.fields)
     identifier = str(row.values[key]).strip() if key else f"{row.part}-{row.index}"
-    named = _find(row, "category", wording.fields)
-    raw = row.text(named, "the name of a category such as qa") if named else CATEGORY
+    given_category = _find(row, "category", wording.fields)
+    raw = row.text(given_category, "the name of a category such as qa") if given_category else CATEGORY
     given = _find(row, "reference", wording.fields)
     reference = row.values[given] if given else answer
     if reference is None or reference != reference:  # a table of numbers has NaN for a missing one
         reference = []
     references = tuple(reference) if isinstance(reference, list) else (reference,)
     task = task_of(raw) if len(turns) > 1 and isinstance(row.values.get("question_id"), int) else raw  # MT-Bench's
-    return Case(identifier, task, turns, raw if named else "", references, system)
+    tools = () if framed else _tools(row)
+    return Case(identifier, task, turns, raw if given_category else "", references, system, messages, tools)
 
 
 def _framed(row: SourceRow, frame: str) -> str:
@@ -95,9 +114,12 @@ def _find(row: SourceRow, field: str, fields: Mapping[str, str]) -> str | None:
     return next((name for name in FIELDS[field] if row.values.get(name) not in absent), None)
 
 
-def _turns(row: SourceRow, fields: Mapping[str, str]) -> tuple[tuple[str, ...], object, str | None]:
-    """Returns the user's messages, the last answer if the conversation ends with one, and the system message if any."""
-    name = _find(row, "prompt", fields)
+def _turns(row: SourceRow, wording: Wording) -> _Turns:
+    """Returns the turns, the last answer if there is one, the system message if any, and recorded messages if any.
+
+    The turns are the user's messages; of a recorded conversation, what each message of the assistant answers.
+    """
+    name = _find(row, "prompt", wording.fields)
     if name is None:
         raise InputError(
             f"{row.where}: none of {', '.join(FIELDS['prompt'])} contains a prompt; it has {_shorten(row.values)}: name"
@@ -106,20 +128,38 @@ def _turns(row: SourceRow, fields: Mapping[str, str]) -> tuple[tuple[str, ...], 
     value = _structured(row.values[name])
     if isinstance(value, str):
         material = [str(row.values[each]) for each in MATERIAL.get(name, ()) if row.values.get(each)]
-        return ("\n\n".join([row.text(name, "a prompt"), *material]),), None, None
+        return ("\n\n".join([row.text(name, "a prompt"), *material]),), None, None, ()
     if not isinstance(value, list) or not value:
         raise InputError(f"{row.where}: {row.got(name)}, expected a prompt, or a list of messages, at least one.")
-    messages = [_message(row, name, place, each) for place, each in enumerate(value, start=1)]
-    turns = tuple(text for role, text in messages if role == _USER[0])
-    if not turns:
-        raise InputError(f"{row.where}: {name} has no message of the user.")
-    system = messages.pop(0)[1] if messages[0][0] == _SYSTEM else None
+    messages = []
+    for place, each in enumerate(value, start=1):
+        one = f"message {place} of {name}" if name != "turns" or isinstance(each, Mapping) else f"turn {place}"
+        messages.append(read_message(f"{row.where}: {one}", each))
+    system = messages.pop(0)["content"] if messages[0]["role"] == SYSTEM else None
     first = 1 if system is None else 2
-    if later := [place for place, (role, _) in enumerate(messages, start=first) if role == _SYSTEM]:
+    if later := [place for place, message in enumerate(messages, start=first) if message["role"] == SYSTEM]:
         raise InputError(
             f"{row.where}: message {later[0]} of {name} is a system message; expected one alone, before the others."
         )
-    return turns, messages[-1][1] if messages[-1][0] == _ASSISTANT[0] else None, system
+    if has_tools(messages) or (wording.form == RECORDED and messages):
+        with named(f"{row.where}: "):
+            messages = pair_results(messages, name, first)
+        answered = tuple(messages[cut - 1]["content"] for cut in find_cuts(messages))
+        return answered, None, system, tuple(messages)
+    turns = tuple(message["content"] for message in messages if message["role"] == USER)
+    if not turns:
+        raise InputError(f"{row.where}: {name} has no message of the user.")
+    return turns, messages[-1]["content"] if messages[-1]["role"] == ASSISTANT else None, system, ()
+
+
+def _tools(row: SourceRow) -> tuple[Message, ...]:
+    """Returns the row's function schemas, from its column ``tools``, or SPEED-Bench's ``extras``."""
+    if row.values.get("tools") is not None:
+        return read_tools(f"{row.where}: tools", row.values["tools"])
+    extras = row.values.get("extras")
+    if isinstance(extras, str) and extras.lstrip().startswith("{"):
+        extras = parse_json(extras.encode(errors="surrogatepass"), f"{row.where}: extras", "expected an object.")
+    return read_tools(f"{row.where}: extras.tools", extras.get("tools")) if isinstance(extras, Mapping) else ()
 
 
 def _shorten(values: Mapping[str, object]) -> str:
@@ -135,28 +175,6 @@ def _structured(value: object) -> object:
         except ValueError:
             return value
     return value
-
-
-def _message(row: SourceRow, name: str, place: int, message: object) -> tuple[str, str]:
-    """Returns (user, assistant or system; text) of one message of a conversation; a plain text is the user's."""
-    where = f"{row.where}: message {place} of {name}" if name != "turns" else f"{row.where}: turn {place}"
-    content: object = message
-    role = _USER[0]
-    if isinstance(message, Mapping) and "user" in message:  # question and answer in one, as in MT-Bench-101
-        content = message["user"]
-    elif isinstance(message, Mapping):
-        given = str(message.get("role", message.get("from")))
-        role = {**dict.fromkeys(_USER, _USER[0]), **dict.fromkeys(_ASSISTANT, _ASSISTANT[0])}.get(given, given)
-        content = message.get("content", message.get("value"))
-        if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
-            content = "".join(str(part["text"]) for part in content)  # a message in parts
-        if role not in (_USER[0], _ASSISTANT[0], _SYSTEM):
-            raise InputError(f"{where}: role is {given}, expected system, user or assistant.")
-    elif not isinstance(message, str):
-        raise InputError(f"{where} is a {kind(message)}, expected an object with role and content.")
-    if not isinstance(content, str) or not content.strip():
-        raise InputError(f"{where} has no text.")
-    return role, content
 
 
 def _rows(raw: bytes, path: Path, example: str) -> list[SourceRow]:
@@ -250,6 +268,7 @@ OWN = SuiteFormat(
     holds="a file of prompts (.jsonl, .jsonl.gz, .json, .csv, .tsv, .parquet) or a folder of a data set",
     parse=_rows,
     files=_files,
+    forms=(AUTO, RECORDED),
     own=True,
     tables=_TABLES,
 )

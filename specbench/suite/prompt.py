@@ -13,7 +13,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.input import decode_text, read_file
 from specbench.suite import trial
+from specbench.suite.messages import ASSISTANT, SYSTEM, TOOL, USER, Message, find_cuts
 from specbench.types import Case, InputError, named
 
 if TYPE_CHECKING:
@@ -31,9 +32,26 @@ RAISED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, R
 MOST_TEMPLATE = 1 << 20  # [bytes]
 # What a template needs to write more than loops over a conversation do: a call, a product, a filter, a name, a width.
 _GROWS, _MOST_LOOPS = re.compile(r"[(*|]|\b(set|with|macro|call|filter)\b|(?<!\{)%(?!\})"), 3
-_TRIED = (("Hello",), ("Hello", "And", "Why?"))  # turns of conversations that a template must write
+_HELLO = {"role": USER, "content": "Hello"}
+_TRIED = (
+    [_HELLO],
+    [_HELLO, {"role": ASSISTANT, "content": "Hi"}, _HELLO, {"role": ASSISTANT, "content": "Hi"}, _HELLO],
+)
 TEMPLATES = (".jinja", ".jinja2")
 _PROBE = "Answer as a test of system messages."  # which a template writes or leaves out
+# A conversation with a tool, each part of which has a word that no template has.
+_TOOL = {"name": "probe_schema", "description": "probe", "parameters": {"type": "object", "properties": {}}}
+_PROBE_TOOLS = ({"type": "function", "function": _TOOL},)
+_ARGUMENT = "probe_argument"
+_PROBE_CALL = {"id": "probe0001", "type": "function", "function": {"name": "probe_call", "arguments": {"a": _ARGUMENT}}}
+_PROBE_CHAT = (
+    _HELLO,
+    {"role": ASSISTANT, "content": "", "tool_calls": [_PROBE_CALL]},
+    {"role": TOOL, "content": "probe_result", "name": "probe_call", "tool_call_id": "probe0001"},
+)
+_PARTS = {"probe_schema": "schemas of tools", "probe_call": "calls", _ARGUMENT: "calls", "probe_result": "results"}
+_ADDED = 8  # more tokens than a tokenizer adds to a text
+_ROLES_SHOWN = 8  # of a conversation in an error
 RAW = "raw"  # no template; shadows fschat's own "raw", which writes no separator between messages
 
 
@@ -61,6 +79,11 @@ class PromptBuilder:
         self._template = template
         self._system = system
         self._writes_system = False  # once it was seen to
+        self._tools: tuple[Mapping[str, Any], ...] = ()
+        self._arguments_as_text = False  # of calls
+        # Once a conversation with a tool was tried: ``_arguments_as_text`` -> the parts that the template does not
+        # write, and its refusal. Shared by all copies.
+        self._tried: dict[bool, dict[str, str]] = {}
         plain, bos, eos = tokenizer("a")["input_ids"], tokenizer.bos_token_id, tokenizer.eos_token_id
         self._opens_texts = bos is not None and plain[:1] == [bos]
         # Some tokenizers close every text with EOS, after which a model would start anew instead of answering.
@@ -80,14 +103,14 @@ class PromptBuilder:
             )
         self._switch: dict[str, Any] = {} if thinking is None else self._find_switch(thinking)
         if template is None:
-            self._refuse_endless()
+            self._refuse_endless(_TRIED)
         if system is not None:
             with named(f"model.system={system}: "):
                 self.with_system(system)
         probe = self.ids(["Hello"], [])  # a template that cannot be written out fails here, before a run starts
         self.warnings = tuple(filter(None, (self._bos_warning(probe), _space_run_warning(tokenizer))))
 
-    def _refuse_endless(self) -> None:
+    def _refuse_endless(self, chats: Sequence[Sequence[Message]]) -> None:
         """Raises InputError for a chat template that does not end or fills the memory, which another process tries.
 
         That process is started, not forked: a lock that another thread has is never released in a fork. Any other error
@@ -100,8 +123,8 @@ class PromptBuilder:
             return
         given = {
             "template": template,
-            "chats": [self._messages(turns, ["Hi"] * (len(turns) - 1)) for turns in _TRIED],
-            "names": {**self._tokenizer.special_tokens_map, **self._switch},
+            "chats": [self._with_system(chat) for chat in chats],
+            "names": {**self._tokenizer.special_tokens_map, **self._switch, "tools": self._tools or None},
         }
         command = [sys.executable, "-P", trial.__file__]
         done = subprocess.run(command, input=json.dumps(given, default=str).encode(), capture_output=True, check=False)
@@ -145,17 +168,81 @@ class PromptBuilder:
         return other
 
     def of(self, case: Case) -> PromptBuilder:
-        """Returns the builder of a case's prompts: this one, unless the case has its own system message."""
-        return self if case.system is None else self.with_system(case.system)
+        """Returns the builder of a case's prompts: this one, unless the case has its own system message or tools.
+
+        Raises InputError if the template does not write a part that the case has.
+        """
+        builder = self if case.system is None else self.with_system(case.system)
+        needed = {"schemas of tools"} if case.tools else set()
+        needed |= {"calls" for message in case.messages if "tool_calls" in message}
+        needed |= {"results" for message in case.messages if message["role"] == TOOL}
+        return builder._with_tools(case.tools, needed) if needed else builder
+
+    def _with_tools(self, tools: tuple[Mapping[str, Any], ...], needed: set[str]) -> PromptBuilder:
+        """Returns a builder with these schemas. needed: parts of a conversation that the template must write.
+
+        Arguments of calls are objects, or text for a template that refuses objects (DeepSeek's).
+        """
+        other = copy(self)
+        if not self._tried:
+            other._system, other._tools = None, _PROBE_TOOLS
+            text, refusal = "", ""
+            if self._template is None:
+                other._refuse_endless([_PROBE_CHAT])
+                for other._arguments_as_text in (False, True):
+                    try:
+                        text = str(other._chat(_PROBE_CHAT, tokenize=False))
+                        break
+                    except InputError as error:
+                        refusal = refusal or str(error)
+            lacks = {part: "" if text else refusal for word, part in _PARTS.items() if word not in text}
+            self._tried[other._arguments_as_text] = lacks
+        ((other._arguments_as_text, lacks),) = self._tried.items()
+        if lacking := [part for part in dict.fromkeys(_PARTS.values()) if part in needed and part in lacks]:
+            named_as = (
+                f"model.template={self._template}" if self._template else f"the template of {_name(self._tokenizer)}"
+            )
+            why = f" ({lacks[lacking[0]]})" if lacks[lacking[0]] else ""
+            raise InputError(
+                f"{named_as} does not write {' and '.join(lacking)}, so the model would not see them{why}; expected a"
+                " template with tools: leave model.template out for a model whose tokenizer has one, or give one as"
+                " model.template=FILE.jinja."
+            )
+        other._system, other._tools = self._system, tools
+        return other
+
+    def prompt(self, case: Case, answers: Sequence[str]) -> list[int]:
+        """Returns the token ids of the case's next turn. answers: the model's own to the turns before.
+
+        The prompt of a recorded conversation has the recorded messages, and no answer of the model's own.
+        """
+        return self.of(case)._encode(self._list_next(case, len(answers), answers))
+
+    def fits(self, case: Case, turn: int, context: int, most: int) -> bool:
+        """Returns whether the prompt of a recorded turn is shorter than the context. Raises InputError of the template.
+
+        most: [characters] that are tokenized.
+        """
+        text = self._write(self._list_next(case, turn, ()))
+        size = len(text.encode(errors="surrogatepass")) + _ADDED  # a token has at least one byte
+        return size < context or (len(text) <= most and len(self.encode(text)) < context)
+
+    def _list_next(self, case: Case, turn: int, answers: Sequence[str]) -> list[Message]:
+        if case.messages:
+            return [dict(message) for message in case.messages[: find_cuts(case.messages)[turn]]]
+        return _messages(case.turns[: turn + 1], answers)
 
     def ids(self, turns: Sequence[str], answers: Sequence[str]) -> list[int]:
         """Returns the token ids of the conversation, up to the start of the model's next answer.
 
         turns: the user's n + 1 messages. answers: the model's n earlier answers (``answer_text``).
         """
+        return self._encode(_messages(turns, answers))
+
+    def _encode(self, messages: Sequence[Message]) -> list[int]:
         if self._template is None:
-            return [int(token) for token in self._chat(turns, answers, tokenize=True)]
-        return self.encode(self.text(turns, answers))
+            return [int(token) for token in self._chat(messages, tokenize=True)]
+        return self.encode(self._write(messages))
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text that ``text`` wrote, with one BOS of template or tokenizer and without EOS."""
@@ -171,41 +258,42 @@ class PromptBuilder:
 
     def text(self, turns: Sequence[str], answers: Sequence[str]) -> str:
         """Returns the conversation as text, before the tokenizer adds anything to it."""
-        if self._template is None:
-            return str(self._chat(turns, answers, tokenize=False))
-        if self._template == RAW:
-            messages = [message for _, message in _messages(turns, answers)]
-            return "\n".join(messages if self._system is None else [self._system, *messages])
-        return self._fschat(turns, answers)
+        return self._write(_messages(turns, answers))
 
-    def _fschat(self, turns: Sequence[str], answers: Sequence[str]) -> str:
+    def _write(self, messages: Sequence[Message]) -> str:
+        if self._template is None:
+            return str(self._chat(messages, tokenize=False))
+        if self._template == RAW:
+            return "\n".join(message["content"] for message in self._with_system(messages))
+        return self._fschat(messages)
+
+    def _fschat(self, messages: Sequence[Message]) -> str:
         """Appends messages to a fresh conversation, the last one None, as Spec-Bench does (eval.py)."""
         from fastchat.conversation import get_conv_template
 
         conversation = get_conv_template(self._template)
         if self._system is not None:
             conversation.set_system_message(self._system)
-        for is_answer, message in _messages(turns, answers):
-            conversation.append_message(conversation.roles[is_answer], message)
+        for message in messages:
+            conversation.append_message(conversation.roles[message["role"] == ASSISTANT], message["content"])
         conversation.append_message(conversation.roles[1], None)
         return conversation.get_prompt()
 
-    def _messages(self, turns: Sequence[str], answers: Sequence[str]) -> list[dict[str, str]]:
+    def _with_system(self, messages: Sequence[Message]) -> list[Message]:
         """Returns the conversation as a chat template reads it."""
-        messages = [{"role": "system", "content": self._system}] if self._system is not None else []
-        for is_answer, message in _messages(turns, answers):
-            messages.append({"role": "assistant" if is_answer else "user", "content": message})
-        return messages
+        system = [{"role": SYSTEM, "content": self._system}] if self._system is not None else []
+        return [*system, *(_with_text(each) if self._arguments_as_text else each for each in messages)]
 
-    def _chat(self, turns: Sequence[str], answers: Sequence[str], tokenize: bool) -> Any:
+    def _chat(self, messages: Sequence[Message], tokenize: bool) -> Any:
         """Applies the chat template to the conversation; returns token ids or, without ``tokenize``, text."""
         from jinja2.exceptions import TemplateError
 
-        messages = self._messages(turns, answers)
+        messages = self._with_system(messages)
         try:
             # Without return_dict=False transformers 5 gives a dictionary, whose items are its keys.
             return self._tokenizer.apply_chat_template(
                 messages,
+                tools=list(self._tools) or None,
                 chat_template=self._chat_template,
                 add_generation_prompt=True,
                 tokenize=tokenize,
@@ -213,10 +301,11 @@ class PromptBuilder:
                 **self._switch,
             )
         except (TemplateError, *RAISED) as error:
+            roles = [message["role"] for message in messages]
+            shown = [*roles[:_ROLES_SHOWN], *(["..."] if len(roles) > _ROLES_SHOWN else [])]
             raise InputError(
-                f"The chat template of {_name(self._tokenizer)} refused the conversation "
-                f"({', '.join(message['role'] for message in messages)}): {error}. "
-                f"Leave model.system out if it is set, or set model.template to one of {_choices()}."
+                f"The chat template of {_name(self._tokenizer)} refused the conversation ({', '.join(shown)}): {error}."
+                f" Leave model.system out if it is set, or set model.template to one of {_choices()}."
             ) from None
 
     def _bos_warning(self, probe: Sequence[int]) -> str:
@@ -272,14 +361,26 @@ def count_thinking(marks: tuple[int, int] | None, prompt: Sequence[int], ids: Se
     return len(ids) if begin is not None or last == opened else None
 
 
-def _messages(turns: Sequence[str], answers: Sequence[str]) -> list[tuple[bool, str]]:
-    """Returns (whether it is an answer, message) in order; answers are stripped, turns are unchanged."""
+def _messages(turns: Sequence[str], answers: Sequence[str]) -> list[Message]:
+    """Returns the messages in order; answers are stripped, turns are unchanged."""
     if len(turns) != len(answers) + 1:
         raise ValueError(f"{len(turns)} turns with {len(answers)} answers: expected one turn more than answers")
-    messages = [(False, turns[0])]
+    messages = [{"role": USER, "content": turns[0]}]
     for answer, turn in zip(answers, turns[1:], strict=True):
-        messages += [(True, answer.strip()), (False, turn)]
+        messages += [{"role": ASSISTANT, "content": answer.strip()}, {"role": USER, "content": turn}]
     return messages
+
+
+def _with_text(message: Message) -> Message:
+    """Returns a message whose calls have their arguments as text."""
+    if "tool_calls" not in message:
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        function = call["function"]
+        arguments = json.dumps(function["arguments"], ensure_ascii=False)
+        calls.append({**call, "function": {**function, "arguments": arguments}})
+    return {**message, "tool_calls": calls}
 
 
 def _fschat_names() -> list[str]:

@@ -24,6 +24,8 @@ from specbench.commands.diff import describe_equal
 from specbench.input import InputError
 from specbench.profile import write_profile
 from specbench.records.store import MANIFEST, RECORDS, read_run
+from specbench.report.frames.regression import Limit
+from specbench.stats import Estimate
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -381,3 +383,81 @@ def test_an_installed_script_reads_the_command_line(name, target, monkeypatch, c
         code = end.code
     assert not code
     assert "--" in capsys.readouterr().out
+
+
+def slower(path, factor):
+    """Multiplies pld's times, by a little more in every second case."""
+    records = path / RECORDS
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    for number, line in enumerate(each for each in lines if each["method"] == "pld"):
+        factor *= 1.02 if number % 2 else 1 / 1.02
+        for turn in line["turns"]:
+            turn["decode_s"] *= factor
+            turn["prefill_s"] *= factor
+            turn["phases_s"] = {name: factor * seconds for name, seconds in turn["phases_s"].items()}
+            turn["step_s"] = [factor * seconds for seconds in turn.get("step_s", ())]
+    records.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("factor", "limits", "code", "verdicts"),
+    [
+        (1.0, ["mat<0.98", "speedup<0.95"], 0, {("mat<0.98", "pld"): "passes", ("speedup<0.95", "pld"): "passes"}),
+        (2.0, ["mat<0.98", "speedup<0.95"], 1, {("mat<0.98", "pld"): "passes", ("speedup<0.95", "pld"): "fails"}),
+        (2.0, ["tokens_per_s<.9"], 1, {("tokens_per_s<.9", "pld"): "fails", ("tokens_per_s<.9", "vanilla"): "passes"}),
+        (0.5, ["prefill_ms<0.9"], 1, {("prefill_ms<0.9", "pld"): "fails"}),
+        (2.0, ["prefill_ms>1.5", "prefill_ms>2.5"], 1, {("prefill_ms>1.5", "pld"): "fails"}),
+    ],
+)  # fmt: skip
+def test_a_limit_on_the_ratio_of_two_runs_decides_the_exit_code(make_run, capsys, factor, limits, code, verdicts):
+    one, two = make_run("one", per_category=2), make_run("two", per_category=2)
+    slower(two, factor)
+    assert commands.main(["diff", str(one), str(two), "--fail", *limits]) == code
+    found, group = {}, ""
+    for line in capsys.readouterr().out.partition("Limits.")[2].splitlines():
+        words = line.split()
+        group = words.pop(0) if words and re.search("[<>]", words[0]) else group  # which a table writes once
+        found |= {(group, words[0]): line} if len(words) > 3 else {}
+    for (limit, method), verdict in verdicts.items():
+        line = found[limit, method]
+        assert line.split()[-1] == verdict
+        assert ("[" in line) == (method == "pld" and "mat" not in limit)  # equal figures have no width
+
+
+def test_a_ratio_is_judged_by_its_interval():
+    for text, low, value, high, verdict in (
+        ("mat<0.98", 0.9, 0.95, 0.97, "fails"),
+        ("mat<0.98", 0.9, 0.95, 0.99, "inconclusive"),
+        ("mat<0.98", 0.9, 0.98, 1.1, "passes"),
+        ("mat<0.98", None, 0.95, None, "fails"),
+        ("prefill_ms>1.1", 1.2, 1.3, 1.4, "fails"),
+        ("prefill_ms>1.1", 1.0, 1.3, 1.4, "inconclusive"),
+        ("prefill_ms>1.1", 0.9, 1.0, 1.4, "passes"),
+        ("mat<0.98", None, math.nan, None, "missing"),
+    ):
+        assert Limit.parse(text).judge(Estimate(value, low, high, 9)) == verdict
+
+
+def test_an_undecided_limit_fails_only_when_strict(make_run, capsys):
+    one, two = make_run("one", per_category=1), make_run("two", per_category=1)
+    lines = [json.loads(line) for line in (two / RECORDS).read_text().splitlines()]
+    error = {"type": "CaseError", "message": "no", "traceback": "", "turn": 0}
+    failed = [line | {"status": "error", "turns": [], "error": error} for line in lines if line["method"] == "pld"]
+    kept = {(line["case"], line["method"]): line for line in [*lines, *failed]}
+    for line in failed:
+        line.pop("lossless", None)
+        line.pop("correct", None)
+    (two / RECORDS).write_text("".join(json.dumps(line) + "\n" for line in kept.values()))
+    given = ["diff", str(one), str(two), "--fail", "mat<0.9"]
+    assert commands.main(given) == 0
+    assert re.search(r"pld .* missing", capsys.readouterr().out)
+    assert commands.main([*given, "--strict"]) == 1
+    for wrong, message in (
+        (["--fail", "mta<0.9"], "--fail mta<0.9: there is no column mta; expected one of cases, tokens, steps, mat,"),
+        (["--fail", "mat=0.9"], "--fail mat=0.9: expected COLUMN<RATIO or COLUMN>RATIO"),
+        (["--fail", "mat<0"], "--fail mat<0: expected COLUMN<RATIO"),
+        (["--fail", "cost_per_million>1"], "no method has cost_per_million in both runs"),
+        (["--strict"], "--strict: is for limits"),
+    ):
+        assert commands.main(["diff", str(one), str(two), *wrong]) == 2
+        assert message in capsys.readouterr().err

@@ -131,7 +131,7 @@ def test_all_that_is_wrong_is_in_one_message(tmp_path):
     head, *lines = str(caught.value).splitlines()
     assert head == f"Suite file {path}: 5 rows are wrong:"
     for line, shown in zip(
-        lines, ("id 1 is on line 1", "not JSON", "blank", "got a number", "role is tool"), strict=True
+        lines, ("id 1 is on line 1", "not JSON", "blank", "got a number", "no call waits"), strict=True
     ):
         assert shown in line
     assert [line.split(":")[0].strip() for line in lines] == [f"line {number}" for number in range(2, 7)]

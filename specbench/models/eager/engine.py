@@ -116,12 +116,23 @@ class EagerEngine(Engine):
         self.windows = find_windows(model.config)
         self.cache = SlotCache.for_model(model)
         self._moves = DeviceMoves.of(model)
+        self._kept = 0  # [tokens] in the cache that the next prompt begins with
         self.request = EagerRequest(Needs(), SILENT)
 
     @torch.inference_mode()
     def reserve(self, tokens: int) -> None:
         """Empty the cache and make room for ``tokens`` and the largest draft; allocates only if it has to grow."""
-        self.cache.reserve(min(tokens, self.context) + self.max_nodes + 1)
+        slots = min(tokens, self.context) + self.max_nodes + 1
+        if self._kept:
+            self.cache.truncate(self._kept)
+            self.cache.grow(slots)
+        else:
+            self.cache.reserve(slots)
+
+    @override
+    def keep(self, tokens: int) -> int:
+        self._kept = min(tokens, self.cache.length)
+        return self._kept
 
     @torch.inference_mode()
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
@@ -132,7 +143,8 @@ class EagerEngine(Engine):
         if not needs.rows:
             self.cache.drop_copies()
         ids = torch.tensor(prompt, device=self.device)[None]
-        *parts, last = list_masked_chunks(len(prompt))
+        *parts, last = list_masked_chunks(len(prompt), self._kept)
+        self._kept = 0
         for part in parts:
             logits, hidden = self._read(ids[:, part], needs)
             request.keep_chunk(logits if needs.prompt_topk else None, hidden)

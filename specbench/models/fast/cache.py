@@ -56,9 +56,9 @@ class StaticKV:
         """Return views (1, K, length, size) of slots from ``first`` on: layer by layer the keys, then the values."""
         return self._all.narrow(3, first, length).unbind(0)
 
-    def clear(self) -> None:
-        """Zero every slot: masked numbers must be finite, too."""
-        self._all.zero_()
+    def clear(self, first: int = 0) -> None:
+        """Zero every slot from ``first`` on: masked numbers must be finite, too."""
+        self._all[..., first:, :].zero_()
 
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots (m,) to slots (m,), in every layer in one operation; both may overlap."""

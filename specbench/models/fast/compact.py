@@ -225,26 +225,28 @@ def _norm(module: Any) -> Norm:
 
 
 def list_prompt_inputs(
-    ids: Tensor, windows: Mapping[str, int | None], dtype: torch.dtype, start: int, context: int
+    ids: Tensor, windows: Mapping[str, int | None], dtype: torch.dtype, start: int, context: int, past: int = 0
 ) -> Iterator[ForwardInput]:
-    """List the forwards that read a prompt (n,) into empty slots from ``start`` on.
+    """List the forwards that read a prompt's last tokens (n,), after its first ``past``, into slots from ``start`` on.
 
-    On a CPU, and where a sliding window needs a mask, the prompt is read in chunks; else by one forward.
+    On a CPU, and where a mask is needed, by a sliding window or by tokens before them, they are read in chunks; else by
+    one forward.
     windows: attention kind -> sliding window [positions]. context: [tokens] of the model; later tokens are at its last
     position.
     """
-    count = len(ids)
-    masked = any(window is not None and window < count for window in windows.values())
+    count = past + len(ids)
     host = ids.device.type == "cpu"  # of ``attend_behind``, which needs no mask
-    unmasked = list_chunks(count) if host else [slice(0, count)]
-    for part in list_masked_chunks(count) if masked else unmasked:
+    masked = any(window is not None and window < count for window in windows.values()) or (past > 0 and not host)
+    unmasked = list_chunks(count, past) if host else [slice(0, count)]
+    for part in list_masked_chunks(count, past) if masked else unmasked:
         places, masks = torch.arange(part.start, part.stop, device=ids.device), dict[str, Tensor | None]()
         for kind, window in windows.items():
             causal = (host or part.start == 0) and (window is None or window >= part.stop)
             built = None if causal else build_causal_mask(part.stop, window, dtype, part.start)[0, 0]
             masks[kind] = None if built is None else upload(built, ids.device, dtype)
         slots = places + start if start else places
-        yield ForwardInput(ids[part], places.clamp(max=context - 1), slots, part.stop, masks, True, start)
+        fed = ids[part.start - past : part.stop - past]
+        yield ForwardInput(fed, places.clamp(max=context - 1), slots, part.stop, masks, True, start)
 
 
 def read_prompt(

@@ -94,6 +94,7 @@ class FastEngine(Engine):
         self.prepared: dict[tuple[tuple[int, ...], bool], None] = {}
         self.cache = self.compact.new_cache()
         self._clean = True  # the cache contains finite numbers only: no request failed in the middle
+        self._kept = 0  # [tokens] in the cache that the next prompt begins with
         self.request = FastRequest(Needs(), SILENT)
 
     @override
@@ -102,17 +103,22 @@ class FastEngine(Engine):
         ours = f" and attention={self.attention}" if self.attention != SDPA else ""
         return "compiled code" if self.compiled else f"operations of torch{ours}{reason}"
 
-    def _begin(self) -> None:
-        """Zero the cache where the last request left numbers that may not be finite."""
+    def _begin(self, kept: int = 0) -> None:
+        """Zero the cache after ``kept`` tokens if the last request left numbers there that may not be finite."""
         if not self._clean:
-            self.cache.clear()
+            self.cache.clear(kept)
         self._clean = False
+
+    @override
+    def keep(self, tokens: int) -> int:
+        self._kept = min(tokens, self.request.length)
+        return self._kept
 
     @torch.inference_mode()
     def reserve(self, tokens: int) -> None:
         """Make room for ``tokens`` and the largest forward; see ``Engine.reserve``."""
         wanted = self.count_slots(tokens)
-        if wanted > self.cache.capacity and self._move_cache(self.buckets.room(wanted)):
+        if wanted > self.cache.capacity and self._move_cache(self.buckets.room(wanted), self._kept):
             for taps, greedy in self.prepared:
                 self.record(taps, greedy)
 
@@ -161,11 +167,14 @@ class FastEngine(Engine):
     @torch.inference_mode()
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
         """Read ``prompt`` and pick the first token; see ``Engine.start``."""
-        self._begin()
+        self._begin(self._kept)
         request = self.request = FastRequest(needs, laps)
         request.walk = walk
         self.reserve(len(prompt) + limit)
-        states, hidden = self.read_prompt(prompt, needs.hidden)
+        kept, self._kept = self._kept, 0
+        states, hidden = (
+            self.read_prompt(prompt, needs.hidden, kept) if kept else self.read_prompt(prompt, needs.hidden)
+        )
         *parts, last = list_chunks(len(prompt)) if needs.prompt_topk else [slice(-1, None)]
         for part in parts:
             request.keep_chunk(self.compact.head(states[part]), {})
@@ -174,16 +183,18 @@ class FastEngine(Engine):
         self._clean = True
         return prefill
 
-    def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
-        """(T, D) states of a prompt's tokens, read into an empty cache, and layer -> (T, D) of ``taps``."""
-        if self.compiled and len(prompt) <= SHORT:
+    def read_prompt(
+        self, prompt: Sequence[int], taps: Sequence[int], kept: int = 0
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """States (n, D) of a prompt's n tokens after the ``kept`` in the cache, and layer -> (n, D) of ``taps``."""
+        if self.compiled and len(prompt) <= SHORT and not kept:
             return self.compiled.read(self.cache, prompt, taps)
-        inputs = self.list_prompt_inputs(upload(prompt, self.device))
-        return read_prompt(self.compact, self.cache, inputs, len(prompt), tuple(taps))
+        inputs = self.list_prompt_inputs(upload(prompt[kept:], self.device), past=kept)
+        return read_prompt(self.compact, self.cache, inputs, len(prompt) - kept, tuple(taps))
 
-    def list_prompt_inputs(self, ids: Tensor, start: int = 0) -> Iterator[ForwardInput]:
-        """The forwards of a prompt (n,) in empty slots from ``start`` on."""
-        return list_prompt_inputs(ids, self.windows, self.dtype, start, self.context)
+    def list_prompt_inputs(self, ids: Tensor, start: int = 0, past: int = 0) -> Iterator[ForwardInput]:
+        """The forwards of a prompt's tokens (n,) after its first ``past``, in slots from ``start`` on."""
+        return list_prompt_inputs(ids, self.windows, self.dtype, start, self.context, past)
 
     @torch.inference_mode()
     @override

@@ -144,6 +144,10 @@ class RankEngine(FastEngine):
         ]
 
     @override
+    def keep(self, tokens: int) -> int:
+        return 0  # the ranks are sent whole prompts
+
+    @override
     def read_prompt(self, prompt: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         found = super().read_prompt(prompt, taps)
         if self._log:

@@ -61,7 +61,8 @@ def at(*path: str, default: Any = PydanticUndefined) -> Any:
 class Measured:
     """A method's records of cases that succeeded. facts: of its run. created: ISO 8601. plain: no drafts are recorded.
 
-    by_path: drafts were verified by whole paths (decode.verify=block).
+    by_path: drafts were verified by whole paths (decode.verify=block). target, draft: the checkpoints of the model and
+    of the method, each a path or hub id and the fingerprint of its weights; None if there is none.
     """
 
     facts: Facts
@@ -70,6 +71,8 @@ class Measured:
     created: str = ""
     plain: bool = False
     by_path: bool = False
+    target: tuple[str, str | None] | None = None
+    draft: tuple[str, str | None] | None = None
 
     @property
     def turns(self) -> list[TurnRecord]:

@@ -97,7 +97,11 @@ def measured_of(findings: Findings, format: Format) -> Iterator[tuple[str, Measu
         for method in (name for name in facts.methods if name != CONTROL):
             records = reported.succeeded(method)
             plain = not any(any(turn.proposed) for record in records for turn in record.turns)
-            found = Measured(facts, method, records, str(run.manifest.get("created", "")), plain, by_path)
+            created, made = str(run.manifest.get("created", "")), run.section("model")
+            inputs = (run.section("methods").get(method) or {}).get("inputs") or {}
+            target = (str(made["path"]), made.get("fingerprint")) if made.get("path") else None
+            draft = next(iter(inputs.items()), None)  # the weights come first
+            found = Measured(facts, method, records, created, plain, by_path, target, draft)
             timed = facts.timed and not facts.time_only and not facts.load and all(turn.wall_s for turn in found.turns)
             reasons = {
                 "no case succeeded": not records,

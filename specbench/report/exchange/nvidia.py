@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 import numpy as np
@@ -88,8 +89,8 @@ def write_profile(measured: Measured) -> str:
         "schema_version": "1.0",
         "measured": True,
         "method": measured.method,
-        "draft_checkpoint": None,
-        "target_model": None,
+        "draft_checkpoint": _describe(measured.draft),
+        "target_model": _describe(measured.target),
         "num_speculative_tokens": size,
         "block_size": None,
         "max_supported_k": size,
@@ -115,6 +116,14 @@ def write_profile(measured: Measured) -> str:
         },
     }
     return json.dumps(profile, indent=2) + "\n"
+
+
+def _describe(checkpoint: tuple[str, str | None] | None) -> dict[str, str | None] | None:
+    """A checkpoint by the last two parts of its path, which are its id on the hub: a profile is published."""
+    if checkpoint is None:
+        return None
+    path, fingerprint = checkpoint
+    return {"id": "/".join(PurePosixPath(path).parts[-2:]), "fingerprint": fingerprint}
 
 
 def read_profile(raw: bytes, where: str) -> Sequence[Figures]:

@@ -142,6 +142,10 @@ _LISTED = (
         *("AIPerf", *_BY_REQUEST, _mean_over("accepted", "proposed"), f"mean over requests of {_OF_PROPOSED[1]}"),
         "ai-dynamo/aiperf 1849cd1 `src/aiperf/metrics/types/spec_decode_metrics.py`",
     ),
+    Definition(
+        *("SpecForge", _mean_over("tokens", "steps"), "mean over requests of all tokens / steps", None, ""),
+        "sgl-project/SpecForge `specforge/benchmarks/sglang.py`; vllm-project/vllm issue 42508, PR 52169",
+    ),
     Definition("Spec-Bench", *_PER_FORWARD, None, "", "[section 13](#13-spec-benchs-formulas-and-files)"),
 )
 DEFINITIONS = {each.name: each for each in _LISTED}

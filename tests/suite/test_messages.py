@@ -1,0 +1,240 @@
+"""Recorded conversations with tools: every public form gives the same case, and what cannot be run is named."""
+
+import json
+import time
+
+import pytest
+
+from builders.records import write_json_lines
+from builders.runs import execute_job, job_for
+from builders.suites import suite_with, write_parquet
+from specbench.suite.messages import find_cuts
+from specbench.types import InputError
+
+TEMPLATE = (
+    "{% if tools %}[tools]{{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}[call {{ call.id }}]{{ call.function | tojson }}{% endfor %}{% endfor %}[a]"
+)
+SYSTEM, USER = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where?"}
+RESULT = {"role": "tool", "content": "a.py", "tool_call_id": "c1"}
+LAST = {"role": "assistant", "content": "In a.py."}
+SCHEMA = {"name": "ls", "description": "", "parameters": {"type": "object", "properties": {}}}
+TOOLS = [{"type": "function", "function": SCHEMA}]
+
+
+def call(arguments='{"path": "/"}', name="ls", **more):
+    found = {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}, **more}
+    return {"role": "assistant", "content": None, "tool_calls": [found]}
+
+
+CHAT = [SYSTEM, USER, call(), RESULT, LAST]
+SHARED = [
+    {"from": "system", "value": "Be brief."}, {"from": "human", "value": "Where?"},
+    {"from": "function_call", "value": '{"name": "ls", "arguments": {"path": "/"}}'},
+    {"from": "observation", "value": "a.py"}, {"from": "gpt", "value": "In a.py."},
+]  # fmt: skip
+FILLED = [{"tool_calls": None, "tool_call_id": None, "name": None, **each} for each in CHAT]  # as a table has them
+OLD = [
+    SYSTEM, USER, {"role": "assistant", "content": None, "function_call": {"name": "ls", "arguments": {"path": "/"}}},
+    {"role": "function", "name": "ls", "content": "a.py"}, LAST,
+]  # fmt: skip
+FORMS = {
+    "openai": {"messages": CHAT, "tools": TOOLS},
+    "openhands": {"trajectory": FILLED, "tools": TOOLS},
+    "text": {"messages": json.dumps(CHAT), "tools": json.dumps(TOOLS)},
+    "speed bench": {"turns": FILLED, "extras": json.dumps({"tools": json.dumps(TOOLS)})},
+    "share gpt": {"conversations": SHARED, "tools": json.dumps([SCHEMA])},
+    "functions": {"messages": OLD, "tools": [SCHEMA]},
+}
+
+
+def read(path, **options):
+    return suite_with("own", path=path, format="own", **options)
+
+
+def case_of(path, row, **options):
+    write_json_lines(path / "p.jsonl", [row])
+    return read(path / "p.jsonl", **options).cases[0]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_gives_the_same_case(tmp_path, name):
+    case = case_of(tmp_path, FORMS[name])
+    assert (case.system, case.turns, case.tools) == ("Be brief.", ("Where?", "a.py"), tuple(TOOLS))
+    identifier = case.messages[1]["tool_calls"][0]["id"]
+    called = {"name": "ls", "arguments": {"path": "/"}}
+    assert list(case.messages) == [
+        USER,
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": identifier, "type": "function", "function": called}],
+        },
+        {"role": "tool", "content": "a.py", "name": "ls", "tool_call_id": identifier},
+        LAST,
+    ]
+    assert identifier == ("c1" if name not in ("share gpt", "functions") else "call00000")
+    assert find_cuts(case.messages) == [1, 3]
+
+
+def test_a_parquet_file_of_trajectories_is_read(tmp_path):
+    tools = [{"type": "function", "function": {**SCHEMA, "parameters": {"type": "object", "required": ["a"]}}}]
+    write_parquet(tmp_path / "p.parquet", [{"trajectory_id": "x", **FORMS["openhands"], "tools": tools}])
+    (case,) = read(tmp_path / "p.parquet").cases
+    assert (case.id, len(case.messages), case.tools[0]["function"]["name"]) == ("x", 4, "ls")
+
+
+def test_a_log_of_swe_agent_is_recorded_when_the_form_says_so(tmp_path):
+    row = {"trajectory": [
+        {"role": "system", "system_prompt": "Be brief.", "text": None}, {"role": "user", "text": "Fix it."},
+        {"role": "ai", "text": "ls"}, {"role": "user", "text": "a.py"}, {"role": "ai", "text": "submit"},
+    ]}  # fmt: skip
+    recorded, live = (case_of(tmp_path, row, form=form) for form in ("recorded", None))
+    assert (recorded.turns, live.turns) == (("Fix it.", "a.py"),) * 2
+    assert [message["role"] for message in recorded.messages] == ["user", "assistant"] * 2
+    assert (recorded.system, live.messages, live.references) == ("Be brief.", (), ("submit",))
+
+
+def test_calls_that_are_written_into_the_text_stay_there(tmp_path):
+    written = '<tool_call>{"name": "ls", "arguments": {}}</tool_call>'
+    row = {"conversations": [
+        {"from": "human", "value": "Where?"}, {"from": "gpt", "value": written},
+        {"from": "tool", "value": "<tool_response>\n{}\n</tool_response>"}, {"from": "tool", "value": "b"},
+    ]}  # fmt: skip
+    case = case_of(tmp_path, row)
+    assert [message["content"] for message in case.messages] == ["Where?", written, "{}", "b"]
+    assert (find_cuts(case.messages), case.turns) == ([1, 4], ("Where?", "b"))  # the last one has no recorded answer
+
+
+BAD = {
+    "no call": ([USER, LAST, RESULT], "message 3 of messages is of a tool, and no call waits for it"),
+    "first": ([RESULT], "message 1 of messages is of a tool, and no call waits for it"),
+    "too many": ([USER, call(), RESULT, RESULT], "message 4 of messages is of a tool, and no call waits for it"),
+    "no id": (
+        [SYSTEM, USER, call(), {"role": "tool", "content": "x"}],
+        "message 4 of messages: there is no tool_call_id",
+    ),
+    "other id": (
+        [USER, call(), {**RESULT, "tool_call_id": "c2"}],
+        "tool_call_id is c2, expected that of a call .*: c1",
+    ),
+    "id alone": ([USER, call(id=None), RESULT], "tool_call_id is c1, and the calls before it have no id"),
+    "id of a number": ([USER, call(id=7)], "message 2 of messages: tool_calls.0: id is a number, expected a text"),
+    "not JSON": ([USER, call("{path: /}")], "message 2 of messages: tool_calls.0: arguments: not JSON"),
+    "a key twice": ([USER, call('{"a": 1, "a": 2}')], "tool_calls.0: arguments: has 'a' twice"),
+    "a list": ([USER, call("[1]")], "tool_calls.0: arguments is a list; expected an object of JSON"),
+    "name": ([USER, call(name=7)], "message 2 of messages: tool_calls.0: name is a number, expected the name of a"),
+    "no name": ([USER, call(name=None)], "tool_calls.0: name is null"),
+    "name of a result": ([USER, call(), {**RESULT, "name": 5}], "message 3 of messages: name is a number"),
+    "calls": ([USER, {**call(), "tool_calls": "ls"}], "message 2 of messages: tool_calls is a string, expected a list"),
+    "call": ([USER, {**call(), "tool_calls": ["ls"]}], "tool_calls.0 is a string; expected calls such as"),
+    "two assistants": ([USER, LAST, LAST, call()], "message 3 .* the one before it is of the assistant, too"),
+    "assistant first": ([call(), RESULT], "message 1 of messages is of the assistant, and there is none before it"),
+    "late system": ([USER, call(), RESULT, SYSTEM], "message 4 of messages is a system message"),
+    "null": (
+        [USER, call(), {**RESULT, "content": None}],
+        "message 3 of messages: content is null, expected the tool's",
+    ),
+    "null answer": ([USER, call(), RESULT, {**LAST, "content": None}], "message 4 of messages has no text"),
+    "empty": ([{**USER, "content": ""}, call()], "message 1 of messages has no text"),
+    "role": (
+        [USER, {"role": "critic", "content": "x"}, call()],
+        "message 2 of messages: role is critic, expected system",
+    ),
+    "role of a list": ([USER, {"role": ["user"], "content": "x"}], "message 2 of messages: role is \\['user'\\]"),
+    "number": ([USER, 5, call()], "message 2 of messages is a number, expected an object"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_run_is_named_with_its_row_and_field(tmp_path, name):
+    messages, shown = BAD[name]
+    write_json_lines(tmp_path / "p.jsonl", [{"messages": CHAT}, {"messages": messages}])
+    with pytest.raises(InputError, match=f"p.jsonl, line 2: .*{shown}"):
+        read(tmp_path / "p.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("tools", "shown"),
+    [
+        ("{", "tools: not JSON"),
+        ({"a": 1}, "tools is a object; expected a list of functions"),
+        ([5], "tools.0 is a number; expected a list of functions"),
+        ([{"name": ["ls"]}], "tools.0: name is a list, expected the name of a function"),
+        ([{"type": "function", "function": {"name": "ls", "parameters": "x"}}], "tools.0: parameters is a string"),
+    ],
+)
+def test_tools_that_are_none_are_named(tmp_path, tools, shown):
+    with pytest.raises(InputError, match=f"p.jsonl, line 1: {shown}"):
+        case_of(tmp_path, {"messages": CHAT, "tools": tools})
+
+
+def settings(folder, template=TEMPLATE):
+    (folder / "t.jinja").write_text(template)
+    return "suite=file", f"suite.path={folder / 'p.jsonl'}", f"model.template={folder / 't.jinja'}", "method=[pld]"
+
+
+def test_each_turn_has_the_recorded_messages_before_it(tmp_path):
+    write_json_lines(tmp_path / "p.jsonl", [FORMS["openai"]])
+    own = (*settings(tmp_path), "measure=quick", "decode.max_new_tokens=4", "model.dtype=float32")
+    kept = execute_job(tmp_path / "kept", *own)
+    anew = execute_job(tmp_path / "anew", *own, "engine.keep_prefix=false")
+    tokenizer = job_for("method=[pld]").source.card.tokenizer
+    (vanilla,) = (record for record in kept if record.method == "vanilla")
+    begin = f"[tools]{json.dumps(TOOLS)}[system]Be brief.[user]Where?"
+    called = json.dumps({"name": "ls", "arguments": {"path": "/"}})
+    texts = [tokenizer.decode(turn.prompt_ids) for turn in vanilla.turns]
+    assert texts == [f"{begin}[a]", f"{begin}[assistant][call c1]{called}[tool]a.py[a]"]
+    assert [[turn.ids for turn in record.turns] for record in kept] == [[t.ids for t in r.turns] for r in anew]
+    assert all("prefix_tokens" in record.turns[1].stats for record in kept)
+    assert not any("prefix_tokens" in turn.stats for record in anew for turn in record.turns)
+    assert all(record.lossless.equal for record in kept)
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "shown"),
+    [
+        (TEMPLATE.replace("[tools]{{ tools | tojson }}", ""), "openai", "does not write schemas of tools, so"),
+        (TEMPLATE.replace("{{ call.function | tojson }}", "{{ call.function.name }}"), "share gpt", "not write calls"),
+        (TEMPLATE.replace("{{ m.content }}", "{{ m.content if m.role != 'tool' }}"), "openai", "results"),
+        ("{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+         "{{ m.content }}{% endfor %}", "openai", "and results, .*no tools"),
+    ],
+)  # fmt: skip
+def test_a_template_without_a_place_for_tools_ends_before_the_run(tmp_path, template, row, shown):
+    write_json_lines(tmp_path / "p.jsonl", [FORMS[row]])
+    with pytest.raises(InputError, match=f"p.jsonl, question p-0: the template of .*{shown}"):
+        job_for(*settings(tmp_path, template))
+
+
+def test_a_template_of_fschat_is_named(tmp_path):
+    write_json_lines(tmp_path / "p.jsonl", [FORMS["openai"]])
+    with pytest.raises(
+        InputError, match=r"question p-0: model\.template=raw does not write schemas of tools and calls and"
+    ):
+        job_for(*settings(tmp_path)[:2], "model.template=raw", "method=[pld]")
+
+
+def test_arguments_are_text_for_a_template_that_joins_them_to_text(tmp_path):
+    joined = TEMPLATE.replace("{{ call.function | tojson }}", "{{ call.function.name + call.function.arguments }}")
+    write_json_lines(tmp_path / "p.jsonl", [FORMS["openai"]])
+    job = job_for(*settings(tmp_path, joined))
+    (case,) = job.source.suite.cases
+    text = job.source.card.tokenizer.decode(job.source.prompts.prompt(case, ["x"]))
+    assert '[call c1]ls{"path": "/"}[tool]a.py[a]' in text
+
+
+def test_turns_beyond_the_context_are_left_out_and_counted(tmp_path):
+    long = [SYSTEM, USER, call(), {**RESULT, "content": "word " * 60_000}, LAST]
+    write_json_lines(tmp_path / "p.jsonl", [{"messages": CHAT}, {"messages": long}])
+    suite = job_for(*settings(tmp_path)).source.suite
+    assert [len(case.turns) for case in suite.cases] == [2, 1]
+    (warning,) = (each for each in suite.warnings if "left out" in each)
+    assert "1 turns at the end of 1 recorded conversations" in warning
+    write_json_lines(tmp_path / "p.jsonl", [{"messages": [{**USER, "content": "word " * 2_000_000}, call()]}])
+    start = time.perf_counter()
+    with pytest.raises(
+        InputError, match="question p-0: the prompt of its first turn is longer than the model's context"
+    ):
+        job_for(*settings(tmp_path))
+    assert time.perf_counter() - start < 20
