@@ -119,7 +119,8 @@ class StreamedAnswer:
         """The answer's ids, and its steps from the account that is trusted; see ``reconcile``."""
         sizes = self.sizes
         if self.text:
-            self.ids = list(tokenizer(self.text, add_special_tokens=False).input_ids)
+            # which may be more than the server's own
+            self.ids = list(tokenizer(self.text, add_special_tokens=False).input_ids)[: self.limit]
         ended = self.finish == "stop" and not (self.ids and self.ids[-1] in eos)
         if ended and (end := tokenizer.eos_token_id) in eos:  # which many servers keep to themselves
             self.ids, sizes = [*self.ids, end], [*sizes, 1]
@@ -274,7 +275,7 @@ class ServerPeer(Parameters, Remote):
                 refusals.append(str(error))
         else:
             raise InputError(
-                f"url: the server takes no prompt: {refusals[0]}; {refusals[1]}; expected the address of a server of"
+                f"url: the server takes no prompt: {'; '.join(refusals)}; expected the address of a server of"
                 " completions, as it stands before /v1"
             )
         if not self._by_ids and self.endpoint != CHAT:

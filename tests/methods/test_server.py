@@ -547,7 +547,8 @@ def test_a_chat_endpoint_gets_messages_and_its_prompt_is_compared_with_ours(dial
             warned = [text for text in read_manifest(tmp_path / "unknown").warnings if "tokens of its prompts" in text]
             assert warned
             server.fault = "tool_parser"
-            assert "its parser of tool calls" in chat_run(tmp_path / "calls", server.url).error["message"]
+            with pytest.raises(InputError, match="its parser of tool calls"):
+                opened(server.url, endpoint="chat")
 
 
 def test_a_conversation_has_its_tools_and_calls_as_the_api_writes_them():
