@@ -262,16 +262,20 @@ class Remote(Peer):
         """The outcome of ``work``, on the event loop of this server's requests."""
 
     @abstractmethod
-    async def answer(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> Callable[[], Settled]:
+    async def answer(
+        self, prompt: Sequence[int], limit: int, seed: int, emit: Emit, conversation: Mapping[str, Any]
+    ) -> Callable[[], Settled]:
         """Send one request; see ``decode``. Returns a function that returns ids and steps, called outside the clock."""
 
     async def gauges(self) -> Mapping[str, float]:
         """Figures that the server reports of itself now, by name, such as the requests that wait; empty without any."""
         return {}
 
-    def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
-        """See ``Peer``."""
-        self.settle: Callable[[], Settled] = self.run(self.answer(prompt, limit, seed, emit))
+    def decode(
+        self, prompt: Sequence[int], limit: int, seed: int, emit: Emit, conversation: Mapping[str, Any] | None = None
+    ) -> None:
+        """See ``Peer``. conversation: of which the prompt was written, in the fields of OpenAI's chat completions."""
+        self.settle: Callable[[], Settled] = self.run(self.answer(prompt, limit, seed, emit, conversation or {}))
 
     def private(self) -> Method:
         """Itself: no request leaves anything in it."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+CHAT = "/v1/chat/completions"
 STEPS = (3, 1, 2, 4, 1, 3)  # tokens of each step, over and over
 DRAFT = 4
 OWNERS = {"vllm": "vllm", "tensorrt_llm": "tensorrt_llm", "lmdeploy": "lmdeploy", "llama_cpp": "llamacpp",
@@ -88,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._send("ok", "text/plain")
         if self.path == "/tokenize":
             return self._send(json.dumps({"tokens": server.reads}) if server.reads else "{}")
-        if self.path not in ("/v1/completions", "/generate", "/completion"):
+        if self.path not in ("/v1/completions", CHAT, "/generate", "/completion"):
             return self._send('{"detail": "Not Found"}', status=404)
         server.asked.append((self.path, body, dict(self.headers)))
         if server.fault == "html":
@@ -98,6 +99,7 @@ class Handler(BaseHTTPRequestHandler):
         if server.fault == "error_500":
             return self._send('{"error": {"message": "CUDA out of memory"}}', status=500)
         prompt = body.get("prompt", body.get("input_ids", body.get("text")))
+        prompt = server.write(body) if self.path == CHAT else prompt
         if server.fault == "no_ids" and not isinstance(prompt, str):
             return self._send('{"detail": "prompt must be a string."}', status=400)
         limit = body.get("max_tokens") or body.get("n_predict") or body["sampling_params"]["max_new_tokens"]
@@ -133,9 +135,23 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for event in self._events(ids, sizes, joined):
+            event = self._as_chat(event, prompt) if self.path == CHAT and event != "[DONE]" else event
             self._write_chunk(b"data: " + event.encode() + b"\n\n")
         if not self.close_connection:
             self._write_chunk(b"")
+
+    def _as_chat(self, event: str, prompt: list[int]) -> str:
+        """An event of completions as one of chat completions."""
+        found = json.loads(event)
+        for choice in found["choices"]:
+            text = choice.pop("text")
+            name = "tool_calls" if self.server.fault == "tool_parser" else "reasoning" if "w1" in text else "content"
+            choice["delta"] = {name: [text] if name == "tool_calls" else text}
+        if self.server.dialect == "vllm":
+            found["prompt_token_ids"] = prompt
+        elif self.server.dialect == "openai" and self.server.fault != "no_usage":
+            found["usage"] = {"prompt_tokens": len(prompt)}
+        return json.dumps(found)
 
     def _write_chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
@@ -227,6 +243,7 @@ def serving(
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
     server.counts = dict.fromkeys(names, 0) if counts else {}
     server.change = lambda event: event  # its text, before it is sent
+    server.write = lambda body: [5, 6, 7]  # a conversation as a prompt
     server.gap = 0.01  # [nats] between an even token and an odd one
     server.start, server.reads, server.service_s, server.step_s = 0.0, [], 0.0, 0.0
     server.place, server.answered, server.stops_at = threading.Lock(), 0, -1

@@ -15,6 +15,7 @@ from methods.server.acceptance import REQUEST, DraftReport
 from methods.server.connection import Connection
 from methods.server.replies import (
     SHOWN,
+    ChatCompletion,
     Completion,
     Event,
     Generation,
@@ -31,25 +32,33 @@ SCORED = 5  # tokens whose log-probabilities are requested, vLLM's default limit
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request. prompt: (T,) token ids, or text where the server takes no ids. drawing: temperature and the rest."""
+    """A request.
+
+    prompt: (T,) token ids, or text where the server takes no ids. drawing: temperature and the rest. conversation: for
+    a server that writes the prompt itself.
+    """
 
     model: str
     prompt: list[int] | str
     limit: int
     drawing: Mapping[str, float] = field(default_factory=dict)
+    conversation: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """An event of an answer. ids: emitted by it, None where the server sends text only.
 
-    finish: stop | length, in the last one. report: the server's figures for the whole request's drafts.
+    finish: stop | length, in the last one. report: the server's figures for the whole request's drafts. prompt_ids,
+    prompt_tokens: of a prompt that the server wrote itself, as far as it reports them.
     """
 
     ids: Sequence[int] | None = None
     text: str = ""
     finish: str | None = None
     report: DraftReport | None = None
+    prompt_ids: Sequence[int] | None = None
+    prompt_tokens: int | None = None
 
 
 class OpenAI:
@@ -77,11 +86,16 @@ class OpenAI:
         """Empty the server's prefix cache, before the clock starts; whether no earlier prompt can help this one."""
         return self.isolates
 
+    def own(self) -> dict[str, Any]:
+        """Fields of this kind of server in a request of any of its endpoints."""
+        return {}
+
     def body(self, question: Asked) -> dict[str, Any]:
         """The request's JSON."""
         return {
             "model": question.model,
-            "prompt": question.prompt,
+            **(question.conversation or {"prompt": question.prompt}),
+            **self.own(),
             "max_tokens": question.limit,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -122,15 +136,15 @@ class VLLM(OpenAI):
     info = ("/server_info?config_format=json",)
     scoring: ClassVar[Mapping[str, Any]] = {"logprobs": SCORED, "return_tokens_as_token_ids": True}
 
-    def body(self, question: Asked) -> dict[str, Any]:
-        """Return the JSON body of a request."""
-        return super().body(question) | {"return_token_ids": True, "cache_salt": uuid.uuid4().hex}
+    def own(self) -> dict[str, Any]:
+        """Ids, and a salt."""
+        return {"return_token_ids": True, "cache_salt": uuid.uuid4().hex}
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
         """Return the ids of a text, from ``/tokenize``."""
         return read_ids(connection, {"model": model, "prompt": text, "add_special_tokens": False})
 
-    def read_report(self, event: Completion) -> DraftReport | None:
+    def read_report(self, event: Completion | ChatCompletion) -> DraftReport | None:
         """``metrics.speculative_decoding`` of the chunk with the usage."""
         found = event.metrics and event.metrics.speculative_decoding
         if not found or found.num_accepted_draft_tokens is None:
@@ -229,10 +243,14 @@ class LlamaCpp(OpenAI):
     steps = False
     info = ("/props",)
 
+    def own(self) -> dict[str, Any]:
+        """No prompt from the cache."""
+        return {"cache_prompt": False}
+
     def body(self, question: Asked) -> dict[str, Any]:
         """Return the JSON body of a request."""
         drawing = {"temperature": 0.0, **question.drawing}
-        own = {"return_tokens": True, "cache_prompt": False, "stream": True}
+        own = {**self.own(), "return_tokens": True, "stream": True}
         return {"prompt": question.prompt, "n_predict": question.limit, **own, **drawing}
 
     def scores(self, event: LlamaCompletion) -> Iterable[tuple[int, float]]:
@@ -251,6 +269,57 @@ class LlamaCpp(OpenAI):
         if finish and found and found.draft_n_accepted is not None:
             report = DraftReport(REQUEST, found.draft_n_accepted, drafted=found.draft_n)
         return Chunk(event.tokens, "" if event.tokens else event.content or "", finish, report)
+
+
+class Chat(OpenAI):
+    """``/v1/chat/completions`` of a server of any kind, which writes the conversation by its own chat template."""
+
+    path, reply = "/v1/chat/completions", ChatCompletion
+
+    def __init__(self, base: OpenAI) -> None:
+        """base: the server's kind."""
+        self.base, self.name = base, base.name
+        self.steps, self.counts_drafts, self.info, self.isolates = (
+            base.steps,
+            base.counts_drafts,
+            base.info,
+            base.isolates,
+        )
+
+    def prepare(self, connection: Connection) -> bool:
+        """As of its kind."""
+        return self.base.prepare(connection)
+
+    def own(self) -> dict[str, Any]:
+        """As of its kind."""
+        return self.base.own()
+
+    def read(self, event: ChatCompletion, seen: int) -> Chunk:
+        """Read one event. Raises CaseError if the server took calls of tools out of an answer without ids."""
+        choice, said = event.choice, event.choice.delta
+        finish = choice.finish_reason and ("length" if choice.finish_reason == "length" else "stop")
+        texts = (said.reasoning_content, said.reasoning, said.content) if said else ()
+        if said and said.tool_calls and choice.token_ids is None:
+            raise CaseError(
+                "the server takes calls of tools out of the answer's text; expected all of it: start the server without"
+                " its parser of tool calls, or set endpoint=completions"
+            )
+        report, timings = None, event.timings
+        if isinstance(self.base, VLLM):
+            report = self.base.read_report(event)
+        elif finish and timings and timings.draft_n_accepted is not None:
+            report = DraftReport(REQUEST, timings.draft_n_accepted, drafted=timings.draft_n)
+        count = event.usage.prompt_tokens if event.usage else None
+        text = "".join(filter(None, texts))
+        return Chunk(choice.token_ids, text, finish or None, report, event.prompt_token_ids, count)
+
+    async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
+        """As of its kind, which takes ids."""
+        return await self.base.score(connection, model, context)
+
+    def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
+        """As of its kind."""
+        return self.base.tokenize(connection, model, text)
 
 
 def read_ids(connection: Connection, body: Mapping[str, Any]) -> list[int] | None:

@@ -27,7 +27,7 @@ from methods.server.acceptance import (
     report_from_counters,
 )
 from methods.server.connection import METRICS, OK, Connection, show
-from methods.server.dialects import Asked, Chunk, choose
+from methods.server.dialects import Asked, Chat, Chunk, choose
 from methods.server.engine import PORT, LaunchedEngine
 from methods.server.gauges import read_gauges
 from methods.server.identity import (
@@ -53,7 +53,8 @@ class StreamedAnswer:
     """A streamed answer as it arrives.
 
     url: of its server. limit: [tokens] that were requested. vocabulary: the number of ids. text: where the server sends
-    no ids. reports: the request's own account first. account: the steps that are kept.
+    no ids. reports: the request's own account first. account: the steps that are kept. prompt_ids, prompt_tokens: of
+    the prompt that the server wrote, as far as it reports them.
     """
 
     url: str
@@ -65,12 +66,32 @@ class StreamedAnswer:
     finish: str | None = None
     reports: list[DraftReport] = field(default_factory=list)
     account: Account | None = None
+    prompt_ids: Sequence[int] | None = None
+    prompt_tokens: int | None = None
+
+    def compare_prompt(self, prompt: Sequence[int]) -> bool:
+        """Compare the prompt that the server wrote with ours (T,). Returns whether the server reports it.
+
+        Raises CaseError if it is another one.
+        """
+        theirs, count = self.prompt_ids, self.prompt_tokens if self.prompt_ids is None else len(self.prompt_ids)
+        if count is None:
+            return False
+        if count != len(prompt) or (theirs is not None and list(theirs) != list(prompt)):
+            raise CaseError(
+                f"{self.url}: the server's prompt of {count} tokens is not the one of {len(prompt)} tokens that the"
+                " template here writes; expected the same: serve with this template, give the server's as"
+                " model.template=FILE.jinja, or set endpoint=completions"
+            )
+        return True
 
     def take(self, chunk: Chunk, emit: Emit) -> None:
         """Report a chunk's tokens, whose ids are known in the end where it is text."""
         self.finish = chunk.finish or self.finish
         if chunk.report is not None:
             self.reports = [chunk.report]
+        self.prompt_ids = self.prompt_ids or chunk.prompt_ids
+        self.prompt_tokens = self.prompt_tokens or chunk.prompt_tokens
         ids, text = chunk.ids or (), "" if chunk.ids else chunk.text
         if (ids and self.text) or (text and self.ids):
             raise CaseError(f"{self.url}: an answer of ids and of text; expected ids in every event or in none")
@@ -98,7 +119,8 @@ class StreamedAnswer:
         """The answer's ids, and its steps from the account that is trusted; see ``reconcile``."""
         sizes = self.sizes
         if self.text:
-            self.ids = list(tokenizer(self.text, add_special_tokens=False).input_ids)
+            # which may be more than the server's own
+            self.ids = list(tokenizer(self.text, add_special_tokens=False).input_ids)[: self.limit]
         ended = self.finish == "stop" and not (self.ids and self.ids[-1] in eos)
         if ended and (end := tokenizer.eos_token_id) in eos:  # which many servers keep to themselves
             self.ids, sizes = [*self.ids, end], [*sizes, 1]
@@ -127,6 +149,8 @@ log = logging.getLogger(__name__)
 LONGEST_TOKEN = 1 << 10  # [characters]; the longest of a vocabulary are lines of spaces or dashes
 HEALTH, MODELS, NOT_FOUND = "/health", "/v1/models", 404
 LAGS = 5  # readings of the counters after the first
+CHAT = "chat"
+ENDPOINTS = ("completions", CHAT)
 PROBE = 1  # [tokens] of the request that shows what the server takes
 AT_ONCE = 8  # requests that are not measured
 
@@ -152,6 +176,7 @@ class ServerPeer(Parameters, Remote):
     url: str | None = None
     command: str | list[str] | None = None
     dialect: str = "auto"
+    endpoint: str = "completions"
     model: str | None = None
     timeout_s: float = number(60.0, lambda value: value > 0, "more than 0")
     longest_s: float = number(900.0, lambda value: value > 0, "more than 0")
@@ -160,6 +185,8 @@ class ServerPeer(Parameters, Remote):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.endpoint not in ENDPOINTS:
+            raise InputError(f"endpoint={self.endpoint}: expected {' or '.join(ENDPOINTS)}")
         if (self.url is None) == (self.command is None):
             raise InputError(
                 f"url={self.url}, command={self.command}: expected one of the two, url=http://HOST:PORT of an engine"
@@ -198,7 +225,8 @@ class ServerPeer(Parameters, Remote):
             raise InputError(f"model={self.model}: the server has {', '.join(names)[:SHOWN]}; expected one of them")
         self._name = self.model or next(iter(names), "")
         first = next((each for each in models if each.id == self._name), None)
-        self._dialect = choose(self.dialect, connection, first)
+        kind = choose(self.dialect, connection, first)
+        self._dialect = Chat(kind) if self.endpoint == CHAT else kind
         if self._dialect.names_model and not self._name:
             raise InputError(
                 f"{'url' if status == NOT_FOUND else 'model'}: {connection.url}{MODELS} names no model (status"
@@ -236,10 +264,10 @@ class ServerPeer(Parameters, Remote):
         self._drawing = drawing
         known = self._tokenizer("a", add_special_tokens=False).input_ids
         self._by_ids, refusals = True, []
-        for prompt in (known, "a"):
+        for prompt in ("a",) if self.endpoint == CHAT else (known, "a"):
             self._by_ids = not isinstance(prompt, str)
             try:
-                answer = self.run(self._ask(Asked(self._name, prompt, PROBE, self._drawing), _ignore))
+                answer = self.run(self._ask(self._question(prompt, PROBE, self._drawing), _ignore))
                 break
             except CaseError as error:
                 if isinstance(error.__cause__, TimeoutError):
@@ -247,10 +275,10 @@ class ServerPeer(Parameters, Remote):
                 refusals.append(str(error))
         else:
             raise InputError(
-                f"url: the server takes no prompt: {refusals[0]}; {refusals[1]}; expected the address of a server of"
+                f"url: the server takes no prompt: {'; '.join(refusals)}; expected the address of a server of"
                 " completions, as it stands before /v1"
             )
-        if not self._by_ids:
+        if not self._by_ids and self.endpoint != CHAT:
             self._seen["takes text only: its own tokenizer reads the prompt"] = 0
         if not answer.ids:
             self._seen["returns text only: its ids are those of the text"] = 0
@@ -283,9 +311,14 @@ class ServerPeer(Parameters, Remote):
                 f" {1 / LEVEL:.0f} says so"
             ] = 0
 
+    def _question(self, prompt: list[int] | str, tokens: int, drawing: Mapping[str, float]) -> Asked:
+        """A request that is not measured; a text is the user's message where the server writes the prompt."""
+        message = {"messages": [{"role": "user", "content": prompt}]} if self.endpoint == CHAT else {}
+        return Asked(self._name, prompt, tokens, drawing, message)
+
     async def _begin(self, text: str, tokens: int, drawing: Mapping[str, float]) -> Beginning:
         prompt = self._tokenizer(text).input_ids if self._by_ids else text
-        answer = await self._ask(Asked(self._name, prompt, tokens, drawing), _ignore)
+        answer = await self._ask(self._question(prompt, tokens, drawing), _ignore)
         return Beginning(answer.ids, self._tokenizer.decode(answer.ids) if answer.ids else answer.text)
 
     async def _draw(self, role: int) -> list[list[Beginning]]:
@@ -312,11 +345,21 @@ class ServerPeer(Parameters, Remote):
         """Runs ``work`` on the connection's event loop."""
         return self._connection.run(work)
 
-    async def answer(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> Callable[[], Settled]:
-        """One streamed request."""
+    async def answer(
+        self, prompt: Sequence[int], limit: int, seed: int, emit: Emit, conversation: Mapping[str, Any]
+    ) -> Callable[[], Settled]:
+        """One streamed request. Raises CaseError if the server writes the conversation as another prompt."""
         drawing = self._drawing | ({"seed": seed % (1 << 31)} if self._drawing else {})
-        asked = list(prompt) if self._by_ids else self._spell(prompt)
-        return partial(self._settle, await self._ask(Asked(self._name, asked, limit, drawing), emit))
+        if self.endpoint == CHAT and not conversation:
+            raise CaseError("endpoint=chat: no conversation, only token ids; expected a suite, or endpoint=completions")
+        if self.endpoint == CHAT:
+            answer = await self._ask(Asked(self._name, list(prompt), limit, drawing, conversation), emit)
+            if not answer.compare_prompt(prompt):
+                self._seen["does not report the tokens of its prompts: they may differ from those here"] += 1
+        else:
+            asked = list(prompt) if self._by_ids else self._spell(prompt)
+            answer = await self._ask(Asked(self._name, asked, limit, drawing), emit)
+        return partial(self._settle, answer)
 
     async def _ask(self, question: Asked, emit: Emit) -> StreamedAnswer:
         """Its answer, whole. Raises CaseError."""
@@ -355,7 +398,7 @@ class ServerPeer(Parameters, Remote):
 
     def gap(self, context: Sequence[int], chosen: int, other: int) -> float | None:
         """By one more request after the block, where the server gives log-probabilities by id."""
-        if not self._by_ids:
+        if not (self._by_ids or self.endpoint == CHAT):
             return None
         try:
             scores = self.run(self._dialect.score(self._connection, self._name, context))

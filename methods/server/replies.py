@@ -81,6 +81,45 @@ class Completion(Event):
         yield from ((int(name), score) for name, score in named if name.isdecimal())
 
 
+class _Delta(Reply):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[Any] | None = None
+
+
+class _Said(Reply):
+    delta: _Delta | None = None
+    token_ids: Counts = None  # vLLM
+    finish_reason: (
+        Literal["stop", "length", "eos", "eos_token", "stop_sequence", "tool_calls", "function_call", ""] | None
+    ) = None
+
+
+class _Usage(Reply):
+    prompt_tokens: Count | None = None
+
+
+class _Timings(Reply):
+    draft_n: Count | None = None
+    draft_n_accepted: Count | None = None
+
+
+class ChatCompletion(Event):
+    """Of ``/v1/chat/completions``."""
+
+    choices: Annotated[list[_Said], Field(max_length=1)] | None = None
+    prompt_token_ids: Counts = None  # vLLM
+    usage: _Usage | None = None
+    metrics: _Metrics | None = None  # vLLM
+    timings: _Timings | None = None  # llama.cpp
+
+    @property
+    def choice(self) -> _Said:
+        """The only one, without fields if the event has none."""
+        return self.choices[0] if self.choices else _Said()
+
+
 class _Finish(Reply):
     type: Literal["stop", "length", "abort"]
     message: Any = None
@@ -111,11 +150,6 @@ class Generation(Event):
     text: str | None = None
     output_ids: Counts = None
     meta_info: Meta | None = None
-
-
-class _Timings(Reply):
-    draft_n: Count | None = None
-    draft_n_accepted: Count | None = None
 
 
 class _Score(Reply):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,6 +52,7 @@ class Request:
     in_prefill: bool = False  # the first draft hangs below the prompt's last token, and is verified with it
     budgets: Budgets | None = None  # of drafts
     kept: int = 0  # [tokens] of the prompt that the last request left in the engine's cache
+    conversation: Mapping[str, Any] = field(default_factory=dict)  # of the prompt, for a server that writes it itself
 
 
 @dataclass(slots=True)
@@ -275,8 +276,12 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
 
     if isinstance(method, Remote):
         method.prepare()
+    seed = derive_seed(request.seed, *request.names, "verify")
     clock.start()
-    method.decode(request.prompt, limit, derive_seed(request.seed, *request.names, "verify"), emit)
+    if isinstance(method, Remote):
+        method.decode(request.prompt, limit, seed, emit, request.conversation)
+    else:
+        method.decode(request.prompt, limit, seed, emit)
     out.decode_s = clock.elapsed() - out.prefill_s
     out.step_s = [round(seconds, DIGITS) for seconds in clock.steps()]
     if isinstance(method, Remote):

@@ -229,6 +229,7 @@ class Session:
             keep_trees=0 <= block.place < self._measure.keep_trees,
             in_prefill=self._decode.first_draft == "prefill",
             budgets=lengths,
+            conversation=asked.conversation,
         )
 
     def _record(self, method: str, asked: Turn, transcript: Transcript, text: str, **more: Any) -> TurnRecord:

@@ -56,11 +56,16 @@ log = logging.getLogger(LOADING)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn to decode. prompt: (T,) token ids. length, text: of the answer in tokens and as text, if recorded."""
+    """One turn to decode.
+
+    prompt: (T,) token ids. length, text: of the answer in tokens and as text, if recorded. conversation: of the prompt,
+    as a server reads it that writes the prompt itself.
+    """
 
     prompt: list[int]
     length: int | None = None
     text: str | None = None
+    conversation: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +189,7 @@ class Source:
             check_engine(engine, model)
 
         def next_turn(case: Case, answers: Sequence[str]) -> Turn:
-            return Turn(prompts.prompt(case, answers))
+            return Turn(prompts.prompt(case, answers), conversation=prompts.conversation(case, answers))
 
         target = Target(self.card, model, settings.largest_draft, sampling, engine.attention)
         warmup = tuple(WARMUP[index % len(WARMUP)] for index in range(self.config.measure.warmup))

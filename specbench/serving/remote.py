@@ -102,7 +102,8 @@ class RemoteServer:
             shared.bursts.append((self.now(), len(ids)))
             return False
 
-        settle = await method.answer(prompt, limit, derive_seed(request.seed, *request.names, "verify"), emit)
+        seed = derive_seed(request.seed, *request.names, "verify")
+        settle = await method.answer(prompt, limit, seed, emit, request.conversation)
         out = shared.transcript
         out.enter(settle(), self._eos, limit)
         if not out.ids:

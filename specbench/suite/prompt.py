@@ -218,6 +218,18 @@ class PromptBuilder:
         """
         return self.of(case)._encode(self._list_next(case, len(answers), answers))
 
+    def conversation(self, case: Case, answers: Sequence[str]) -> dict[str, Any]:
+        """Returns what ``prompt`` writes as the fields of a request of OpenAI's chat completions.
+
+        Arguments of calls are text in it, as of the API.
+        """
+        builder = copy(self.of(case))
+        builder._arguments_as_text = True
+        found: dict[str, Any] = {"messages": builder._with_system(self._list_next(case, len(answers), answers))}
+        if builder._tools:
+            found |= {"tools": list(builder._tools), "tool_choice": "none"}
+        return found | ({"chat_template_kwargs": self._switch} if self._switch else {})
+
     def fits(self, case: Case, turn: int, context: int, most: int) -> bool:
         """Returns whether the prompt of a recorded turn is shorter than the context. Raises InputError of the template.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import json
 import os
@@ -39,6 +40,9 @@ from specbench.records.store import read_run
 from specbench.report.frames.findings import gather
 from specbench.report.frames.headline import find_headlines
 from specbench.types import CaseError, InputError
+from specbench.records.store import read_manifest, read_run
+from specbench.suite.prompt import PromptBuilder
+from specbench.types import Case, CaseError, InputError
 
 PROMPT, LIMIT = [5, 6, 7, 8], 24
 DIALECTS = ("vllm", "sglang", "llama_cpp", "tensorrt_llm", "lmdeploy")
@@ -531,3 +535,63 @@ LMDEPLOY = 'lmdeploy:num_requests_running{engine="0"} 1.0\nlmdeploy:gpu_cache_us
 def test_a_servers_own_figures_are_read_of_each_engines_page(page, expected):
     expected = expected if isinstance(expected, dict) else dict(zip(GAUGES, expected, strict=False))
     assert read_gauges(page) == pytest.approx(expected)
+
+
+def chat_run(folder, url: str, *settings: str):
+    small = ["suite.ids=[1]", "decode.max_new_tokens=24", "report.plots=false", "measure.control=false"]
+    small += ["measure.warmup=0", "measure.lossless=false", "model=tiny", "method=[server]"]
+    small += [f"method.server.url={url}", "method.server.endpoint=chat"]
+    run_command.main([*small, *settings, f"hydra.run.dir={folder}"])
+    return next(record for record in read_run(folder).records if record.method == "server")
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "openai"])
+def test_a_chat_endpoint_gets_messages_and_its_prompt_is_compared_with_ours(dialect, tmp_path):
+    prompts = PromptBuilder(card().tokenizer, None)
+    with stand_in.serving(dialect) as server:
+        server.write = lambda body: prompts._encode(body["messages"])
+        record = chat_run(tmp_path / "same", server.url, "model.system=Be brief.")
+        path, body, _ = server.asked[-1]
+        assert path == stand_in.CHAT
+        roles = [message["role"] for message in body["messages"]]
+        assert roles == ["system", "user", "assistant", "user"][: len(roles)]
+        assert "prompt" not in body
+        assert record.status == "ok"
+        if dialect == "vllm":
+            assert record.turns[0].accept == TRUE
+        server.write = lambda body: [*prompts._encode(body["messages"]), 7]
+        record = chat_run(tmp_path / "longer", server.url)
+        assert "is not the one of 32 tokens" in record.error["message"]
+        if dialect == "vllm":  # which reports the ids, not only their number
+            server.write = lambda body: prompts._encode(body["messages"])[::-1]
+            assert "is not the one of 32 tokens" in chat_run(tmp_path / "other", server.url).error["message"]
+        else:
+            server.write, server.fault = lambda body: prompts._encode(body["messages"]), "no_usage"
+            assert chat_run(tmp_path / "unknown", server.url).status == "ok"
+            warned = [text for text in read_manifest(tmp_path / "unknown").warnings if "tokens of its prompts" in text]
+            assert warned
+            server.fault = "tool_parser"
+            with pytest.raises(InputError, match="its parser of tool calls"):
+                opened(server.url, endpoint="chat")
+
+
+def test_a_conversation_has_its_tools_and_calls_as_the_api_writes_them():
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    result = {"role": "tool", "content": "2", "name": "f", "tool_call_id": "c1"}
+    own = [{"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "assistant", "content": "2"}]
+    messages = ({"role": "user", "content": "Go"}, own[0], result, own[1])
+    tools = ({"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}},)
+    tokenizer = copy.copy(card().tokenizer)
+    tokenizer.chat_template = "{{ tools }}{% for m in messages %}{{ m }}{% endfor %}"
+    case = Case("1", "qa", ("Go", "2"), "", (), None, messages, tools)
+    found = PromptBuilder(tokenizer, None).conversation(case, ("x",))
+    assert found["tools"] == list(tools)
+    assert found["tool_choice"] == "none"
+    assert found["messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'
+    assert messages[1]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+    assert [message["role"] for message in found["messages"]] == ["user", "assistant", "tool"]
+
+
+def test_an_endpoint_of_another_name_is_refused():
+    with pytest.raises(InputError, match="endpoint=responses: expected completions or chat"):
+        ServerPeer("http://127.0.0.1:9", endpoint="responses")
