@@ -36,11 +36,9 @@ from specbench.models.facade import NOWHERE, ModelCard, Target
 from specbench.models.load import locate, read_tokenizer
 from specbench.models.replay import ServerEngine
 from specbench.records.record import CaseRecord, TurnRecord
-from specbench.records.store import read_run
+from specbench.records.store import read_manifest, read_run
 from specbench.report.frames.findings import gather
 from specbench.report.frames.headline import find_headlines
-from specbench.types import CaseError, InputError
-from specbench.records.store import read_manifest, read_run
 from specbench.suite.prompt import PromptBuilder
 from specbench.types import Case, CaseError, InputError
 
