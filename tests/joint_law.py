@@ -36,6 +36,7 @@ class MarkovEngine(EagerEngine):
         self.device, self.dtype, self.fed = torch.device("cpu"), table.dtype, 0
         self.cache = _NoCache()  # type: ignore[assignment]
         self.request = EagerRequest(Needs(), Silent())
+        self._kept = 0
 
     def reserve(self, tokens: int) -> None: ...
 

@@ -174,13 +174,13 @@ class ServerPeer(Parameters, Remote):
     """One engine with its own speculation, running or started here; conf/method/server.yaml has the parameters."""
 
     url: str | None = None
-    command: str | list[str] | None = None
     dialect: str = "auto"
-    endpoint: str = "completions"
     model: str | None = None
     timeout_s: float = number(60.0, lambda value: value > 0, "more than 0")
     longest_s: float = number(900.0, lambda value: value > 0, "more than 0")
     start_s: float = number(1800.0, lambda value: value > 0, "more than 0")
+    command: str | list[str] | None = None
+    endpoint: str = "completions"
     gpu_metrics: str | None = None
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from torch.backends.cuda import enable_cudnn_sdp
 from specbench.decode.budgets import Budgets, EqualBudget
 from specbench.decode.latency import measure_steps, profile_of_steps
 from specbench.decode.lengths import describe_idle
-from specbench.decode.loop import Request, Transcript, decode
+from specbench.decode.loop import PREFIX, Request, Transcript, decode
 from specbench.decode.threads import choose_threads
 from specbench.measure.clock import Clock, Meter, without_collector
 from specbench.measure.identity import hide_identity
@@ -94,6 +94,7 @@ class Session:
         self._engine, self.next_turn, self._source = stage.engine, stage.next_turn, job.source
         self._decode, self._measure, self._sampling = job.config.decode, job.config.measure, job.sampling
         self._keeps = job.config.engine.keep_prefix
+        self._prefixes: dict[str, bool] = {}  # method -> whether its turns found the turns before in the cache
         self._rule, self._plain = job.rule, type(job.entries[0].method)  # vanilla's
         self._limit, self._profile, self._meter = job.limit, stage.profile, meter
         self._entries = {entry.name: entry for entry in job.rows}
@@ -151,9 +152,16 @@ class Session:
 
     @property
     def warnings(self) -> list[str]:
-        """Of the complete run: methods whose draft lengths no policy decided."""
+        """Of the complete run: methods whose draft lengths no policy decided, or that alone read whole prompts."""
         peers = [name for name, entry in self._entries.items() if isinstance(entry.method, Peer)]
-        return describe_idle({**self._lengths, **self._budgets}, peers)
+        found = describe_idle({**self._lengths, **self._budgets}, peers)
+        whole = [name for name, kept in self._prefixes.items() if not kept]
+        if whole and any(self._prefixes.values()):
+            found.append(
+                f"{', '.join(whole)}: reads whole prompts, while other methods read what a turn adds: compare the times"
+                " without prefills (decode_speedup), or set engine.keep_prefix=false"
+            )
+        return found
 
     def _reset(self, entry: Entry) -> None:
         entry.method.reset()
@@ -203,6 +211,8 @@ class Session:
             transcript = decode(self._engine, entry.method, request, self._clock)
             energy_j = self._meter.since(before) if self._meter else None
             cached = [*asked.prompt, *transcript.ids[:-1]]
+            if request.kept:
+                self._prefixes[record.method] = PREFIX in transcript.stats
             answers.append(self.text(asked, transcript))
             prompts.append(asked.prompt)
             record.turns.append(self._record(record.method, asked, transcript, answers[-1], energy_j=energy_j))

@@ -27,7 +27,7 @@ class OneAtATime(Remote):
 
     prepare = run = require_same_model = gap = None
 
-    async def answer(self, prompt, limit, seed, emit):
+    async def answer(self, prompt, limit, seed, emit, conversation):
         self.asked.append(prompt[0])
         async with self.place:
             await asyncio.sleep(SERVICE_S)

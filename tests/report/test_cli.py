@@ -21,7 +21,7 @@ def test_command_writes_a_report(make_run, tmp_path, capsys):
     assert main([str(directory), "--output", str(tmp_path / "out"), "--no-plots"]) == 0
     assert (tmp_path / "out/report.html").is_file()
     assert not (tmp_path / "out/plots").exists()
-    assert "29 files in" in capsys.readouterr().out
+    assert "30 files in" in capsys.readouterr().out
 
 
 def test_command_takes_a_sweep(make_run):

@@ -154,7 +154,7 @@ def test_latest_points_to_no_run_that_was_refused(run, tmp_path, monkeypatch):
     (tmp_path / "refused").mkdir()
     (tmp_path / "latest").symlink_to("refused")  # as an earlier version left it
 
-    def refuse(job, threads):
+    def refuse(*_):
         raise InputError("method.pld: cannot be bound")
 
     with monkeypatch.context() as patch:

@@ -8,6 +8,7 @@ import pytest
 from builders.records import write_json_lines
 from builders.runs import execute_job, job_for
 from builders.suites import suite_with, write_parquet
+from specbench.records.store import read_manifest
 from specbench.suite.messages import find_cuts
 from specbench.types import InputError
 
@@ -189,6 +190,16 @@ def test_each_turn_has_the_recorded_messages_before_it(tmp_path):
     assert all("prefix_tokens" in record.turns[1].stats for record in kept)
     assert not any("prefix_tokens" in turn.stats for record in anew for turn in record.turns)
     assert all(record.lossless.equal for record in kept)
+
+
+def test_a_method_that_reads_whole_prompts_is_named_where_the_others_keep_them(tmp_path):
+    write_json_lines(tmp_path / "p.jsonl", [FORMS["openai"]])
+    own = (*settings(tmp_path)[:-1], "method=[pld,eagle]", "measure=quick", "decode.max_new_tokens=4")
+    for more, count in ((), 1), (("engine.keep_prefix=false",), 0):
+        execute_job(tmp_path / f"run{count}", *own, *more)
+        found = [text for text in read_manifest(tmp_path / f"run{count}").warnings if "reads whole prompts" in text]
+        assert len(found) == count
+        assert all(text.startswith("eagle: ") for text in found)
 
 
 @pytest.mark.parametrize(
