@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -14,10 +15,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from specbench.types import InputError
 
 PORT = "{port}"  # in a command: replaced by a free port
-KEYS = ("--api-key", "--api-keys")  # options that the manifest would keep
+SECRET = re.compile(r"(?:^|[-_])(?:keys?|token|secret|password)(?:=|$)", re.IGNORECASE)  # in an option or a variable
 END_S = 20.0  # between the request to end and the kill
 POLL_S = 0.3
 REPORT_S = 30.0  # between two lines about an engine that is not ready
@@ -35,13 +38,14 @@ class LaunchedEngine:
             words = shlex.split(command) if isinstance(command, str) else list(command)
         except ValueError as error:
             raise InputError(f"command={shown}: {error}; expected a command as a shell reads it") from error
-        if not any(PORT in word for word in words):
-            raise InputError(f"command={shown}: has no {PORT}; expected it in place of the port: ... --port {PORT}")
-        if found := next((word for word in words if word.partition("=")[0] in KEYS), None):
+        if found := next((word for word in words if SECRET.search(word.partition("=")[0])), None):
             raise InputError(
                 f"command: has {found.partition('=')[0]}, and the manifest would keep the key; expected the key in the"
-                " engine's own environment variable (VLLM_API_KEY, LLAMA_API_KEY) and in SPECBENCH_API_KEY"
+                " environment of specbench, in the engine's variable (VLLM_API_KEY, LLAMA_API_KEY) and in"
+                " SPECBENCH_API_KEY"
             )
+        if not any(PORT in word for word in words):
+            raise InputError(f"command={shown}: has no {PORT}; expected it in place of the port: ... --port {PORT}")
         if shutil.which(words[0]) is None:
             raise InputError(f"command={shown}: {words[0]} is not a program of this machine; expected the engine's")
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -68,16 +72,17 @@ class LaunchedEngine:
                 self._words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
             )
         begin = reported = time.monotonic()
-        while not answers():
-            now = time.monotonic()
-            if self._process.poll() is not None or now - begin > longest_s:
-                code = self._process.poll()
+        while True:
+            now, code = time.monotonic(), self._process.poll()
+            if code is not None or now - begin > longest_s:
                 fault = f"ended with exit code {code}" if code is not None else f"is not ready after {longest_s:g} s"
                 self.end()
                 raise InputError(
                     f"command: {self._words[0]} {fault}; expected an answer of status 200 at {self.url}/health or"
                     f" /v1/models. The last lines of {output}:\n{self._read_end()}"
                 )
+            if answers():
+                break
             if now - reported > REPORT_S:
                 log.info("waiting for %s since %.0f s; its output is %s", self._words[0], now - begin, output)
                 reported = now
@@ -94,12 +99,24 @@ class LaunchedEngine:
         """End the engine and its children."""
         if self._process is None:
             return
-        for number, wait_s in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
-            with suppress(ProcessLookupError):  # the group is empty
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + END_S
+            with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(wait_s)
+            while time.monotonic() < deadline and self._is_alive():
+                time.sleep(POLL_S / 3)
+        self._process.wait()
         self._process = None
+
+    def _is_alive(self) -> bool:
+        """Returns whether a process of the engine's group runs; one that nobody has waited for does not."""
+        assert self._process is not None
+        self._process.poll()
+        for each in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getpgid(each.pid) == self._process.pid and each.status() != psutil.STATUS_ZOMBIE:
+                    return True
+        return False
 
     def _read_end(self) -> str:
         with self._output.open("rb") as file:

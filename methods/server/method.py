@@ -296,6 +296,10 @@ class ServerPeer(Parameters, Remote):
     def require_same_model(self, baseline: Remote) -> None:
         """Compares first tokens with the baseline's; another distribution is a warning. Raises InputError."""
         assert isinstance(baseline, ServerPeer)
+        if self.endpoint != baseline.endpoint:
+            raise InputError(
+                f"endpoint={self.endpoint}: the baseline has {baseline.endpoint}; expected the same of both"
+            )
         both = (self, baseline)
         first = [lambda text, each=each: each.run(each._begin(text, PROBE, {})) for each in both]  # greedy
         require_same_first_tokens([each._connection.url for each in both], first)

@@ -43,6 +43,12 @@ ADDED: dict[str, dict[str, Any]] = {
     "methods.pard.Pard": {"nodes": None, "target_states": True, "safetensors": True},
     "methods.pld.PromptLookup": {"min_ngram": 1},
     "methods.self_speculation.SelfSpeculation": {"search": 0, "window": 32},
+    "methods.server.method.ServerPeer": {
+        "command": None,
+        "endpoint": "completions",
+        "start_s": 1800.0,
+        "gpu_metrics": None,
+    },
     "methods.suffix_decoding.SuffixDecoding": {"ties": "recent"},
 }
 OUTSIDE = ("report", "run")  # groups that change no record; below, such settings of other groups

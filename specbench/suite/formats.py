@@ -342,7 +342,9 @@ def _bfcl(row: SourceRow, wording: Wording) -> Case:
     given, held = row.values.get("question"), row.values.get("missed_function") or {}
     if not isinstance(given, list) or not given or not all(isinstance(turn, list) for turn in given):
         raise InputError(f"{row.where}: {row.got('question')}, expected a list of turns, each a list of messages.")
-    if not isinstance(held, dict) or not all(isinstance(names, list) for names in held.values()):
+    if not isinstance(held, dict) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in held.values()
+    ):
         raise InputError(f"{row.where}: {row.got('missed_function')}, expected the names of functions by turn.")
     functions = _bfcl_functions(row)
     late = {name for names in held.values() for name in names}
@@ -383,7 +385,7 @@ def _bfcl_functions(row: SourceRow) -> list[dict[str, Any]]:
         return found
     functions = []
     for name in classes:
-        if name not in _BFCL_FILES:
+        if not isinstance(name, str) or name not in _BFCL_FILES:
             raise InputError(f"{row.where}: involved_classes has {name}, expected some of {', '.join(_BFCL_FILES)}.")
         path = Path(row.source).parent / _BFCL_DOCS / _BFCL_FILES[name]
         raw = read_file(path, f"{row.where}: ", f"copy BFCL's folder {_BFCL_DOCS} next to the file.")

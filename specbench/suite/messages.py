@@ -92,9 +92,9 @@ def _read_result(where: str, message: Mapping[str, Any], content: object) -> Mes
         raise InputError(f"{where}: content is {_a(content)}, expected the tool's result as text.")
     found: Message = {"content": inner[1] if (inner := _RESPONSE.fullmatch(content)) else content}
     ids = message.get("tool_call_ids")  # of SWE-smith
-    given = {"tool_call_id": ids[0] if isinstance(ids, list) and len(ids) == 1 else None, **message}
-    for key in ("tool_call_id", "name"):
-        if (value := given.get(key)) is not None:
+    alone = ids[0] if isinstance(ids, list) and len(ids) == 1 else None
+    for key, other in (("tool_call_id", alone), ("name", None)):
+        if (value := message.get(key, other) or other) is not None:
             if not isinstance(value, str) or not value.strip():
                 raise InputError(f"{where}: {key} is {_a(value)}, expected a text.")
             found[key] = value
@@ -119,6 +119,8 @@ def _read_calls(where: str, key: str, calls: object) -> list[Message]:
             raise InputError(f"{there}: name is {_a(name)}, expected the name of a function.")
         if isinstance(arguments, str) and arguments.strip():
             arguments = parse_json(arguments.encode(errors="surrogatepass"), f"{there}: arguments", _ARGUMENTS_FIX)
+        else:  # a table has null for each argument of other calls
+            arguments = _without_nulls(arguments)
         arguments = arguments or {}
         if not isinstance(arguments, Mapping):
             raise InputError(f"{there}: arguments is {_a(arguments)}; {_ARGUMENTS_FIX}")

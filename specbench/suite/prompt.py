@@ -192,7 +192,8 @@ class PromptBuilder:
                 for other._arguments_as_text in (False, True):
                     try:
                         text = str(other._chat(_PROBE_CHAT, tokenize=False))
-                        break
+                        if f"'{_ARGUMENT}'" not in text:  # as Python writes an object, and no model was trained on
+                            break
                     except InputError as error:
                         refusal = refusal or str(error)
             lacks = {part: "" if text else refusal for word, part in _PARTS.items() if word not in text}

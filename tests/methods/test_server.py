@@ -24,6 +24,7 @@ from transformers import PreTrainedConfig
 import methods.server.method as method_of_servers
 from methods.server.acceptance import DraftReport, parse_counters, reconcile, report_from_counters
 from methods.server.connection import KEY
+from methods.server.engine import LaunchedEngine
 from methods.server.gauges import GAUGES, read_gauges
 from methods.server.identity import DRAWS, LEVEL, TEXTS, TOKENS, compare_draws, read_totals
 from methods.server.method import ServerPeer
@@ -220,7 +221,9 @@ def test_an_engine_is_started_for_its_row_and_ends_with_the_run(tmp_path):
         ("serve --port 8000", r"has no \{port\}"),
         ("serve --port '{port}", "No closing quotation"),
         ("no_such_engine --port {port}", "no_such_engine is not a program"),
-        ([sys.executable, "--port", "{port}", "--api-key=hush"], "has --api-key, and the manifest would keep"),
+        ([sys.executable, "--api-key", "hush"], "has --api-key, and the manifest would keep"),
+        (["env", "VLLM_API_KEY=hush", sys.executable, "{port}"], "has VLLM_API_KEY, and the manifest"),
+        ([sys.executable, "--hf_token=hush", "{port}"], "has --hf_token, and the manifest"),
         ([sys.executable, "-c", "print('no GPU here'); raise SystemExit(3)", "{port}"], "exit code 3.*\n.*no GPU here"),
         ([sys.executable, "-c", "import time; time.sleep(99)", "{port}"], "not ready after 1 s"),
         ([], r"has no \{port\}"),
@@ -246,6 +249,31 @@ def test_the_engine_of_a_row_takes_its_children_along_and_its_early_end_is_a_war
     os.kill(again._engine._process.pid, signal.SIGKILL)
     again._engine._process.wait()
     assert "exit code -9" in again.warnings[-1]
+
+
+def test_a_child_of_an_engine_has_time_to_end_after_its_parent(tmp_path):
+    ready, cleaned = tmp_path / "ready", tmp_path / "cleaned"
+    end = f"(time.sleep(0.5), pathlib.Path({str(cleaned)!r}).touch(), sys.exit())"
+    child = f"""
+import pathlib, signal, sys, time
+signal.signal(15, lambda *_: {end})
+pathlib.Path({str(ready)!r}).touch()
+time.sleep(60)
+"""
+    parent = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]]).wait()"
+    engine = LaunchedEngine([sys.executable, "-c", parent, child, "{port}"])
+    engine.start(tmp_path / "a.log", ready.exists, 60.0)
+    begin = time.monotonic()
+    engine.end()
+    assert cleaned.exists()
+    assert time.monotonic() - begin < 15
+
+
+def test_servers_of_two_endpoints_are_not_compared():
+    with stand_in.serving("vllm") as server:
+        chat, plain = (opened(server.url, endpoint=name) for name in ("chat", "completions"))
+        with pytest.raises(InputError, match="endpoint=chat: the baseline has completions"):
+            chat.require_same_model(plain)
 
 
 def test_a_url_and_a_command_exclude_each_other():

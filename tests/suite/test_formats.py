@@ -344,6 +344,8 @@ def test_functions_of_bfcl_stand_in_the_prompt_or_are_tools(tmp_path):
             r"math_api\.json: no such file; copy BFCL's folder multi_turn_func",
         ),
         ({"missed_function": ["x"]}, "missed_function is a list, expected the names of functions by turn"),
+        ({"missed_function": {"1": [{}]}}, "expected the names of functions by turn"),
+        ({"involved_classes": [["MathAPI"]]}, "involved_classes has .*expected some of GorillaFileSystem"),
         ({"function": "x"}, "function is a string, expected descriptions"),
         ({"function": [{"name": 7}]}, "function is a list, expected descriptions, each with a name"),
         ({"involved_classes": None}, "there is no function, expected descriptions"),

@@ -249,3 +249,21 @@ def test_turns_beyond_the_context_are_left_out_and_counted(tmp_path):
     ):
         job_for(*settings(tmp_path))
     assert time.perf_counter() - start < 20
+
+
+def test_a_table_gives_nulls_for_what_another_row_has(tmp_path):
+    swe_smith = {"role": "tool", "content": "a.py", "tool_call_id": None, "tool_call_ids": ["c1"]}
+    asked = call({"path": "/", "cmd": None})
+    case = case_of(tmp_path, {"messages": [USER, asked, swe_smith, LAST], "tools": TOOLS})
+    (first,) = case.messages[1]["tool_calls"]
+    assert first["function"]["arguments"] == {"path": "/"}
+    assert case.messages[2]["tool_call_id"] == "c1"
+
+
+def test_arguments_are_text_for_a_template_that_would_write_an_object_as_python_does(tmp_path):
+    write_json_lines(tmp_path / "p.jsonl", [FORMS["openai"]])
+    template = TEMPLATE.replace("{{ call.function | tojson }}", "{{ call.function.name }}{{ call.function.arguments }}")
+    source = job_for(*settings(tmp_path, template)).source
+    (case,) = source.suite.cases
+    text = source.card.tokenizer.decode(source.prompts.prompt(case, ["x"]))
+    assert '{"path": "/"}' in text
