@@ -144,7 +144,7 @@ def lengths(directory, method):
     return [turn.accept for record in read_run(directory).records if record.method == method for turn in record.turns]
 
 
-@pytest.mark.parametrize("load", ["load=one", "load=closed"])
+@pytest.mark.parametrize("load", ["load=one", pytest.param("load=closed", marks=pytest.mark.exhaustive)])
 def test_a_run_accepts_more_and_its_methods_are_lossy_but_vanilla_is_not(tmp_path, load):
     for accept, settings in (("exact", []), ("relaxed", ["decode.accept=relaxed", "decode.accept_delta=1"])):
         job = job_for("model=tiny", *OPTIONS, load, *settings, "decode.max_new_tokens=64")

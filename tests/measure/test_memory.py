@@ -39,7 +39,7 @@ def measure_rise(kind, chunk, cells):
     return bound.token_bytes, bound.at(LENGTH), peak - base
 
 
-@pytest.mark.parametrize("kind", [EagerEngine, FastEngine])
+@pytest.mark.parametrize("kind", [pytest.param(EagerEngine, marks=pytest.mark.exhaustive), FastEngine])
 def test_a_long_request_stays_within_its_bound_and_larger_chunks_do_not(kind):
     found = []
     for chunk, cells in ((CHUNK, CHUNK * 1024), (LENGTH, LENGTH * LENGTH)):

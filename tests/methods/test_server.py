@@ -571,7 +571,7 @@ def chat_run(folder, url: str, *settings: str):
     return next(record for record in read_run(folder).records if record.method == "server")
 
 
-@pytest.mark.parametrize("dialect", ["vllm", "openai"])
+@pytest.mark.parametrize("dialect", ["vllm", pytest.param("openai", marks=pytest.mark.exhaustive)])
 def test_a_chat_endpoint_gets_messages_and_its_prompt_is_compared_with_ours(dialect, tmp_path):
     prompts = PromptBuilder(card().tokenizer, None)
     with stand_in.serving(dialect) as server:

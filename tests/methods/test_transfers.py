@@ -132,7 +132,8 @@ def test_along_a_record_the_devices_trees_stay_there(read, counted, monkeypatch)
     assert {max(column) for column in zip(*clock.steps_of, strict=True)} == {0, 1 + read}
 
 
-@pytest.mark.parametrize("sampling", [pytest.param(None, marks=pytest.mark.exhaustive), DRAWN], ids=["T0", "T0.8"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("sampling", [None, DRAWN], ids=["T0", "T0.8"])
 def test_what_a_gpu_does_otherwise_takes_the_steps_of_a_cpu(sampling):
     """Chains and shapes that are not read, the ratio test of all nodes at once: the steps of the bundled pair."""
     drafts = "method=[speculative_sampling,specinfer,eagle2,pearl]", "model.heads.eagle=random"

@@ -315,6 +315,7 @@ def test_requests_on_two_ranks_emit_what_they_emit_alone(model):
             assert [(each.ids, each.accept) for each in questions] == [each.alone(alone) for each in questions]
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_does_not_move_accepted_rows_is_named(model):
     questions = [Question([5, 17, 3], scripts(plain_greedy(model["float64"], [5, 17, 3], 18))["wide"], None, 0)]
     named = pytest.raises(TeamError, match=r"rank 1 diverged .* tokens in the cache")

@@ -194,6 +194,7 @@ def test_a_mistake_of_ours_is_no_error_of_the_store(make_run, store, monkeypatch
         export_runs(make_run(methods=PLD, per_category=1), "memory://bucket/run")
 
 
+@pytest.mark.exhaustive
 def test_a_real_server_of_s3(make_run, tmp_path, monkeypatch, capsys):
     pytest.importorskip("s3fs")
     server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
