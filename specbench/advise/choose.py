@@ -21,6 +21,7 @@ from specbench.advise.tune import gain_of, speedup_of, spell
 from specbench.profile import Fit, Profile, find_pair, read_profile
 from specbench.profile.analytic import error_of
 from specbench.profile.profile import PUBLISHED
+from specbench.records.record import VANILLA
 from specbench.report import read_findings
 from specbench.report.frames.predict import Prediction, describe_leads, predict, with_drafting
 from specbench.report.frames.reported import ReportedRun, find_remarks, is_busy
@@ -29,6 +30,10 @@ from specbench.report.locate import chosen_profile, find_runs
 from specbench.runs.composition import with_own_groups
 from specbench.runs.execution import execute
 from specbench.runs.job import Job, job_of
+from specbench.serving.objective import LIMITS, Boundary, Objective, Search
+from specbench.serving.scheduler import NEVER
+from specbench.serving.settings import CLOSED, draw_arrivals
+from specbench.serving.simulate import recorded_answers
 from specbench.stats import MIN_CASES, Estimate
 from specbench.types import InputError
 
@@ -196,3 +201,34 @@ def _about(found: Sequence[Candidate], profile: Profile) -> Iterator[str]:
     yield f"drafting {how} on the machine of the records"
     priced = [replace(each.entry, prediction=Prediction(profile, {})) for each in found]
     yield from find_remarks(priced)
+
+
+def describe_capacity(
+    found: Sequence[Candidate], profile: Profile, objective: Objective, kind: str, shape: float, places: int
+) -> Iterator[str]:
+    """The lines of ``specbench choose --slo``: vanilla's boundary, then the candidates', the largest load first.
+
+    Requests are drawn from the recorded ones; a step takes the profile's time, drafting the recorded one. Times of the
+    first token include the queue and the prompts, which ``answer`` leaves out.
+
+    kind: closed, or how requests arrive; shape: of gamma. places: concurrent requests of an open loop.
+    """
+    limits = ", ".join(f"{name} <= {limit:g} s" for name in LIMITS if (limit := getattr(objective, name)) < NEVER)
+    unit = "concurrent requests" if kind == CLOSED else f"requests a second, {kind}, at most {places} concurrently"
+    yield f"the most {unit}, with {limits} for {objective.share:.4g} of them; simulated, 95 % confidence of each load"
+    names = {"vanilla": (found[0].entry, VANILLA), **{each.name: (each.entry, each.method) for each in found}}
+    arrivals = None if kind == CLOSED else lambda rate, seed: draw_arrivals(kind, rate, seed, shape)
+    boundaries = {}
+    for name, (entry, method) in names.items():
+        print(f"simulating {name}", file=sys.stderr, flush=True)
+        answers = recorded_answers(entry.succeeded(method), drafting=True)
+        boundaries[name] = Search(profile, answers, objective, arrivals, places).boundary()
+    for name in ["vanilla", *sorted(names.keys() - {"vanilla"}, key=lambda each: (-boundaries[each].holds, each))]:
+        yield f"    {name}: {_spell_boundary(boundaries[name])}"
+
+
+def _spell_boundary(found: Boundary) -> str:
+    holds = f"holds at {found.holds:.4g}" if found.holds else "holds at no load"
+    fails = f", fails at {found.fails:.4g}" if found.fails < NEVER else ", fails at no load that was tried"
+    grows = f"; the queue only grows at {found.saturated:.4g}" if found.saturated < NEVER else ""
+    return f"{holds}{fails}{grows}"

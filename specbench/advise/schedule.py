@@ -1,7 +1,8 @@
 """Draft lengths by batch size, chosen from modelled speedups, in the files that serving engines read.
 
 An engine drafts with one method, so a schedule has one method, with the best of its recorded lengths at each load.
-All engines of ``ENGINES`` draft chains of a set length. A length is valid from its batch size to below the next one.
+All engines of ``ENGINES`` draft chains of a set length. A length is valid from its batch size to below the next one,
+though batch sizes between two loads are not modelled.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from specbench.advise.choose import Candidate, choose
+from specbench.advise.choose import Advice, Candidate, choose
 from specbench.advise.tune import spell
 from specbench.input import InputError, refuse_foreign
 from specbench.names import file_name, near
@@ -52,6 +53,12 @@ class Schedule:
         first = next(iter(self.lengths.items()))
         return dict([first, *(later for before, later in pairwise(self.lengths.items()) if before[1] != later[1])])
 
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """Neighbouring loads more than a factor of 2 apart whose lengths differ: somewhere between, one is wrong."""
+        between = pairwise(self.lengths)
+        return [(low, high) for low, high in between if high > 2 * low and self.lengths[low] != self.lengths[high]]
+
 
 def chain_length(candidate: Candidate) -> int | None:
     """[tokens] The longest recorded draft; None if a draft was no chain, or none was proposed."""
@@ -64,7 +71,7 @@ def chain_length(candidate: Candidate) -> int | None:
 
 
 def make_schedule(found: Sequence[Candidate], profile: Profile, loads: Sequence[int], method: str = "") -> Schedule:
-    """Returns the best length of one method at each load, as ``choose`` finds it.
+    """Returns the best length of one method at each load, as ``choose`` finds it; 0 if its own speedup is not above 1.
 
     A length that rises with the load although the shorter one ties with it stays.
 
@@ -88,14 +95,14 @@ def make_schedule(found: Sequence[Candidate], profile: Profile, loads: Sequence[
     names = dict.fromkeys(each.method for each in chains)
     if method and method not in names:
         raise InputError(f"--method {method}: no method with recorded chains; {near(method, [*names])}")
-    method = method or next((best.best.method for load in loads if (best := choose(chains, profile, load))), "")
+    method = method or next((best.best.method for load in loads if (best := _paying(chains, profile, load))), "")
     own = [each for each in chains if each.method == method]
     chosen: dict[int, int] = {}
     facts = own[0].entry.facts if own else chains[0].entry.facts
     origin = [f"{facts.model} on {facts.suite}", f"modelled on {profile.label}"]
     before: float = math.inf
     for load in loads if own else ():
-        best = choose(own, profile, load)
+        best = _paying(own, profile, load)
         length = lengths[id(best.best)] if best else 0
         if best and length > before:
             tied = [lengths[id(each)] for each in own if each.name in best.ties]
@@ -104,9 +111,16 @@ def make_schedule(found: Sequence[Candidate], profile: Profile, loads: Sequence[
         chosen[load] = before = length
         reason = f"the best is {best.best.name}, {spell(best.speedup)} times vanilla" if best else "none pays"
         origin.append(f"{load} requests: {length} tokens; {reason}")
+    origin.append("batch sizes between these are not modelled and have the length of the one below; list more loads")
     if not any(chosen.values()):
         raise InputError(f"--export: {method or 'no method'} is faster than vanilla at no load; decode without a draft")
     return Schedule(method, chosen, tuple(origin))
+
+
+def _paying(found: Sequence[Candidate], profile: Profile, load: int) -> Advice | None:
+    """The best, if it is faster than vanilla also on the cases that did not take part in the choice."""
+    best = choose(found, profile, load)
+    return best if best and best.speedup.value > 1 else None
 
 
 def export_schedule(schedule: Schedule, engines: Sequence[str], output: Path) -> list[Path]:
@@ -197,7 +211,10 @@ def write_sglang(schedule: Schedule) -> str:
     One candidate in a slot leaves its controller no choice.
     """
     lengths = {str(size): {"candidate_steps": [length]} for size, length in schedule.changes.items()}
-    return json.dumps({MARK: [f"for {schedule.method}", *schedule.origin], **lengths}, indent=1) + "\n"
+    padded = (
+        "a batch is padded to the next CUDA-graph size first: sizes between two of those have the larger one's length"
+    )
+    return json.dumps({MARK: [f"for {schedule.method}", *schedule.origin, padded], **lengths}, indent=1) + "\n"
 
 
 def write_llama_cpp(schedule: Schedule) -> str:

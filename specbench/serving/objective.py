@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -25,7 +26,9 @@ from specbench.serving.simulate import SimulatedAnswer, simulate
 LOOKS = {8: 2.841, 16: 2.49, 32: 2.356, 64: 2.296}
 PATIENCE = 20  # times the limit of the first token that an arrival may wait before its stretch is given up
 NARROW = 1.02  # neighbouring rates between which no other one is tried
-MOST_REQUESTS, MOST_RATE = 4096, 1e6
+MOST_REQUESTS = 4096
+COUNT = 200  # measured requests of a stretch
+MOST_SHARE = 1 - 3 / (COUNT * max(LOOKS))  # a larger one is not certain even if every request is within the limits
 LIMITS = ("ttft", "tpot", "itl")
 
 
@@ -44,20 +47,23 @@ class Objective:
     @classmethod
     def parse(cls, text: str, share: float) -> Objective:
         """'ttft=0.5,tpot=0.05', in seconds. Raises InputError."""
-        fix = "expected such as ttft=0.5,tpot=0.05 in seconds"
+        fix = "such as ttft=0.5,tpot=0.05"
         limits: dict[str, float] = {}
         for part in text.split(","):
             name, _, value = part.strip().partition("=")
             if name not in LIMITS or name in limits:
-                raise InputError(f"--slo {text[:80]}: {name[:20] or 'nothing'}: once each, {near(name, LIMITS)}; {fix}")
+                raise InputError(f"--slo {text[:80]}: {name[:20] or 'nothing'}: once each, {near(name, LIMITS)}, {fix}")
             try:
                 limits[name] = float(value)
             except ValueError:
                 limits[name] = float("nan")
             if not 0 < limits[name] < NEVER:
-                raise InputError(f"--slo {name}={value[:20]}: is no time above 0; {fix}")
-        if not 0.5 <= share < 1:
-            raise InputError(f"--share {share:g}: expected a share of requests from 0.5 to below 1, such as 0.99")
+                raise InputError(f"--slo {name}={value[:20]}: expected a number of seconds above 0, {fix}")
+        if not 0.5 <= share <= MOST_SHARE:
+            raise InputError(
+                f"--share {share:.9g}: expected a share of requests from 0.5 to {MOST_SHARE:.9g}, such as 0.99; the"
+                f" {COUNT * max(LOOKS)} requests of a load cannot show a larger one"
+            )
         return cls(**limits, share=share)
 
     def kept(self, served: Served, count: int) -> float:
@@ -79,8 +85,8 @@ class Boundary:
     """The loads around the one at which an objective ends to hold.
 
     holds: the largest at which it holds with 95 % confidence, 0 = none. fails: the smallest at which it does not, with
-    95 % confidence; NEVER = none that was tried. saturated: the smallest at which a stretch was given up, because an
-    arrival waited for more than ``PATIENCE`` limits of the first token.
+    95 % confidence; NEVER = none that was tried. saturated: the smallest at which the queue only grows: at least
+    ``Search.capacity`` arrive, or an arrival waited for more than ``PATIENCE`` limits of the first token.
     """
 
     holds: float
@@ -101,7 +107,7 @@ class Search:
     objective: Objective
     arrivals: Callable[[float, int], Iterator[float]] | None = None
     places: int = 32
-    count: int = 200
+    count: int = COUNT
     chunk: int = 256
     _verdicts: dict[float, int] = field(default_factory=dict)
     _saturated: set[float] = field(default_factory=set)
@@ -124,9 +130,16 @@ class Search:
         served = simulate(self.profile, self.answers, Stretch(1, 0, 20, self.chunk))
         return 20 / (50 * max(served.window()[1], 1e-9))
 
+    @cached_property
+    def capacity(self) -> float:
+        """[requests/s] of a closed loop with all places taken, by Little's law: places over the mean stay."""
+        stretch = Stretch(self.places, 2 * self.places, min(LOOKS) * self.count, self.chunk)
+        visits = simulate(self.profile, self.answers, stretch).measured()
+        return self.places / max(float(np.mean([visit.end_s - visit.arrival_s for visit in visits])), 1e-9)
+
     def _largest(self, load: float, passes: Callable[[int], bool]) -> float:
         """The largest load that passes, from one that is small enough if any is; 0 if that one does not pass."""
-        most = MOST_REQUESTS if self.arrivals is None else MOST_RATE
+        most = MOST_REQUESTS if self.arrivals is None else NEVER  # no rate from the capacity on passes
         if not passes(self.verdict(load)):
             return 0.0
         high = load
@@ -146,6 +159,10 @@ class Search:
         return self._verdicts[load]
 
     def _decide(self, load: float) -> int:
+        # A stretch begins without a queue, and its requests are too few for one to grow beyond a long limit.
+        if self.arrivals is not None and load >= self.capacity:
+            self._saturated.add(load)
+            return -1
         shares: list[float] = []
         while len(shares) < max(LOOKS):
             served = self._serve(load, len(shares))

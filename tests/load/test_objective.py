@@ -9,7 +9,7 @@ import pytest
 from builders.profiles import FIT
 from specbench.input import InputError
 from specbench.profile import Fit, Profile
-from specbench.serving.objective import MOST_REQUESTS, Objective, Search
+from specbench.serving.objective import MOST_REQUESTS, MOST_SHARE, Objective, Search
 from specbench.serving.scheduler import NEVER, Served, Stretch, Visit
 from specbench.serving.settings import draw_constant, draw_gamma, draw_poisson
 from specbench.serving.simulate import SimulatedAnswer, simulate
@@ -35,7 +35,7 @@ def largest_rate(ttft_s: float, share: float, served_s: float = SERVICE_S) -> fl
     return low
 
 
-@pytest.mark.parametrize(("ttft_s", "share"), [(0.035, 0.9), (0.055, 0.95)])
+@pytest.mark.parametrize(("ttft_s", "share"), [pytest.param(0.035, 0.9, marks=pytest.mark.exhaustive), (0.055, 0.95)])
 def test_the_boundary_is_that_of_a_queue_with_one_server_and_fixed_service(ttft_s, share):
     """M/D/1 lies between the largest rate that holds and the smallest that fails; without the service it does not."""
     search = Search(ONE, SHORT, Objective(ttft=ttft_s, share=share), draw_poisson, places=1, count=600)
@@ -46,6 +46,34 @@ def test_the_boundary_is_that_of_a_queue_with_one_server_and_fixed_service(ttft_
     assert len(search.tried) < 25  # the second search takes the verdicts of the first
 
 
+@pytest.mark.parametrize(
+    ("limits", "constant"),
+    [({"ttft": 1.0}, False), ({"ttft": 3.0}, False), ({"tpot": 1.0}, False), ({"ttft": 3.0}, True)],
+)
+def test_no_rate_from_the_capacity_on_holds(limits, constant):
+    """The limits are longer than any wait of 220 requests: without the capacity 173 a second and 524,288 hold."""
+    arrivals = (lambda rate, seed: draw_constant(rate)) if constant else draw_poisson
+    search = Search(ONE, SHORT, Objective(**limits), arrivals, places=1)
+    found = search.boundary()
+    assert search.capacity == pytest.approx(1 / SERVICE_S)
+    assert 0.95 * search.capacity < found.holds < search.capacity <= found.fails == found.saturated
+    assert found.fails < 1.05 * search.capacity
+    search._verdicts.clear()
+    search.capacity = NEVER
+    assert search.verdict(1.5 / SERVICE_S) > 0  # what a stretch alone shows
+
+
+def test_the_capacity_of_many_places_is_that_of_the_closed_loop():
+    """FIT's answers of several lengths: the mean of the ends a second, from which the ramp and the tail are cut."""
+    answers = [SimulatedAnswer(4, (1,) * steps, (1,) * steps) for steps in (5, 20, 60)]
+    search = Search(FIT, answers, Objective(ttft=100.0), draw_poisson, places=8)
+    visits = simulate(FIT, answers, Stretch(8, 16, 4000, 256), seed=1).visits
+    ends = sorted(visit.end_s for visit in visits if visit.end_s < NEVER)[16:]
+    assert search.capacity == pytest.approx((len(ends) - 1) / (ends[-1] - ends[0]), rel=0.05)
+    assert search.verdict(search.capacity) == search.verdict(2 * search.capacity) == -1
+
+
+@pytest.mark.exhaustive
 def test_constant_arrivals_wait_only_from_the_service_rate_on():
     """D/D/1: no wait below 100 a second. Gamma arrivals of shape 100 are nearly constant, of shape 1 Poisson's."""
     limit, capacity = Objective(ttft=0.0125, share=0.9), 1 / SERVICE_S
@@ -87,6 +115,7 @@ def test_the_most_requests_of_a_closed_loop():
     assert (never.boundary().holds, never.boundary().fails) == (MOST_REQUESTS, NEVER)
 
 
+@pytest.mark.exhaustive
 def test_speculation_moves_the_boundary():
     """Two tokens a step at the cost of one: about twice the requests, and never at a burst longer than the limit."""
     plain, fast = [SimulatedAnswer(4, (1,) * 20, (1,) * 20)], [SimulatedAnswer(4, (2,) * 10, (2,) * 10)]
@@ -115,12 +144,12 @@ def test_a_request_is_within_all_limits_or_not():
     ("text", "message"),
     [
         ("", "nothing: once each"),
-        ("ttft", "ttft=: is no time above 0"),
-        ("ttft=x", "ttft=x: is no time"),
-        ("ttft=nan", "ttft=nan: is no time"),
-        ("ttft=inf", "ttft=inf: is no time"),
-        ("ttft=-1", "ttft=-1: is no time"),
-        ("ttft=0", "ttft=0: is no time"),
+        ("ttft", "ttft=: expected a number of seconds above 0"),
+        ("ttft=x", "ttft=x: expected a number of seconds"),
+        ("ttft=nan", "ttft=nan: expected a number of seconds"),
+        ("ttft=inf", "ttft=inf: expected a number of seconds"),
+        ("ttft=-1", "ttft=-1: expected a number of seconds"),
+        ("ttft=0", "ttft=0: expected a number of seconds"),
         ("ttft=1,ttft=2", "ttft: once each"),
         ("ttft_ms=500", "ttft_ms: once each, did you mean ttft"),
         ("x" * 10_000, "once each"),
@@ -130,6 +159,16 @@ def test_objectives_that_are_none(text, message):
     with pytest.raises(InputError, match=message) as caught:
         Objective.parse(text, 0.99)
     assert len(str(caught.value)) < 400
+
+
+def test_the_largest_share_is_what_a_load_can_show():
+    """A load whose requests are all within the limits holds at the largest share."""
+    assert MOST_SHARE == 1 - 3 / (200 * 64)
+    search = Search(ONE, SHORT, Objective.parse("ttft=1", MOST_SHARE), draw_poisson, places=1)
+    assert search.verdict(10.0) == 1
+    assert Search(ONE, SHORT, Objective(ttft=1.0, share=0.9998), draw_poisson, places=1).verdict(10.0) == 0
+    with pytest.raises(InputError, match=r"--share 0\.9998: .* from 0\.5 to 0\.999765625"):
+        Objective.parse("ttft=1", 0.9998)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan"), 99.0])

@@ -125,6 +125,7 @@ def test_files_as_they_are_written(tmp_path):
         "num_speculative_tokens_per_batch_size": [[1, 7, 5], [8, 31, 3], [32, 32, 0]],
     }  # fmt: skip
     assert yaml.safe_load(tensorrt)["speculative_config"]["decoding_type"] == "NGram"
+    assert "CUDA-graph size" in sglang
     assert list(json.loads(sglang)) == [room.MARK, "1", "8", "32"]
     assert llama.splitlines()[-1] == "--parallel 32"
     assert export_schedule(PAYING, ["vllm"], tmp_path) == paths[:1]  # an earlier one of ours
@@ -145,8 +146,8 @@ def candidate(name: str, length: int, chain: bool = True) -> mock.Mock:
     return found
 
 
-def advise(best: mock.Mock, low: float = 1.2, ties: tuple[str, ...] = ()) -> Advice:
-    return Advice(1, best, Estimate(1.5, low, 1.8, 20), ties, "")
+def advise(best: mock.Mock, low: float = 1.2, ties: tuple[str, ...] = (), speedup: float = 1.5) -> Advice:
+    return Advice(1, best, Estimate(speedup, low, 1.8, 20), ties, "")
 
 
 def test_a_length_rises_only_if_the_shorter_one_does_not_tie(monkeypatch):
@@ -162,8 +163,15 @@ def test_a_length_rises_only_if_the_shorter_one_does_not_tie(monkeypatch):
     assert lengths(advise(long), advise(short), None) == {1: 7, 2: 2, 4: 0}
     assert lengths(None, advise(short)) == {1: 0, 2: 2}
     assert lengths(advise(short), None, advise(short, low=0.9)) == {1: 2, 2: 0, 4: 0}  # it may be no faster
-    with pytest.raises(InputError, match="faster than vanilla at no load"):
-        lengths(None, None)
+    assert lengths(advise(long), advise(short, low=0.8, speedup=0.98)) == {1: 7, 2: 0}  # faster on the tuning half only
+    for slower in (None, advise(short, speedup=1.0), advise(short, speedup=float("nan"))):
+        with pytest.raises(InputError, match="faster than vanilla at no load"):
+            lengths(None, slower)
+
+
+def test_lengths_that_differ_far_apart_are_named():
+    assert Schedule("pld", {1: 5, 2: 3, 4: 3, 32: 3, 65: 0, 66: 1}, ()).gaps == [(32, 65)]
+    assert FALLING.gaps == [(8, 32)]
 
 
 def test_what_cannot_be_a_schedule_is_refused():
@@ -211,11 +219,14 @@ def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys):
         given = [str(trace), "model.tokenizer=bundled:tiny", "model.template=raw", "--profile", str(profile)]
         export = [word for name in NAMES for word in ("--export", name)]
         assert commands.main(["choose", *given, "--load", "1,4096", *export, "--output", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "warning: the length changes from 6 to 0 tokens between 1 and 4096 requests" in err
     config = yaml.safe_load((tmp_path / "pld/vllm.yaml").read_text())["speculative-config"]
     ((_, _, length), (_, _, none)) = config["num_speculative_tokens_per_batch_size"]
     assert (length, none) == (6, 0)
     assert "1 at once: pld [num_draft=6]" in out
+    for name in NAMES:
+        assert "not modelled" in (tmp_path / "pld" / ENGINES[name].file).read_text()
     assert "4096 at once: none is faster than vanilla" in out
     assert str(Path("pld/sglang.json")) in out
     assert tuple(ENGINES) == NAMES
