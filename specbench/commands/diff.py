@@ -72,6 +72,8 @@ def main(argv: Sequence[str]) -> int:
         return DONE
     checks = check_limits(both, limits)
     print_table(limits_table(checks), console)
+    for reason in dict.fromkeys(check.reason for check in checks if check.reason):
+        console.print(f"{reason}.", markup=False, soft_wrap=True)
     count = {name: sum(check.verdict == name for check in checks) for name in (FAILS, UNDECIDED, MISSING, PASSES)}
     console.print(", ".join(f"{number} {name}" for name, number in count.items() if number), markup=False)
     failed = count[FAILS] or (given.strict and count[PASSES] < len(checks))

@@ -52,10 +52,6 @@ class Scope:
         """The cases whose output was compared with vanilla's."""
         return self.cases.where(self.cases["judged"])
 
-    def share(self, part: str, whole: str) -> float:
-        """The sum of one column over the sum of another, blank without a whole."""
-        return ratio(self.cases[part].sum(), self.cases[whole].sum())
-
     def resampled(self) -> Iterator[tuple[str, tuple[Values, ...]]]:
         """(figure, its columns) as ``stats.estimates`` takes them."""
         yield "mat", (self.cases["emitted"], self.cases["steps"])
@@ -92,12 +88,10 @@ def _efficiency(scope: Scope) -> float:
     return ratio(measured, ratio(rows["vanilla_ideal_ms"].sum(), rows["ideal_ms"].sum()))
 
 
-def _phase_ms(phase: str, scope: Scope) -> float:
-    """Mean milliseconds a step, of the cases that recorded it; of a replayed target only a drafter's are real."""
-    seconds = scope.cases[f"{phase}_s"]
-    if np.isnan(seconds).all() or not (scope.facts.timed or phase in DRAFTER_PHASES):
-        return BLANK
-    return 1e3 * ratio(float(np.nansum(seconds)), scope.cases["steps"].sum())
+def _has_phase(phase: str, scope: Scope) -> bool:
+    """Returns whether a case recorded the phase; of a replayed target only a drafter's times are real."""
+    known = not np.isnan(scope.cases[f"{phase}_s"]).all()
+    return known and (scope.facts.timed or phase in DRAFTER_PHASES)
 
 
 def _close_steps(scope: Scope) -> float:
@@ -145,27 +139,48 @@ def _judged_greedy(scope: Scope) -> bool:
     return _judged(scope) and not scope.facts.temperature > 0
 
 
-def _share(part: str, whole: str, unit: float = 1.0) -> Callable[[Scope], float]:
-    """The formula of one column's sum over another's. unit: what it is multiplied with."""
-    return lambda scope: unit * scope.share(part, whole)
-
-
-def _acceptance(scope: Scope) -> float:
-    return ratio(scope.cases["emitted"].sum() - scope.cases["steps"].sum(), scope.cases["proposed"].sum())
-
-
 def _speedup_hf(scope: Scope) -> float:
     return stats.estimates([_paired(scope.papers, scope.cases)], resamples=0)[0].value
 
 
-def _cost_per_million(scope: Scope) -> float:
-    price = scope.facts.price
-    return BLANK if price is None else 1e6 * price / 3600 * scope.share("time_s", "tokens")
+def _milliseconds(facts: Facts) -> float:
+    return 1e3
 
 
-def _target_compute(scope: Scope) -> float:
-    parameters = scope.facts.parameters
-    return BLANK if parameters is None else parameters * 1e-9 * scope.share("fed", "steps")
+def _price_of_second(facts: Facts) -> float:
+    """Of a million tokens that take a second each."""
+    return BLANK if facts.price is None else 1e6 * facts.price / 3600
+
+
+def _compute_of_token(facts: Facts) -> float:
+    return BLANK if facts.parameters is None else facts.parameters * 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """A formula: the sum of one column over that of another, blank without a whole.
+
+    less: a column that is subtracted from the part. unit: what the quotient is multiplied with. partial: a case may
+    lack the part, and then adds 0 to it.
+    """
+
+    part: str
+    whole: str
+    less: str = ""
+    unit: Callable[[Facts], float] = lambda facts: 1.0
+    partial: bool = False
+
+    def columns(self, cases: Cases) -> tuple[Values, Values]:
+        """Returns (C,) the part and (C,) the whole of each case."""
+        part = cases[self.part]
+        if self.less:
+            part = part - cases[self.less]
+        return np.nan_to_num(part) if self.partial else part, cases[self.whole]
+
+    def __call__(self, scope: Scope) -> float:
+        """The figure of a scope's cases."""
+        part, whole = self.columns(scope.cases)
+        return self.unit(scope.facts) * ratio(part.sum(), whole.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +189,8 @@ class Column(Heading):
 
     value: the formula, blank if ``applies`` is false; an ``Estimate`` fills NAME, NAME_low and NAME_high if
     ``interval`` is set. Without a value it is made for printing alone (``with_drafting``) and is not in summary.csv.
+    sums: the two sums of which the figure is the quotient, so that it can be resampled by case; None if it is another
+    kind of figure. baseline: the method whose quotient is divided by this method's, '' if the figure is the quotient.
     better: 1, -1 or 0, as more is better, less is better, or neither. caption: its explanation below a table.
     """
 
@@ -182,6 +199,18 @@ class Column(Heading):
     interval: bool = False
     better: int = 1
     caption: str = ""
+    sums: Sums | None = None
+    baseline: str = ""
+
+    def __post_init__(self) -> None:
+        if self.value is None and self.sums is not None:
+            object.__setattr__(self, "value", self.sums)
+
+    @property
+    def clocked(self) -> bool:
+        """Whether the figure is made of times or energy."""
+        read = (self.sums.part, self.sums.whole) if self.sums else ()
+        return self.figure == "efficiency" or any(name.endswith("_s") or name == "energy_j" for name in read)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -198,6 +227,7 @@ class Column(Heading):
         return dict(zip(self.names, values, strict=True))
 
 
+PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
 _MICRO = "\N{MICRO SIGN}s"
 _TIME_ONLY = (
     "Speedup (time only): real forwards along recorded answers, whose accepted lengths were replayed; no speedup is"
@@ -206,48 +236,57 @@ _TIME_ONLY = (
 _DRAFTING = "Drafting: the drafter's own time a step. The target was replayed and has no times."
 _PREDICTED = "Predicted: modelled, decode steps only, from the tokens fed and a latency profile."
 _EFFICIENCY = "Efficiency: measured decode speedup over the one predicted without any host time."
+_TIME = Sums("time_s", "tokens")  # of a token
 RESULT = (
     Column("Cases", "cases", format_count, value=lambda scope: len(scope.cases), better=0),
     Column("Tokens", "tokens", format_count, value=lambda scope: int(scope.cases["all_tokens"].sum()), better=0),
     Column("Steps", "steps", format_count, value=lambda scope: int(scope.cases["steps"].sum()), better=0),
     Column("MAT", "mat", value=lambda scope: scope.estimates["mat"], applies=_accepts, interval=True, bold=True,
-           caption="MAT: tokens per decode step."),
-    Column("Tokens/s", "tokens_per_s", format_rate, value=_share("tokens", "time_s"), applies=_timed, bold=True),
-    Column("Decode tokens/s", "decode_tokens_per_s", format_rate, value=_share("decode_tokens", "decode_time_s"),
+           sums=Sums("emitted", "steps"), caption="MAT: tokens per decode step."),
+    Column("Tokens/s", "tokens_per_s", format_rate, sums=Sums("tokens", "time_s"), applies=_timed, bold=True),
+    Column("Decode tokens/s", "decode_tokens_per_s", format_rate, sums=Sums("decode_tokens", "decode_time_s"),
            applies=_timed, bold=True),
-    Column("Speedup", "speedup", value=_speedup, applies=_claimed, interval=True, bold=True,
+    Column("Speedup", "speedup", value=_speedup, applies=_claimed, interval=True, bold=True, sums=_TIME,
+           baseline=VANILLA,
            caption="Speedup: time per token, vanilla over method, paired by case."),
-    Column("Speedup over HF", "speedup_hf", value=_speedup_hf, applies=_claimed, bold=True),
-    Column("Decode speedup", "decode_speedup", value=_decode_speedup, applies=_claimed),
+    Column("Speedup over HF", "speedup_hf", value=_speedup_hf, applies=_claimed, bold=True, sums=_TIME,
+           baseline=PAPERS_BASELINE),
+    Column("Decode speedup", "decode_speedup", value=_decode_speedup, applies=_claimed,
+           sums=Sums("decode_time_s", "decode_tokens"), baseline=VANILLA),
     Column("Predicted (modelled)", "predicted_speedup", value=lambda scope: scope.estimates["predicted_speedup"],
            applies=_predicted, interval=True, bold=True, caption=_PREDICTED),
     Column("Efficiency", "efficiency", value=_efficiency, applies=_predicted, caption=_EFFICIENCY),
-    Column("Cost per million", "cost_per_million", value=_cost_per_million, applies=_claimed, better=-1,
+    Column("Cost per million", "cost_per_million", applies=_claimed, better=-1,
+           sums=Sums("time_s", "tokens", unit=_price_of_second),
            caption="Cost: of a million tokens at the price of an hour."),
-    Column("Joules per token", "joules_per_token", value=_share("energy_j", "all_tokens"), applies=_claimed, better=-1,
+    Column("Joules per token", "joules_per_token", sums=Sums("energy_j", "all_tokens"), applies=_claimed, better=-1,
            caption="Joules per token: of the GPUs in use, prefill and idling included."),
     Column("Speedup (time only)", "time_only_speedup", value=_speedup, applies=_time_only, interval=True, bold=True,
+           sums=_TIME, baseline=VANILLA,
            caption=_TIME_ONLY),
-    Column("Step ms", "time_only_step_ms", format_milliseconds, value=_share("decode_time_s", "steps", 1e3),
+    Column("Step ms", "time_only_step_ms", format_milliseconds, sums=Sums("decode_time_s", "steps", unit=_milliseconds),
            applies=lambda scope: scope.facts.time_only, better=-1),
-    Column("In loops", "loop_share", format_share, value=_share("repeated", "all_tokens"), better=-1),
-    Column("MAT outside loops", "mat_outside_loops", value=_share("fresh_emitted", "fresh_steps"), applies=_accepts),
-    Column("Acceptance", "acceptance_rate", format_share, value=_acceptance, bold=True,
+    Column("In loops", "loop_share", format_share, sums=Sums("repeated", "all_tokens"), better=-1),
+    Column("MAT outside loops", "mat_outside_loops", sums=Sums("fresh_emitted", "fresh_steps"), applies=_accepts),
+    Column("Acceptance", "acceptance_rate", format_share, bold=True,
+           sums=Sums("emitted", "proposed", less="steps"),
            applies=lambda scope: _drafts(scope) and _accepts(scope)),
-    Column("Draft rate", "draft_rate", format_share, value=_share("drafted_steps", "steps"), applies=_drafts, better=0),
-    Column("Mean draft", "mean_draft", value=_share("proposed", "steps"), applies=_drafts, better=0),
-    Column("Tokens fed", "tokens_fed", value=_share("fed", "steps"), applies=_reports_drafts, better=-1),
+    Column("Draft rate", "draft_rate", format_share, sums=Sums("drafted_steps", "steps"), applies=_drafts, better=0),
+    Column("Mean draft", "mean_draft", sums=Sums("proposed", "steps"), applies=_drafts, better=0),
+    Column("Tokens fed", "tokens_fed", sums=Sums("fed", "steps"), applies=_reports_drafts, better=-1),
     Column("Tokens fed", "fed", caption="Tokens fed: root and draft, a step."),
     Column(f"Drafting {_MICRO}", "drafting_us", format_rate, caption=_DRAFTING),
-    Column("Target compute", "target_compute", value=_target_compute, applies=_reports_drafts, better=-1),
+    Column("Target compute", "target_compute", applies=_reports_drafts, better=-1,
+           sums=Sums("fed", "steps", unit=_compute_of_token)),
     *(
         Column(f"{phase.capitalize()} ms", f"{phase}_ms", format_milliseconds, better=-1,
-               value=functools.partial(_phase_ms, phase))
+               applies=functools.partial(_has_phase, phase),
+               sums=Sums(f"{phase}_s", "steps", unit=_milliseconds, partial=True))
         for phase in PHASES
     ),
     *(Column(f"{phase.capitalize()} {_MICRO}", f"{phase}_us", format_rate) for phase in DRAFTER_PHASES),
-    Column("Prefill ms", "prefill_ms", format_milliseconds, value=_share("prefill_s", "turns", 1e3), better=-1,
-           applies=lambda scope: scope.facts.timed),
+    Column("Prefill ms", "prefill_ms", format_milliseconds, better=-1,
+           sums=Sums("prefill_s", "turns", unit=_milliseconds), applies=lambda scope: scope.facts.timed),
     Column("State bytes", "state_bytes", format_count, value=lambda scope: float(scope.cases["state_bytes"].max()),
            applies=lambda scope: scope.method not in scope.facts.peers and len(scope.cases) > 0, better=-1),
     Column("Lossless", "lossless", format_share, value=lambda scope: float(scope.judged["within"].mean()),

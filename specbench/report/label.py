@@ -35,6 +35,11 @@ def display_name(method: str) -> str:
     return str(_DISPLAY.get(method, method))
 
 
+def raise_first(text: str) -> str:
+    """The text with a capital first letter; names in it stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def format_number(value: float, decimals: int = 2) -> str:
     """1.234 -> '1.23'; NaN -> the blank sign."""
     return BLANK if math.isnan(value) else f"{value:.{decimals}f}"

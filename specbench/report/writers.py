@@ -25,7 +25,7 @@ from rich.text import Text
 from specbench.names import printable
 from specbench.records.record import CONTROL
 from specbench.records.store import RunError, remove_partials, write_atomically
-from specbench.report.label import BLANK, break_lines, display_name, label
+from specbench.report.label import BLANK, break_lines, display_name, label, raise_first
 from specbench.report.page.parts import part
 from specbench.report.table import Table
 
@@ -130,7 +130,7 @@ def _latex(table: Table) -> str:
     lines = [
         r"\begin{table}[t]",
         rf"\centering{_SMALL if len(table.header) <= _SMALL_COLUMNS else _SMALLER}",
-        rf"\caption{{{escape_latex(f'{title[:1].upper()}{title[1:]}: {where}')}}}",
+        rf"\caption{{{escape_latex(f'{raise_first(title)}: {where}')}}}",
         rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', table.name.lower())}}}",
         rf"\sbox0{{\begin{{tabular}}{{{align}}}",
         r"\toprule",

@@ -159,7 +159,8 @@ class Session:
         if whole and any(self._prefixes.values()):
             found.append(
                 f"{', '.join(whole)}: reads whole prompts, while other methods read what a turn adds: compare the times"
-                " without prefills (decode_speedup), or set engine.keep_prefix=false"
+                " without the target's prefills (decode_speedup; a draft model's reading of the prompt is in its first"
+                " decode step, and counts), or set engine.keep_prefix=false"
             )
         return found
 

@@ -19,7 +19,7 @@ ONE, CLOSED, POISSON, CONSTANT, GAMMA, TRACE = (kind.value for kind in LoadKind)
 AT_RATE = (POISSON, CONSTANT, GAMMA)
 DAY_S = 86_400
 ABOVE_0 = must(lambda value: math.isfinite(value) and value > 0, "a finite number above 0")
-SHARED = when("load.kind", lambda run: run.load.kind != ONE, "load=closed, load=poisson or load=trace")
+SHARED = when("load.kind", lambda run: run.load.kind != ONE, "load=closed, poisson, constant, gamma or trace")
 HERE = when("engine.kind", lambda run: run.engine.kind != "server", "an engine that runs here; a server has its own")
 DIVIDED = when("load.budget", lambda run: run.load.budget in ("equal", "score"), "load.budget=equal or score")
 DRAWN = when("load.kind", lambda run: run.load.kind in AT_RATE, "load=poisson, load=constant or load=gamma")

@@ -161,7 +161,7 @@ def flagged(flags: str, *words: str, files: dict[str, str] | None = None) -> Bad
 
 
 IDLE = (
-    *(idle(f"load.{each}", "load.kind=one", "load=closed, load=poisson or load=trace") for each in UNLOADED),
+    *(idle(f"load.{each}", "load.kind=one", "load=closed, poisson, constant, gamma or trace") for each in UNLOADED),
     idle("load=closed load.rate=2", "load.kind=closed", "load=poisson"),
     idle("load.times=t.json", "load.kind=one", "load=trace"),
     idle("load=closed load.nodes=8", "load.budget=full", "load.budget=equal or score"),

@@ -23,8 +23,11 @@ from specbench.commands.completion import complete_line
 from specbench.commands.diff import describe_equal
 from specbench.input import InputError
 from specbench.profile import write_profile
+from specbench.records.record import VANILLA
 from specbench.records.store import MANIFEST, RECORDS, read_run
-from specbench.report.frames.regression import Limit
+from specbench.report.build import read_findings
+from specbench.report.frames.regression import Limit, check_limits
+from specbench.report.locate import find_runs
 from specbench.stats import Estimate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -385,17 +388,31 @@ def test_an_installed_script_reads_the_command_line(name, target, monkeypatch, c
     assert "--" in capsys.readouterr().out
 
 
+def scale_times(times):
+    """Multiplies the times of the named methods, each with its factor; "" names all others."""
+
+    def edit(line):
+        factor = times.get(line["method"], times.get("", 1.0))
+        if line.get("stretch"):
+            line["stretch"]["seconds"] *= factor
+        for turn in line["turns"]:
+            turn["decode_s"] *= factor
+            turn["prefill_s"] *= factor
+            if turn.get("load"):
+                turn["load"]["arrival_s"] *= factor
+            turn["phases_s"] = {name: factor * seconds for name, seconds in turn["phases_s"].items()}
+            turn["step_s"] = [factor * seconds for seconds in turn.get("step_s", ())]
+
+    return edit
+
+
 def slower(path, factor):
     """Multiplies pld's times, by a little more in every second case."""
     records = path / RECORDS
     lines = [json.loads(line) for line in records.read_text().splitlines()]
     for number, line in enumerate(each for each in lines if each["method"] == "pld"):
         factor *= 1.02 if number % 2 else 1 / 1.02
-        for turn in line["turns"]:
-            turn["decode_s"] *= factor
-            turn["prefill_s"] *= factor
-            turn["phases_s"] = {name: factor * seconds for name, seconds in turn["phases_s"].items()}
-            turn["step_s"] = [factor * seconds for seconds in turn.get("step_s", ())]
+        scale_times({"": factor})(line)
     records.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -436,6 +453,92 @@ def test_a_ratio_is_judged_by_its_interval():
         ("mat<0.98", None, math.nan, None, "missing"),
     ):
         assert Limit.parse(text).judge(Estimate(value, low, high, 9)) == verdict
+
+
+def change(path, edit, config=None):
+    """Applies ``edit`` to every record, and merges settings into the manifest."""
+    lines = [json.loads(line) for line in (path / RECORDS).read_text().splitlines()]
+    for line in lines:
+        edit(line)
+    (path / RECORDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    manifest = json.loads((path / MANIFEST).read_text())
+    manifest["config"] |= config or {}
+    (path / MANIFEST).write_text(json.dumps(manifest))
+
+
+def violate(line):
+    if line["method"] == "pld":
+        line["lossless"]["violations"] = 1
+
+
+def test_a_figure_that_was_zero_is_judged(make_run, capsys):
+    one, two = make_run("one", per_category=1), make_run("two", per_category=1)
+    given = ["diff", str(one), str(two), "--fail", "violations>1", "errors>1", "lossless<1", "loop_share>1"]
+    assert commands.main([*given, "--strict"]) == 0
+    assert "missing" not in capsys.readouterr().out
+    change(two, violate)
+    assert commands.main(given) == 1
+    assert re.search(r"pld +0\.00 +6\.00 +inf +fails", capsys.readouterr().out)
+    assert commands.main(["diff", str(two), str(one), "--fail", "violations>1"]) == 0  # 6 to 0
+
+
+@pytest.mark.parametrize("column", ["tokens_per_s<0.9", "prefill_ms>1.1", "forward_ms>1.1", "draft_ms>1.1"])
+def test_a_machine_that_became_slower_fails_vanilla_alone(make_run, capsys, column):
+    one, two = make_run("one", per_category=2), make_run("two", per_category=2)
+    change(two, scale_times({"": 1.25}))
+    commands.main(["diff", str(one), str(two), "--fail", column])
+    out = capsys.readouterr().out.partition("Limits.")[2]
+    assert re.search(r"pld .* inconclusive", out)
+    ratio = "0.800 [0.800, 0.800]" if "<" in column else "1.250 [1.250, 1.250]"
+    assert f"{column[:-4]}: vanilla's own ratio is {ratio}" in out
+    assert bool(re.search(r"vanilla .* fails", out)) == (column != "draft_ms>1.1")  # vanilla drafts nothing
+    assert not re.search(r"pld .* fails", out)
+
+
+def test_a_method_that_became_slower_on_a_faster_machine_fails(make_run, capsys):
+    one, two = make_run("one", per_category=2), make_run("two", per_category=2)
+    change(two, scale_times({VANILLA: 0.8, "pld": 1.25}))
+    assert commands.main(["diff", str(one), str(two), "--fail", "tokens_per_s<0.9"]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"pld .* fails", out)
+    assert "vanilla's own ratio is 1.250" in out
+
+
+@pytest.mark.parametrize("limit", ["speedup<0.9", "tokens_per_s<0.9"])
+def test_times_of_cases_under_load_fail_no_limit(make_run, capsys, limit):
+    one, two = (make_run(name, per_category=4, edit=lambda *run: serve(*run, 4)) for name in ("one", "two"))
+    change(two, scale_times({"pld": 2.0}))
+    given = ["diff", str(one), str(two), "--fail", limit]
+    assert commands.main(given) == 0
+    out = capsys.readouterr().out.partition("Limits.")[2]
+    assert re.search(r"pld [^\[]* inconclusive", out)
+    assert "slow each other" in out
+    assert commands.main([*given, "--strict"]) == 1
+
+
+@pytest.mark.parametrize("column", ["acceptance_rate", "cost_per_million", "mat_outside_loops", "target_compute"])
+def test_a_quotient_of_sums_has_an_interval(make_run, column):
+    """Every second case is changed, so a ratio of the case sums moves with the cases."""
+
+    def edit(line):
+        if int(line["case"][-1]) % 2 and line["method"] == "pld":
+            scale_times({"pld": 1.3})(line)
+            for turn in line["turns"]:
+                for place, count in reversed([*enumerate(turn["accept"])]):
+                    if count > 1:  # one step more for the same tokens
+                        turn["accept"][place : place + 1] = [count - 1, 1]
+                        for name in ("proposed", "depth", "fed"):
+                            turn[name].insert(place, turn[name][place])
+
+    price = {"measure": {"price_per_hour": 2.0}}
+    one, two = make_run("one", per_category=4), make_run("two", per_category=4)
+    change(one, lambda line: None, price)
+    change(two, edit, price)
+    found = [read_findings(find_runs([path])) for path in (one, two)]
+    check = next(each for each in check_limits(found, [Limit.parse(f"{column}>9")]) if each.method == "pld")
+    assert check.ratio.low is not None
+    assert check.ratio.low <= check.ratio.value <= check.ratio.high
+    assert check.ratio.value == pytest.approx(check.values[1] / check.values[0])
 
 
 def test_an_undecided_limit_fails_only_when_strict(make_run, capsys):

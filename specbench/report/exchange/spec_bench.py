@@ -128,9 +128,8 @@ def export_answers(run: Run, facts: Facts, folder: Path) -> list[Path]:
             "one (engine=eager)"
         )
     if facts.time_only:
-        raise RunError(
-            f"run {run.directory}: {facts.time_note}; its answers are replayed; expected a run without model.trace"
-        )
+        fix = "without model.trace" if facts.trace else "of servers that do not draw acceptance"
+        raise RunError(f"run {run.directory}: {facts.time_note}; its answers are no model's; expected a run {fix}")
     files = []
     run = replace(run, records=list(run.records))  # in memory: each method reads them
     rounds = sorted({record.round for record in run.records})

@@ -98,7 +98,8 @@ def count_turns(found: MethodTrials, timed: bool, vanilla: MethodTrials | None =
     """One row per bin of turns that has any, of cases of several turns; what needs times is blank without them.
 
     speedup: of complete requests, as their prefills were: after a prefix in the cache, if it was there. decode_speedup:
-    without prefills, the limit of a prefix that costs nothing. Both as in ``compare_bins``.
+    without the target's prefills; a draft model reads the prompt in the first decode step, which counts. Both as in
+    ``compare_bins``.
     """
     turns, requests = found.turns, found.turns.requests
     if not len(turns) or turns.places[:, 0].max() < 2:
@@ -374,8 +375,8 @@ DETAILS = {
             "by_turn",
             "method, turns from",
             "of cases of several turns: requests, means of the prompt's tokens and of those in the cache, MAT, times."
-            " `speedup`: vanilla's time per token over the method's, prefills included; `decode_speedup`: without them,"
-            " the limit of a prefix that costs nothing",
+            " `speedup`: vanilla's time per token over the method's, prefills included; `decode_speedup`: without"
+            " the target's prefills; a draft model's own reading of the prompt is in the first decode step, and counts",
             (
                 *(
                     "turn",

@@ -1,47 +1,32 @@
 """Limits on the ratio of two runs' figures, for continuous integration: which method of the second run became worse.
 
 The ratio is that of the second run over the first, paired by case. A limit is exceeded if the complete interval of the
-ratio is beyond it; if only the ratio itself is, the limit is undecided. Without an interval the ratio decides.
+ratio is beyond it; if only the ratio itself is, the limit is undecided. Without an interval the ratio decides, except
+for times under load. A time of a method is undecided, too, if vanilla's own became worse: the machine may have changed.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from specbench import stats
 from specbench.input import InputError
-from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
-from specbench.report.columns import COLUMN
-from specbench.report.frames.cases import Cases, CasesOfRun
+from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.report.columns import COLUMN, Column, Sums
+from specbench.report.frames.cases import CasesOfRun
+from specbench.report.frames.facts import Facts
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.trials import BLANK, Values
+from specbench.report.frames.trials import BLANK, Values, ratio
 from specbench.stats import Estimate
 
 FAILS, UNDECIDED, PASSES, MISSING = "fails", "inconclusive", "passes", "missing"
 _LIMIT = re.compile(r"\s*(\w+)\s*([<>])\s*([0-9]*\.?[0-9]+)\s*")
-# Columns of which a case has a part and a whole; the figure is the sum of the parts over that of the wholes.
-_SHARES = {
-    "mat": ("emitted", "steps"),
-    "tokens_per_s": ("tokens", "time_s"),
-    "decode_tokens_per_s": ("decode_tokens", "decode_time_s"),
-    "draft_rate": ("drafted_steps", "steps"),
-    "mean_draft": ("proposed", "steps"),
-    "tokens_fed": ("fed", "steps"),
-    "joules_per_token": ("energy_j", "all_tokens"),
-    "loop_share": ("repeated", "all_tokens"),
-    "prefill_ms": ("prefill_s", "turns"),
-    "time_only_step_ms": ("decode_time_s", "steps"),
-    **{f"{phase}_ms": (f"{phase}_s", "steps") for phase in PHASES},
-}
-_OVER_VANILLA = {  # vanilla's part over its whole, over the method's
-    **dict.fromkeys(("speedup", "time_only_speedup"), ("time_s", "tokens")),
-    "decode_speedup": ("decode_time_s", "decode_tokens"),
-}
 LIMITED = tuple(name for name, column in COLUMN.items() if column.value is not None and name != "load")
 
 
@@ -66,26 +51,30 @@ class Limit:
             raise InputError(f"--fail {text}: there is no column {found[1]}; expected one of {', '.join(LIMITED)}")
         return cls(text.strip(), found[1], found[2], float(found[3]))
 
-    def judge(self, ratio: Estimate) -> str:
+    def judge(self, found: Estimate) -> str:
         """Returns whether a ratio fails, passes, or is undecided."""
-        if math.isnan(ratio.value):
+        if math.isnan(found.value):
             return MISSING
         sign = 1 if self.side == "<" else -1
-        near, far = (ratio.low, ratio.high) if self.side == "<" else (ratio.high, ratio.low)
-        if sign * (ratio.value - self.bound) >= 0:
+        near, far = (found.low, found.high) if self.side == "<" else (found.high, found.low)
+        if sign * (found.value - self.bound) >= 0:
             return PASSES
         return FAILS if near is None or far is None or sign * (far - self.bound) < 0 else UNDECIDED
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A limit on a method: its figures in both runs, the ratio, and the verdict."""
+    """A limit on a method: its figures in both runs, the ratio, and the verdict.
+
+    reason: what makes the ratio undecided, or its reading doubtful; '' if the ratio alone decides.
+    """
 
     limit: Limit
     method: str
     values: tuple[float, float]
     ratio: Estimate
     verdict: str
+    reason: str = ""
 
 
 def check_limits(both: Sequence[Findings], limits: Sequence[Limit]) -> list[Check]:
@@ -98,15 +87,17 @@ def check_limits(both: Sequence[Findings], limits: Sequence[Limit]) -> list[Chec
     methods = [name for name in dict.fromkeys((*sides[0], *sides[1])) if name != CONTROL]
     checks = []
     for limit in limits:
-        by_definition = (VANILLA,) if limit.column in (*_OVER_VANILLA, "predicted_speedup") else ()
+        column = COLUMN[limit.column]
+        by_definition = (column.baseline, VANILLA if limit.column == "predicted_speedup" else "")
         own = []
         for method in (name for name in methods if name not in by_definition):
-            values = tuple(_value(found, method, limit.column) for found in both)
+            values = (_value(both[0], method, limit.column), _value(both[1], method, limit.column))
             if all(map(math.isnan, values)):
                 continue
-            known = not any(map(math.isnan, values))
-            ratio = _ratio(sides, method, limit.column, values) if known else Estimate(BLANK, None, None, 0)
-            own.append(Check(limit, method, (values[0], values[1]), ratio, limit.judge(ratio)))
+            if any(map(math.isnan, values)):
+                own.append(Check(limit, method, values, Estimate(BLANK, None, None, 0), MISSING))
+            else:
+                own.append(_check(limit, method, values, (sides[0][method], sides[1][method])))
         if all(check.verdict == MISSING for check in own):
             raise InputError(
                 f"--fail {limit.text}: no method has {limit.column} in both runs; expected runs that have it (times are"
@@ -116,17 +107,23 @@ def check_limits(both: Sequence[Findings], limits: Sequence[Limit]) -> list[Chec
     return checks
 
 
-_Side = dict[str, tuple[CasesOfRun, Cases, Cases]]
+class _Side(NamedTuple):
+    """A run of a method."""
+
+    facts: Facts
+    cases: CasesOfRun
 
 
-def _read(found: Findings) -> _Side:
-    """Method -> the cases of its run, its own that succeeded, and vanilla's."""
-    read: _Side = {}
+_Pair = tuple[_Side, _Side]
+
+
+def _read(found: Findings) -> dict[str, _Side]:
+    """Method -> its run."""
+    read: dict[str, _Side] = {}
     for entry in found.reported:
-        cases = CasesOfRun(entry.trials, entry.prediction)
-        vanilla = cases.of(OVERALL, VANILLA).succeeded()
+        side = _Side(entry.facts, CasesOfRun(entry.trials, entry.prediction))
         for method in entry.facts.methods:
-            read.setdefault(method, (cases, cases.of(OVERALL, method).succeeded(), vanilla))
+            read.setdefault(method, side)
     return read
 
 
@@ -135,27 +132,79 @@ def _value(found: Findings, method: str, column: str) -> float:
     return float(rows[column].iloc[0]) if len(rows) else BLANK
 
 
-def _ratio(sides: Sequence[_Side], method: str, column: str, values: Sequence[float]) -> Estimate:
-    """The second run's figure over the first one's, on the cases that succeeded in both."""
-    parts = _SHARES.get(column) or _OVER_VANILLA.get(column)
-    if parts is None:
-        return Estimate(values[1] / values[0] if values[0] else BLANK, None, None, 0)
-    (names, *one), (others, *two) = (_columns(side[method], parts, column in _OVER_VANILLA) for side in sides)
+def _check(limit: Limit, method: str, values: tuple[float, float], sides: _Pair) -> Check:
+    """A limit on a method that has the figure in both runs."""
+    column = COLUMN[limit.column]
+    loaded = column.clocked and any(side.facts.load for side in sides)
+    if column.sums is None:
+        found = Estimate(_quotient(values[1], values[0]), None, None, 0)
+    else:
+        one, two = (column.sums.unit(side.facts) for side in sides)
+        resamples = 0 if loaded else stats.RESAMPLES
+        found = _scale(_ratio(sides, method, column.sums, column.baseline, resamples), _quotient(two, one))
+    verdict, reason = limit.judge(found), ""
+    if loaded and verdict == FAILS:
+        verdict = UNDECIDED
+        reason = (
+            f"{column.figure}: requests that share a server slow each other, so times of cases give no interval;"
+            " a limit on them cannot fail under load"
+        )
+    elif column.clocked and not column.baseline and method != VANILLA and not loaded:
+        moved = _machine(sides, column)
+        low, high = moved.bounds
+        if low > 1 or high < 1:
+            reason = (
+                f"{column.figure}: vanilla's own ratio is {moved.value:.3f} [{low:.3f}, {high:.3f}], so the machine or"
+                " the engine changed between the runs; a method that became worse with it is inconclusive. Use limits"
+                " on speedup, which is paired within each run"
+            )
+        if verdict == FAILS and (high < 1 if limit.side == "<" else low > 1):
+            verdict = UNDECIDED
+    return Check(limit, method, values, found, verdict, reason)
+
+
+def _machine(sides: _Pair, column: Column) -> Estimate:
+    """Vanilla's ratio of a time; of its complete decode steps for a phase, which vanilla may not have."""
+    sums = column.sums
+    known = all(side.facts.timed and len(side.cases.of(OVERALL, VANILLA).succeeded()) for side in sides)
+    if sums is None or not known:
+        return Estimate(BLANK, None, None, 0)
+    return _ratio(sides, VANILLA, Sums("decode_time_s", "steps") if sums.partial else sums)
+
+
+def _quotient(new: float, old: float) -> float:
+    """1 if both are 0, infinite if only the old one is."""
+    if old == 0:
+        return 1.0 if new == 0 else math.copysign(math.inf, new)
+    return new / old
+
+
+def _scale(found: Estimate, unit: float) -> Estimate:
+    low, high = (None if bound is None else bound * unit for bound in (found.low, found.high))
+    return Estimate(found.value * unit, low, high, found.count)
+
+
+def _ratio(sides: _Pair, method: str, sums: Sums, baseline: str = "", resamples: int = stats.RESAMPLES) -> Estimate:
+    """The second run's quotient over the first one's, on the cases that succeeded in both."""
+    (names, one), (others, two) = (_columns(side.cases, method, sums, baseline) for side in sides)
     shared, ours, theirs = np.intersect1d(names, others, assume_unique=True, return_indices=True)
     if not len(shared):
         raise InputError(f"the runs share no case of {method}; expected two runs on the same questions")
-    one, two = [each[ours] for each in one], [each[theirs] for each in two]
-    if column in _OVER_VANILLA:
-        return stats.rates(np.stack([one, two], axis=1)).over(1, 0)
-    return stats.estimates([(*two, *one)])[0]
+    one, two = one[:, ours], two[:, theirs]
+    if baseline:
+        return stats.rates(np.stack([one, two], axis=1), resamples=resamples).over(1, 0)
+    found = stats.estimates([(*two, *one)], resamples=resamples)[0]
+    if math.isnan(found.value):  # the first run's figure is 0
+        new, old = (ratio(*each.sum(axis=1)) for each in (two, one))
+        return Estimate(_quotient(new, old), None, None, len(shared))
+    return found
 
 
-def _columns(found: tuple[CasesOfRun, Cases, Cases], parts: tuple[str, str], paired: bool) -> Iterator[Values]:
-    """(C,) names of the cases, then vanilla's columns if ``paired``, then the method's."""
-    cases, own, vanilla = found
-    if paired:
-        own, vanilla = own.paired(vanilla)
-    yield cases.names(own).astype(str)
-    if paired:
-        yield from (vanilla[part] for part in parts)
-    yield from (own[part] for part in parts)
+def _columns(cases: CasesOfRun, method: str, sums: Sums, baseline: str) -> tuple[Values, Values]:
+    """(C,) names of the cases; (2, C) the method's part and whole, or (4, C) after those of the baseline."""
+    own = cases.of(OVERALL, method).succeeded()
+    if not baseline:
+        return cases.names(own).astype(str), np.stack(sums.columns(own)).astype(np.float64)
+    own, before = own.paired(cases.of(OVERALL, baseline).succeeded())
+    columns = [*sums.columns(before), *sums.columns(own)]
+    return cases.names(own).astype(str), np.stack(columns).astype(np.float64)

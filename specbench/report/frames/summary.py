@@ -14,7 +14,7 @@ import pandas as pd
 
 from specbench import stats
 from specbench.records.record import CONTROL, DRAFTER_PHASES, OVERALL, VANILLA
-from specbench.report.columns import COLUMNS, RESULT, Scope
+from specbench.report.columns import COLUMNS, PAPERS_BASELINE, RESULT, Scope
 from specbench.report.frames.cases import CasesOfRun, category_order
 from specbench.report.frames.facts import without_run
 from specbench.report.frames.reported import BLOCK, ReportedRun, read_control
@@ -22,7 +22,6 @@ from specbench.report.frames.trials import Values
 from specbench.report.table import KEYS
 
 _PLACE = ["model", "suite", "category"]
-PAPERS_BASELINE = "hf_generate"  # the denominator of most papers' speedups
 
 
 def summarise_run(reported: ReportedRun, cases: CasesOfRun) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from specbench.report.frames.headline import Headline, name_of
 from specbench.report.frames.pairs import find_contest
 from specbench.report.frames.reported import doubt_times
 from specbench.report.frames.summary import of_place
-from specbench.report.label import Cell, format_interval, format_number, format_share, label
+from specbench.report.label import Cell, format_interval, format_number, format_share, label, raise_first
 from specbench.report.page.parts import part
 from specbench.report.plots.scene import first_scene
 from specbench.report.table import Row, mark_few
@@ -163,7 +163,7 @@ def find_verdicts(findings: Findings) -> list[Verdict]:
     rows = findings.summary[findings.summary["category"] == OVERALL]
     found = [_lossless(rows, findings), *_steadiness(findings), _errors(rows)]
     notes = dict.fromkeys(facts.time_note for facts in findings.facts if facts.time_only)
-    found[:0] = [("", note.capitalize(), "what a step costs is measured, no speedup is claimed") for note in notes]
+    found[:0] = [("", raise_first(note), "what a step costs is measured, no speedup is claimed") for note in notes]
     return found
 
 

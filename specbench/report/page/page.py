@@ -20,6 +20,7 @@ from specbench.report.frames.detail import LOADED
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines
 from specbench.report.frames.load import Load
+from specbench.report.label import raise_first
 from specbench.report.page.opening import opening
 from specbench.report.page.parts import part, templates
 from specbench.report.page.sections import (
@@ -160,7 +161,7 @@ def _describe(findings: Findings) -> str:
     lines = [caption(findings.facts, findings.summary)]
     for title, found in (
         ("Replay of", [each for each in findings.facts if not each.timed]),
-        *((f"{each.time_note.capitalize()},", [each]) for each in findings.facts if each.time_only),
+        *((f"{raise_first(each.time_note)},", [each]) for each in findings.facts if each.time_only),
     ):
         if traces := dict.fromkeys(each.trace for each in found if each.trace):
             lines.append(f"{title} {'; '.join(traces)}.")

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from specbench.report.frames.sweep import Curve
-from specbench.report.label import break_lines, display_name, label
+from specbench.report.label import break_lines, display_name, label, raise_first
 from specbench.report.plots import SCREEN
 from specbench.report.plots.canvas import REFERENCE, drawing, finish, make_sheet, plain, save_all, set_log2
 from specbench.report.plots.scene import slug, style_of
@@ -88,7 +88,7 @@ def draw_curve(curve: Curve, display: bool = False) -> Figure:
     note += "; some cases failed" if curve.rows["errors"].any() else ""
     title = f"{' and '.join(_TITLES[figure] for figure in curve.figures)} over {curve.x}"
     known = len(methods) == 1 and curve.x.startswith(f"{methods[0]}.")
-    return finish(canvas, title[0].upper() + title[1:], note, {} if known else drawn)
+    return finish(canvas, raise_first(title), note, {} if known else drawn)
 
 
 def _draw_method(

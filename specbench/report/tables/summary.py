@@ -17,6 +17,7 @@ from specbench.report.frames.facts import Facts, describe_decoding, describe_loa
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.pairs import Contest, is_alone
 from specbench.report.frames.summary import drop_repeated_rows, of_place, with_drafting
+from specbench.report.label import raise_first
 from specbench.report.table import (
     FEW,
     INTERVALS,
@@ -97,7 +98,7 @@ def _forced(rows: pd.DataFrame, facts: Sequence[Facts]) -> str:
     marked = rows["time_only_step_ms"].notna()
     some = "" if marked.all() else " in some rows, of runs with engine.kind=timed"
     notes = "; ".join(dict.fromkeys(each.time_note for each in facts if each.time_only))
-    return f"{notes.capitalize()}{some}. " if marked.any() else ""
+    return f"{raise_first(notes)}{some}. " if marked.any() else ""
 
 
 def steps_table(summary: pd.DataFrame, facts: Sequence[Facts]) -> Table:
