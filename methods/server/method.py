@@ -23,13 +23,13 @@ from methods.server.acceptance import (
     Counters,
     DraftReport,
     parse_counters,
+    read_gauges,
     reconcile,
     report_from_counters,
 )
 from methods.server.connection import METRICS, OK, Connection, show
 from methods.server.dialects import Asked, Chat, Chunk, choose
 from methods.server.engine import PORT, LaunchedEngine
-from methods.server.gauges import read_gauges
 from methods.server.identity import (
     DRAWS,
     LEVEL,

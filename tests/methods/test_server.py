@@ -22,10 +22,9 @@ import torch
 from transformers import PreTrainedConfig
 
 import methods.server.method as method_of_servers
-from methods.server.acceptance import DraftReport, parse_counters, reconcile, report_from_counters
+from methods.server.acceptance import GAUGES, DraftReport, parse_counters, read_gauges, reconcile, report_from_counters
 from methods.server.connection import KEY
 from methods.server.engine import LaunchedEngine
-from methods.server.gauges import GAUGES, read_gauges
 from methods.server.identity import DRAWS, LEVEL, TEXTS, TOKENS, compare_draws, read_totals
 from methods.server.method import ServerPeer
 from scripts.lab.client import measure_client
