@@ -20,6 +20,8 @@ from specbench.models.fast.host.vectors import (
     ITEM,
     LANES,
     PAIRED,
+    add_sums,
+    dot_slice,
     dot_tile,
     exponential,
     mix_tile,
@@ -167,17 +169,19 @@ def _enter(rows, like):
 
 SETTINGS: Any = config  # numba's, from the environment
 # Each row of weights of a tile is the next one of its own part of the matrix: several streams, each of which the
-# processor fetches ahead by itself. Otherwise the rows of a tile are neighbours (measured, on AVX-512).
+# processor fetches ahead by itself. Otherwise the rows of a tile are neighbours, and are fetched ahead here (measured,
+# on AVX-512).
 FAR = LANES == 8
-TILE, HIGH = 4, 2 if FAR else 4  # rows of weights that are multiplied together by one row of inputs, and by several
-COLUMNS = 4  # rows of inputs of a tile: 16 registers hold 2 x 4 sums, and what is multiplied
-ALONE = TILE if FAR else 1  # rows of weights that one row of inputs reads together where nothing is fetched ahead
+# Rows of weights that are multiplied together by one row of inputs, by up to 4, and by 8: the sums fit the registers.
+ALONE, HIGH, LOW, MANY = (4, 2, 2, 8) if FAR else (8, 4, 2, 8)
+FETCHED = 0 if FAR else 1  # 1: weights are fetched ahead for one row of inputs, too
+AHEAD = 64 << 10  # [bytes] that neighbouring weights are fetched ahead
+# [numbers] Several longer rows of inputs do not stay in the first cache: slices of them are multiplied by GROUP rows of
+# weights, whose sums with MANY rows of inputs wait in memory. Far rows are never cut.
+WHOLE, SLICE, GROUP = 1024, 512, 16
 LINE = 16  # numbers in a line of the cache; a line of results is written by one thread
 WIDE, HALF = 32 // LANES, 16 // LANES  # vectors that one or two rows are mixed from: sums that do not wait for others
 ROWS = 64  # of a request attend to one key head at a time: their scores take memory for every slot of its context
-# [bytes] of an input row for which one row of weights after the other is fastest: it stays in the first cache, and the
-# ends of rows do not count; measured, weights in memory. Far rows are read as streams whatever the length.
-SHORTEST, LONGEST = (0, 1 << 30) if FAR else (1536, 16 << 10)
 
 
 def wake(threads):
@@ -186,35 +190,70 @@ def wake(threads):
 
 
 @njit(error_model="numpy")
+def multiply_slices(rows, count, size, weights, like, out, width, start, stop):
+    """See ``multiply``: long rows, in slices, by neighbouring rows of weights. Absent rows of a tile are zeros."""
+    stored, item, padded = like.itemsize, rows.itemsize, count + MANY
+    slices, sums = np.zeros((-(-size // SLICE) * padded, SLICE), rows.dtype), np.empty(GROUP * MANY * LANES, np.float32)
+    for row in range(count):
+        for place in range(size):
+            slices[place // SLICE * padded + row, place % SLICE] = rows[row, place]
+    for block in range(start, stop, GROUP):
+        end = min(block + GROUP, stop)
+        for row in range(0, count, MANY):
+            for each in range(len(sums)):
+                sums[each] = 0
+            for place in range(0, size, SLICE):
+                span = min(SLICE, size - place)
+                ahead = SLICE if place + span < size else GROUP * size - place
+                vectors = slices.ctypes.data + (place // SLICE * padded + row) * SLICE * item
+                weight, kept = weights + (block * size + place) * stored, sums.ctypes.data
+                high = LOW if count - row > 4 else HIGH
+                for _ in range(block, end, high):
+                    if high == LOW:
+                        dot_slice(LOW, MANY, MANY, weight, size, vectors, SLICE, span, ahead, kept, like, rows)
+                    else:
+                        dot_slice(HIGH, 4, MANY, weight, size, vectors, SLICE, span, ahead, kept, like, rows)
+                    weight, kept = weight + high * size * stored, kept + high * MANY * LANES * ITEM
+            for column in range(min(count - row, MANY)):
+                kept, made = sums.ctypes.data + column * LANES * ITEM, out + ((row + column) * width + block) * ITEM
+                for pair in range(0, end - block, 2):
+                    add_sums(kept + pair * MANY * LANES * ITEM, MANY * LANES, made + pair * ITEM)
+
+
+@njit(error_model="numpy")
 def multiply(rows, count, size, weights, like, out, width, start, stop):
     """out[m, n] = weights[n] . rows[m]. rows: (M, K). weights, out: addresses of (N, K) and (M, N).
 
     count, size, width: M, K, N. start, stop: of n.
     """
-    stored, item, high = like.itemsize, rows.itemsize, TILE if count == 1 else HIGH
+    stored, item, given = like.itemsize, rows.itemsize, rows.ctypes.data
+    at_once = not FAR and count == MANY and size <= WHOLE
+    high = ALONE if count == 1 else LOW if at_once else HIGH
     part = max(stop - start, 0) // high
-    step, apart = (1, part) if FAR else (high, 1)
-    for first in range(start, start + part * step, step):
-        weight, row = weights + first * size * stored, 0
-        while row < count:
-            given, made = rows.ctypes.data + row * size * item, out + (row * width + first) * ITEM
-            left = count - row
-            left = min(left, COLUMNS) if left != COLUMNS + 1 else 2  # none of them is left alone
-            if left == 4:
-                dot_tile(HIGH, 4, HIGH, 1, weight, apart, given, size, made, width, like, rows)
-            elif left == 3:
-                dot_tile(HIGH, 3, HIGH, 1, weight, apart, given, size, made, width, like, rows)
-            elif left == 2:
-                dot_tile(HIGH, 2, HIGH, 1, weight, apart, given, size, made, width, like, rows)
-            elif SHORTEST <= size * item <= LONGEST:
-                dot_tile(TILE, 1, ALONE, 0, weight, apart, given, size, made, width, like, rows)
-            else:
-                dot_tile(TILE, 1, TILE, 1, weight, apart, given, size, made, width, like, rows)
-            row += left
+    step, apart, ahead = (1, part, size) if FAR else (high, 1, AHEAD // stored)
+    if not FAR and count > 1 and size > WHOLE:
+        multiply_slices(rows, count, size, weights, like, out, width, start, start + part * high)
+    else:
+        for first in range(start, start + part * step, step):
+            weight, row = weights + first * size * stored, 0
+            while row < count:
+                vectors, made, left = given + row * size * item, out + (row * width + first) * ITEM, count - row
+                taken = MANY if at_once else 2 if left == 5 else min(left, 4)  # none of them is left alone
+                if not FAR and at_once:
+                    dot_tile(LOW, MANY, 1, weight, apart, vectors, size, ahead, made, width, like, rows)
+                elif taken == 4:
+                    dot_tile(HIGH, 4, 1, weight, apart, vectors, size, ahead, made, width, like, rows)
+                elif taken == 3:
+                    dot_tile(HIGH, 3, 1, weight, apart, vectors, size, ahead, made, width, like, rows)
+                elif taken == 2:
+                    dot_tile(HIGH, 2, 1, weight, apart, vectors, size, ahead, made, width, like, rows)
+                else:
+                    dot_tile(ALONE, 1, FETCHED, weight, apart, vectors, size, ahead, made, width, like, rows)
+                row += taken
     for first in range(start + part * high, stop):
         for row in range(count):
-            given, made = rows.ctypes.data + row * size * item, out + (row * width + first) * ITEM
-            dot_tile(1, 1, 1, 0, weights + first * size * stored, 1, given, size, made, width, like, rows)
+            vectors, made = given + row * size * item, out + (row * width + first) * ITEM
+            dot_tile(1, 1, 0, weights + first * size * stored, 1, vectors, size, 0, made, width, like, rows)
 
 
 @njit(error_model="numpy", parallel=True)

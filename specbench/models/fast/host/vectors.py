@@ -8,7 +8,7 @@ each number of rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -27,7 +27,6 @@ LANES = 16 if "+avx512f" in FEATURES else 8  # partial sums of a row
 PAIRED = LANES == 16 and "+avx512bf16" in FEATURES  # an instruction multiplies bfloat16 two at a time
 if PAIRED:
     llvm.initialize_native_asmparser()  # which numba needs for an instruction that is given by name
-AHEAD = 12 if LANES == 16 else 1  # rows in single precision, whose bytes are fetched ahead
 WORD, HALF_WORD, SINGLE = ir.IntType(32), ir.IntType(16), ir.FloatType()
 VECTOR = ir.VectorType(SINGLE, LANES)
 ITEM = 4  # [bytes] of a number in single precision
@@ -126,41 +125,37 @@ def _store(builder: Any, address: Any, place: Any, value: Any) -> None:
     builder.store(value, builder.inttoptr(at, value.type.as_pointer())).align = ITEM
 
 
-def _accumulate(builder: Any, multiply: Any, kept: Sequence[Any], loaded: Iterable[tuple[int, Any]], sums: Any) -> None:
-    """Add to sums[row][column] the products of a row's vector and those of the columns."""
-    for row, weight in loaded:
-        for total, vector in zip(sums[row], kept, strict=True):
-            builder.store(multiply(builder, weight, vector, builder.load(total)), total)
+def _accumulate(builder: Any, weights: _Rows, vectors: _Rows, span: Any, ahead: Any, sums: Sequence[Any]) -> None:
+    """Add the products of ``span`` numbers, whole vectors, to the sums of each row of weights with each vector."""
+    pairs = weights.stored == vectors.stored == BFLOAT16
+    step, multiply = (2 * LANES, _multiply_pairs) if pairs else (LANES, _multiply_add)
+    wide = len(sums[0])
+    with cgutils.for_range_slice(builder, span.type(0), span, span.type(step), span.type) as (place, _):
+        kept = [vectors.load(column, place, None, pairs) for column in range(wide)]
+        for row, totals in enumerate(sums):
+            weight = weights.load(row, place, ahead, pairs)
+            for total, vector in zip(totals, kept, strict=True):
+                builder.store(multiply(builder, weight, vector, builder.load(total)), total)
 
 
 @intrinsic(prefer_literal=True)
-def dot_tile(typing, rows, columns, together, fetches, weight, apart, inputs, size, out, out_step, like, given):
+def dot_tile(typing, rows, columns, fetches, weight, apart, inputs, size, ahead, out, out_step, like, given):
     """out[c, r] = weight[r] . inputs[c], rows of ``size`` numbers, whole vectors, for ``columns`` c and ``rows`` r.
 
-    rows, columns: literal counts. together: literal, how many rows of weights are read together; one row after the
-    other is one stream, which the processor fetches ahead by itself. fetches: literal, 1 to fetch weights ahead.
+    rows, columns: literal counts. fetches: literal, 1 to fetch weights that lie ``ahead`` [elements].
     weight, inputs, out: addresses. apart: from one r to the next. out_step: [elements] between rows of ``out``.
     like, given: arrays of the types that weights and inputs are stored in; out is single.
     """
-    high, wide, stored, entered = rows.literal_value, columns.literal_value, _stored(like), _stored(given)
-    side, fetched = together.literal_value, fetches.literal_value
-    pairs = stored == entered == BFLOAT16
-    step, multiply = (2 * LANES, _multiply_pairs) if pairs else (LANES, _multiply_add)
+    high, wide, fetched = (each.literal_value for each in (rows, columns, fetches))
+    stored, entered = _stored(like), _stored(given)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address, apart, given, size, out, out_step = args[4:10]
-        weights = _Rows(builder, address, builder.mul(size, apart), stored)
-        vectors = _Rows(builder, given, size, entered)
-        distance = size.type(AHEAD * (2 if stored == BFLOAT16 else 1))
-        ahead = builder.mul(size, distance) if fetched else None
+        address, apart, given, size, ahead, out, out_step = args[3:10]
         sums = [[cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES)) for _ in range(wide)]
                 for _ in range(high)]  # fmt: skip
-        for first in range(0, high, side):
-            near = range(first, first + side)
-            with cgutils.for_range_slice(builder, size.type(0), size, size.type(step), size.type) as (place, _):
-                kept = [vectors.load(column, place, None, pairs) for column in range(wide)]
-                loaded = ((row, weights.load(row, place, ahead, pairs)) for row in near)
-                _accumulate(builder, multiply, kept, loaded, sums)
+        weights = _Rows(builder, address, builder.mul(size, apart), stored)
+        vectors = _Rows(builder, given, size, entered)
+        _accumulate(builder, weights, vectors, size, ahead if fetched else None, sums)
         for column in range(wide):
             found = _add_lanes(builder, [builder.load(each[column]) for each in sums])
             for row in range(high):
@@ -168,7 +163,48 @@ def dot_tile(typing, rows, columns, together, fetches, weight, apart, inputs, si
                 _store(builder, out, place, builder.extract_element(found, WORD(row)))
         return context.get_dummy_value()
 
-    return types.void(rows, columns, together, fetches, *[types.intp] * 6, like, given), generate
+    return types.void(rows, columns, fetches, *[types.intp] * 7, like, given), generate
+
+
+@intrinsic(prefer_literal=True)
+def dot_slice(typing, rows, columns, sums_step, weight, size, inputs, step, span, ahead, sums, like, given):
+    """sums[r, c] += the products of ``span`` numbers of weight[r] and inputs[c], for a later ``add_sums``.
+
+    rows, columns: literal counts. sums_step: literal, how many vectors each r has.
+    weight, inputs, sums: addresses of rows that are ``size`` and ``step`` [elements] apart, and of vectors.
+    ahead: [elements] to the weights that are fetched ahead. like, given: see ``dot_tile``.
+    """
+    high, wide, apart = (each.literal_value for each in (rows, columns, sums_step))
+    stored, entered = _stored(like), _stored(given)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address, size, given, step, span, ahead, place = args[3:10]
+        kept, none = _Rows(builder, place, size.type(LANES), types.float32), size.type(0)
+        sums = [[cgutils.alloca_once_value(builder, kept.load(row * apart + column, none)) for column in range(wide)]
+                for row in range(high)]  # fmt: skip
+        weights, vectors = _Rows(builder, address, size, stored), _Rows(builder, given, step, entered)
+        _accumulate(builder, weights, vectors, span, ahead, sums)
+        for row, totals in enumerate(sums):
+            for column, total in enumerate(totals):
+                _store(builder, place, size.type((row * apart + column) * LANES), builder.load(total))
+        return context.get_dummy_value()
+
+    return types.void(rows, columns, sums_step, *[types.intp] * 7, like, given), generate
+
+
+@intrinsic
+def add_sums(typing, sums, step, out):
+    """out[r] = the sum of the lanes of sums[r], for two r, whose vectors are ``step`` [elements] apart."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address, step, out = args
+        rows = _Rows(builder, address, step, types.float32)
+        found = _add_lanes(builder, [rows.load(row, step.type(0)) for row in range(2)])
+        for row in range(2):
+            _store(builder, out, step.type(row), builder.extract_element(found, WORD(row)))
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 3), generate
 
 
 @intrinsic(prefer_literal=True)
