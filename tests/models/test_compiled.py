@@ -224,16 +224,16 @@ def test_rows_of_shares_mix_the_same_bits_in_any_number(size, stored):
 
 @pytest.mark.parametrize("name", TYPES)
 def test_products_of_any_shape_have_the_bits_of_each_row_alone(name):
-    """Weights whose rows do not fill a tile, or leave threads without a share; one to nine rows of inputs."""
+    """Weights whose rows do not fill a tile, or leave threads without a share; one to twenty rows of inputs, whole or in slices."""
     torch.manual_seed(0)
-    for outputs, size in itertools.product((1, 3, 7, 18, 35), (32, 96)):
-        weight, rows = torch.randn(outputs, size).to(TYPES[name]), torch.randn(9, size).to(TYPES[name])
+    for outputs, size in itertools.product((1, 3, 7, 18, 35), (32, 96, 1120)):
+        weight, rows = torch.randn(outputs, size).to(TYPES[name]), torch.randn(20, size).to(TYPES[name])
         given, stored = rows.float().numpy(), forward.stored(weight)
-        alone = np.full((9, outputs), np.nan, np.float32)
-        for row in range(9):
+        alone = np.full((20, outputs), np.nan, np.float32)
+        for row in range(20):
             kernels.multiply_rows(given[row : row + 1], weight.data_ptr(), stored, alone[row : row + 1], None)
         assert relative(torch.from_numpy(alone), rows.double() @ weight.double().T) < 1e-5
-        for count, threads in itertools.product(range(1, 10), (None, 3)):
+        for count, threads in itertools.product((1, 2, 3, 4, 5, 6, 8, 9, 11, 20), (None, 3)):
             together = np.full((count, outputs), np.nan, np.float32)
             kernels.multiply_rows(given[:count], weight.data_ptr(), stored, together, threads)
             assert np.array_equal(together, alone[:count])
