@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.models import VOCAB
@@ -40,7 +40,6 @@ def by_definition(tokens, parents, passenger, picks):
 
 
 @given(trees())
-@settings(max_examples=500, deadline=None)
 def test_follow_is_its_definition(tree):
     assert Walk.follow(*tree) == by_definition(*tree)
 
@@ -78,7 +77,6 @@ def test_joint_law_of_sampled_tokens():
 
 
 @given(st.integers(0, 2**31), st.integers(0, 30), st.floats(0.05, 1.0), st.floats(0.1, 2.0))
-@settings(max_examples=100, deadline=None)
 def test_distribution_keeps_what_it_says(seed, top_k, top_p, temperature):
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
     probs = Sampling(temperature, top_k, top_p)(logits)

@@ -87,7 +87,7 @@ def cases(draw_one):
     }
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(cases(), st.booleans())
 def test_what_comes_before_and_after_a_product(case, normed):
     """Plain, added and gated, after a norm or not; computed twice, since the first leaves the counters at zero."""

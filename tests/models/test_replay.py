@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.engines import Scripted
@@ -56,7 +56,6 @@ def drafts(draw):
 
 
 @given(drafts())
-@settings(max_examples=500, deadline=None)
 def test_the_path_is_the_walkers(drawn):
     """The walker with the recording's tokens as every row's pick, a token nobody drafts behind its end."""
     tokens, parents, passenger, upcoming = drawn

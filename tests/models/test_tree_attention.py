@@ -100,14 +100,13 @@ def check(drawn: Trees, splits: int, tile) -> None:
     assert drawn.error(got) < max(ERROR[drawn.dtype], 2 * drawn.error(drawn.by_sdpa(drawn.dtype)))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(trees(), st.sampled_from([1, 2, 4]), st.sampled_from([SMALL, kernel.Tile(32, 16, 4, 1)]))
 def test_the_kernel_is_sdpa(drawn, splits, tile):
     check(drawn, splits, tile)
 
 
 @pytest.mark.exhaustive
-@settings(max_examples=30, deadline=None)
 @given(trees(100), st.sampled_from([1, 2, 4, 16]), st.sampled_from([SMALL, kernel.SINGLE, *kernel.TILES]))
 def test_the_kernel_is_sdpa_everywhere(drawn, splits, tile):
     check(drawn, splits, tile)
