@@ -29,10 +29,14 @@ def parameters_of(name: str) -> list[tuple[str, object]]:
     return [(name, hint) for name, hint in found if hint in (*WHOLE, *LISTS, *TREES)]
 
 
+@pytest.fixture(scope="module")
+def card():
+    return job_for("method=[pld]").source.card
+
+
 @pytest.mark.parametrize("name", method_names())
-def test_an_absurd_count_is_refused_before_weights_are_read(name):
+def test_an_absurd_count_is_refused_before_weights_are_read(name, card):
     """Of every parameter that is a whole number, or a list of them."""
-    card = job_for("method=[pld]").source.card
     for parameter, hint in parameters_of(name):
         for value in ABSURD:
             given = [value] if hint in LISTS else [[value]] if hint in TREES else value

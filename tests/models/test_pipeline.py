@@ -128,13 +128,14 @@ def test_a_device_is_brought_masks_and_positions_once_a_forward(monkeypatch):
 
 
 SAMPLINGS = {"greedy": None, "sampled": Sampling(0.8, 0, 1.0)}
-DRAFTED = [name for name in MAKE if name != "pard"]
-DRAFTED_SAMPLINGS = [(name, sampling) for name in DRAFTED for sampling in SAMPLINGS]
+KINDS = ("speculative_sampling", "sequoia", "opt_tree")  # a chain, a fixed tree, one that grows
+DRAFTED = [pytest.param(name, sampling, marks=[] if name in KINDS else pytest.mark.exhaustive)
+           for name in MAKE if name != "pard" for sampling in SAMPLINGS]  # fmt: skip
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", [EagerEngine, FastEngine], ids=["eager", "fast"])
-@pytest.mark.parametrize(("name", "sampling"), DRAFTED_SAMPLINGS)
+@pytest.mark.parametrize(("name", "sampling"), DRAFTED)
 def test_a_draft_model_on_a_device_of_its_own(name, sampling, kind):
     """Only ids and distributions go between it and the target, and the tokens are the same."""
     target, draft = build("llama", torch.float64), noisy(build("llama", torch.float64), 0.01)

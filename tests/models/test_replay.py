@@ -165,7 +165,7 @@ def test_suite_trace_without_a_trace():
         job_for("method=[pld]", "suite=trace")
 
 
-@pytest.mark.parametrize("run", ["vanilla_run1", "vanilla_run2"])
+@pytest.mark.parametrize("run", ["vanilla_run1", pytest.param("vanilla_run2", marks=pytest.mark.exhaustive)])
 def test_answers_of_vicuna_come_back_token_by_token(data, run):
     """Of 560 recorded answers, at most four lost a token; EOS ends all but the cut ones."""
     path = data / "traces" / "vicuna-7b-v1.3" / f"spec_bench_{run}.jsonl"
