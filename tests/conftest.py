@@ -7,6 +7,7 @@ imported, a rank imports torch.
 import copy
 import functools
 import gc
+import hashlib
 import itertools
 import multiprocessing
 import os
@@ -23,14 +24,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of the commands that tests
 if "PYTEST_XDIST_WORKER" not in os.environ:  # no test writes into the user's cache; the processes share one
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="specbench-cache-")
 
+import filelock
+import hypothesis
 import pytest
 
 _ASSETS = Path(__file__).resolve().parent.parent / "specbench" / "assets"
+EXAMPLES = {False: 40, True: 200}  # of a property that names no number: of ``make test``, and of every test
 _FAMILIES = ("llama", "mistral", "qwen2")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Of several processes the first hands out tests and runs none."""
+    every = "not exhaustive" not in config.option.markexpr
+    hypothesis.settings.register_profile("here", deadline=None, max_examples=EXAMPLES[every])
+    hypothesis.settings.load_profile("here")
     if getattr(config.option, "dist", "no") == "no":
         _prepare()
 
@@ -40,6 +47,7 @@ def _prepare() -> None:
     import torch.multiprocessing
     import transformers
 
+    import specbench.runs.shards  # noqa: F401  (imported first while a test patches ``run_one``, it would keep that)
     from specbench.decode import check
     from specbench.measure import environment
     from specbench.models import load
@@ -62,7 +70,13 @@ def _prepare() -> None:
     # The same weights give the library's forward the same logits; an engine's are compared with them in every run.
     check._plain = _once(check._plain, _plain_key)
     load.refuse_shapes = _once(load.refuse_shapes, _shapes_key)
+    environment.git_state = _once(environment.git_state, str)
     environment.versions = _once(environment.versions, lambda: (torch.version.cuda, torch.backends.cudnn.version()))
+
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from numba.core.dispatcher import Dispatcher
+
+        Dispatcher.compile = _in_turn(Dispatcher.compile)
 
     # A server imports what ranks and drafting processes need and forks them: a fresh process takes seconds to import
     # it. A command that a test starts has none of this, and spawns.
@@ -77,6 +91,19 @@ def _prepare() -> None:
     )
     get_context = torch.multiprocessing.get_context
     torch.multiprocessing.get_context = lambda kind=None: get_context("forkserver" if kind == "spawn" else kind)
+
+
+def _in_turn(compile_function: Callable) -> Callable:
+    """One process compiles a function; another that needs it waits, and reads the file."""
+    from numba.core.compiler_lock import global_compiler_lock
+
+    def compile_once(dispatcher, types):
+        key = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}{types}"
+        place = Path(os.environ["XDG_CACHE_HOME"], hashlib.sha256(key.encode()).hexdigest())
+        with global_compiler_lock, filelock.FileLock(place):  # in this order: threads compile too
+            return compile_function(dispatcher, types)
+
+    return compile_once
 
 
 def _once(function: Callable, key_of: Callable[..., Hashable | None]) -> Callable:
@@ -124,6 +151,13 @@ def _frozen():
         _unfreeze()
         gc.collect()
         gc.freeze()
+
+
+def pytest_runtest_teardown() -> None:
+    """The first start of numba's threads sets torch's number, which would compile the code of several threads."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 SHORT, PART = 2, 8  # parameters of a test that all run in every run; of more, one of so many

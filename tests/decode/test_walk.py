@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.models import VOCAB
@@ -40,7 +40,6 @@ def by_definition(tokens, parents, passenger, picks):
 
 
 @given(trees())
-@settings(max_examples=500, deadline=None)
 def test_follow_is_its_definition(tree):
     assert Walk.follow(*tree) == by_definition(*tree)
 
@@ -50,7 +49,7 @@ def test_joint_law_of_sampled_tokens():
     chain = np.random.default_rng(5).dirichlet(np.ones(4) * 0.7, size=4)
     rows = torch.tensor(chain).log()
     exact = {s: chain[0][s[0]] * chain[s[0]][s[1]] * chain[s[1]][s[2]] for s in itertools.product(range(4), repeat=3)}
-    draws = 6000
+    draws = 4000
 
     def emit(seed, fixed_uniform=False):
         walk, out = Walk(Sampling(1.0), seed), []
@@ -64,7 +63,7 @@ def test_joint_law_of_sampled_tokens():
             out += step
         return tuple(out[:3])
 
-    def distance(**options):
+    def distance(draws, **options):
         counts = dict.fromkeys(exact, 0)
         for seed in range(draws):
             counts[emit(seed, **options)] += 1
@@ -73,12 +72,11 @@ def test_joint_law_of_sampled_tokens():
     generator = np.random.default_rng(0)
     plain = generator.multinomial(draws, list(exact.values())) / draws
     noise = 0.5 * np.abs(plain - list(exact.values())).sum()
-    assert distance() < 2 * noise
-    assert distance(fixed_uniform=True) > 5 * noise  # the wrong variant: one uniform for every position
+    assert distance(draws) < 2 * noise
+    assert distance(1000, fixed_uniform=True) > 5 * noise  # the wrong variant: one uniform for every position
 
 
 @given(st.integers(0, 2**31), st.integers(0, 30), st.floats(0.05, 1.0), st.floats(0.1, 2.0))
-@settings(max_examples=100, deadline=None)
 def test_distribution_keeps_what_it_says(seed, top_k, top_p, temperature):
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
     probs = Sampling(temperature, top_k, top_p)(logits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from methods.logit_spec import LogitSpec
@@ -109,7 +109,6 @@ def test_a_request_on_other_text_comes_first_and_only_kept_state_survives_it():
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 8), st.booleans()), max_size=9), st.data())
-@settings(max_examples=200, deadline=None)
 def test_follow_is_as_deep_as_the_walker_goes(nodes, data):
     tokens = [token for token, _, _ in nodes]
     parents = [min(parent, node - 1) for node, (_, parent, _) in enumerate(nodes)]
@@ -123,7 +122,6 @@ def test_follow_is_as_deep_as_the_walker_goes(nodes, data):
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=40))
-@settings(max_examples=100, deadline=None)
 def test_the_scan_is_prompt_lookup(text):
     indexed = PromptLookup(3, 4, "hf").begin([], Prefill(0), 0).propose(text, 64)
     assert scan(torch.tensor([text]), 3, 4).tolist() == list(indexed.tokens)

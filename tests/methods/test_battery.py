@@ -116,6 +116,7 @@ def test_order_of_cases_does_not_matter(name, greedy, together):
     if not starts_anew(name):
         pytest.skip("keeps state across cases on purpose")
     _, shuffled = together.run(name, *SUITE, "suite.order=shuffled", "suite.seed=3", FEW, fits=starts_anew)
+    assert name in {method for method, _ in shuffled}
     for key, record in shuffled.items():
         assert [turn.accept for turn in record.turns] == [turn.accept for turn in greedy[key].turns]
 
@@ -129,6 +130,7 @@ def test_sampling_emits_vanillas_ids_for_the_same_seed(name, together):
     if not draws_as_vanilla(name):
         pytest.skip("draws random numbers of its own: its distribution is tested, not its ids")
     _, sampled = together.run(name, *SUITE, "decode=sample", "decode.temperature=0.8", FEW, fits=draws_as_vanilla)
+    assert name in {method for method, _ in sampled}
     for (_, case), record in sampled.items():
         assert record.status == "ok", record.error
         assert [turn.ids for turn in record.turns] == [turn.ids for turn in sampled[VANILLA, case].turns]

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from methods.cacheback import Cacheback, FrozenTable, build_frozen_table
@@ -139,7 +139,6 @@ def test_lru_of_followers_and_leaders():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 4)), max_size=80))
-@settings(max_examples=100, deadline=None)
 def test_lru_table_against_lists(operations):
     table, lists = GramTable(1, 1, 3, 2), Table(3, 2, {})
     for is_get, leader, follower in operations:
@@ -177,7 +176,6 @@ def test_frozen_build_counts_by_hand(tmp_path):
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=20), max_size=4), st.integers(1, 2), st.integers(1, 2))
-@settings(max_examples=50, deadline=None)
 def test_frozen_build_against_counting(documents, lead, follow):
     counts: dict = {}
     for ids in documents:

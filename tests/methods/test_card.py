@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import inline_actor
@@ -89,7 +89,6 @@ def paths_of(cache: DraftCache) -> dict[int, tuple[int, ...]]:
     return lines
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 10**6))
 def test_cache_is_the_one_kept_as_paths(width, children, seed):
     """Growing, querying, hits, misses and refills in any order; a hit is never missed, nor a miss taken for a hit."""

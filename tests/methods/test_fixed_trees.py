@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.models import build, plain_greedy
@@ -90,7 +90,6 @@ def every_tree(nodes, depth, branches):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
 def test_best_shape_is_the_best_of_all_trees(data):
     nodes, depth = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
     weights = data.draw(st.lists(st.integers(0, 20), min_size=1, max_size=4).filter(any))

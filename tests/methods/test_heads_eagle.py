@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import methods.eagle.eagle as eagle_module
@@ -234,7 +234,6 @@ def test_certain_distributions():
 
 
 @given(st.integers(1, 6), st.integers(0, 4), st.integers(1, 60), st.booleans(), st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
 def test_no_node_stands_without_its_parent(top_k, depth, nodes, flat, seed):
     """Also where every score is equal, and where the budget is below the width."""
     torch.manual_seed(seed)

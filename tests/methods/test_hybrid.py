@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.runs import job_for
@@ -90,7 +90,6 @@ def random_drafts(draw):
 
 
 @given(st.lists(random_drafts(), min_size=1, max_size=3), st.integers(1, 20))
-@settings(max_examples=120, deadline=None)
 def test_a_merged_tree_holds_the_members_paths_and_no_other(drafts, budget):
     everything = {path for draft in drafts for path in paths_of(draft)}
     assert set(paths_of(best(drafts, 99, 0.0))) == everything
@@ -101,7 +100,6 @@ def test_a_merged_tree_holds_the_members_paths_and_no_other(drafts, budget):
 
 
 @given(random_drafts(), st.lists(st.integers(0, 3), min_size=1, max_size=4))
-@settings(max_examples=120, deadline=None)
 def test_only_nodes_whose_parent_was_emitted_are_counted(draft, emitted):
     rates = AcceptanceRates(1, 0.5, 8)
     (path,) = judge(draft, emitted, rates)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from methods.jacobi import Jacobi
@@ -89,7 +89,6 @@ def test_padding_from_the_prompt_is_seeded_and_a_budget_is_kept():
 @given(
     st.integers(2, 5), st.integers(1, 6), st.sampled_from(["pad", "repeat"]), st.lists(st.integers(0, 4), min_size=1)
 )
-@settings(max_examples=100, deadline=None)
 def test_window_is_the_targets_word_on_the_window_before(modulus, size, padding, context):
     def model(path):
         return (7 * path[-1] + 3 * path[max(0, len(path) - 3)] + len(path) // 4) % modulus

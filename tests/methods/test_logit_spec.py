@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from methods.logit_spec import LogitSpec, _find_behind
@@ -88,7 +88,6 @@ def pool_of(text, max_ngram, num_draft):
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=40), st.integers(1, 3), st.integers(1, 6), st.data())
-@settings(max_examples=100, deadline=None)
 def test_index_equals_the_pool_at_every_length(text, max_ngram, num_draft, data):
     drafter = started([0], max_ngram=max_ngram, num_draft=num_draft)
     length = data.draw(st.integers(1, len(text) - 1))

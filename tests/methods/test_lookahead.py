@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.models import build
@@ -161,7 +161,6 @@ def settings_of(draw):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
 def test_every_step_equals_the_cells(data):
     n, w, g, keep, from_prompt = settings_of(data.draw)
     context = data.draw(st.lists(st.integers(0, 6), min_size=2, max_size=12))

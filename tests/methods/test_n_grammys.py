@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.drafts import root_paths
@@ -102,7 +102,6 @@ def test_wrong_orders_fail_the_example():
     st.integers(1, 4),
     st.data(),
 )
-@settings(max_examples=100, deadline=None)
 def test_index_equals_search_at_every_length(tokens, q, w, keep, data):
     for ties in ("recent", "lexicographic"):
         table, search = GramTable(q, w, followers=keep), n_grammys(keep, w, q, ties=ties)(Turn([], []))
@@ -116,7 +115,6 @@ def test_index_equals_search_at_every_length(tokens, q, w, keep, data):
 
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), max_size=8))
-@settings(deadline=None)
 def test_trie_holds_each_prefix_once_and_names_its_first_row(rows):
     tokens, parents, owners = branch_of(np.array(rows, np.int32).reshape(-1, 3), True, 99)
     assert all(parent < node for node, parent in enumerate(parents))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.models import plain_greedy
@@ -45,7 +45,6 @@ def best_by_force(table, nodes, depth):
 
 
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 4), st.floats(0.1, 4.0))
-@settings(max_examples=40, deadline=None)
 def test_the_tree_is_the_best_of_all(seed, nodes, depth, spread):
     table = torch.randn(3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * spread
     draft = drafted(table, nodes, depth)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.models import plain_greedy
@@ -155,7 +155,6 @@ class Lists:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
 def test_the_pool_is_the_references_lists(data):
     width = data.draw(st.integers(1, 4))
     pool, lists = PhrasePool(width), Lists(width)

@@ -79,10 +79,10 @@ def test_drafts_equal_those_of_the_formulas(monkeypatch, bias):
         "another scale": {"scale": 0.02},
     }
     missed = dict.fromkeys(wrong, 0)
-    for context, tokens, _ in watched.seen:
+    for place, (context, tokens, _) in enumerate(watched.seen):
         right = formula(target, plain, weight, shift, context).argmax(-1).tolist()
         assert tokens == right[: len(tokens)]
-        for name, change in wrong.items():
+        for name, change in wrong.items() if place < 6 else ():
             missed[name] += tokens != formula(target, plain, weight, shift, context, **change).argmax(-1).tolist()
     assert all(missed.values()), missed
 

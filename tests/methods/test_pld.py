@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.runs import entry_of
@@ -111,7 +111,6 @@ def search(rule, x, n, k, least):
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 4), st.integers(1, 6), st.data())
-@settings(max_examples=100, deadline=None)
 def test_index_equals_search_at_every_length(tokens, max_ngram, k, data):
     for rule in RULES:
         least = max_ngram if rule == "ngram_simple" else data.draw(st.integers(1, max_ngram))

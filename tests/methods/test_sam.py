@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
@@ -100,7 +100,6 @@ def search(text: str, whole: str) -> tuple[int, int]:
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.data())
-@settings(max_examples=100, deadline=None)
 def test_matches_equal_a_search(tokens, data):
     automaton, stored = SuffixAutomaton(2), 0
     while True:
@@ -148,7 +147,6 @@ STATIC_TREE = [[1, 2, 3], [1, 2, 3], [1, 2, 4]]
     st.integers(1, 3),
     st.integers(1, 12),
 )
-@settings(max_examples=100, deadline=None)
 def test_static_equals_a_search(documents, query, ranked, nodes):
     static = static_of(documents, ids=6, ranked=ranked)
     text = text_of(static.arrays.text.tolist())

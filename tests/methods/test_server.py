@@ -22,6 +22,7 @@ import torch
 from transformers import PreTrainedConfig
 
 import methods.server.method as method_of_servers
+from builders.runs import execute_job
 from methods.server.acceptance import GAUGES, DraftReport, parse_counters, read_gauges, reconcile, report_from_counters
 from methods.server.connection import KEY
 from methods.server.engine import LaunchedEngine
@@ -563,11 +564,10 @@ def test_a_servers_own_figures_are_read_of_each_engines_page(page, expected):
 
 
 def chat_run(folder, url: str, *settings: str):
-    small = ["suite.ids=[1]", "decode.max_new_tokens=24", "report.plots=false", "measure.control=false"]
-    small += ["measure.warmup=0", "measure.lossless=false", "model=tiny", "method=[server]"]
-    small += [f"method.server.url={url}", "method.server.endpoint=chat"]
-    run_command.main([*small, *settings, f"hydra.run.dir={folder}"])
-    return next(record for record in read_run(folder).records if record.method == "server")
+    small = ["suite.ids=[1]", "decode.max_new_tokens=24", "measure.control=false", "measure.warmup=0"]
+    small += ["measure.lossless=false", "model=tiny", "method=[server]"]
+    records = execute_job(folder, *small, f"method.server.url={url}", "method.server.endpoint=chat", *settings)
+    return next(record for record in records if record.method == "server")
 
 
 @pytest.mark.parametrize("dialect", ["vllm", pytest.param("openai", marks=pytest.mark.exhaustive)])

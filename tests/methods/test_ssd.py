@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from methods.parts.suffix_array import END, SuffixArray
@@ -71,7 +71,6 @@ def test_a_fair_share_votes_and_unseen_draws_random_tokens_only_if_asked():
 
 
 @given(st.integers(2, 12), st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=20), max_size=8))
-@settings(max_examples=100, deadline=None)
 def test_the_buffer_keeps_the_last_tokens_in_their_order(capacity, requests):
     method, wanted = Spacelike(buffer_tokens=capacity, rebuild_every=1000), []
     for tokens in requests:

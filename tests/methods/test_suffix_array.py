@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.drafts import root_paths
@@ -48,7 +48,6 @@ def followers(tokens, pattern, length, borders=()) -> list[tuple]:
 
 
 @given(st.lists(st.one_of(st.integers(END, 3), st.integers(0, 2**20)), max_size=60))
-@settings(max_examples=120, deadline=None)
 def test_order_is_the_sorted_order_of_all_suffixes(tokens):
     array = array_of(tokens)
     assert array.order.tolist() == sorted(range(len(tokens)), key=lambda i: tokens[i:])
@@ -68,7 +67,6 @@ def test_many_distinct_tokens_and_few_of_many_matches():
 
 
 @given(TEXT, st.lists(st.integers(0, 4), max_size=6), st.integers(1, 3))
-@settings(max_examples=120, deadline=None)
 def test_the_longest_suffix_equals_a_search(tokens, tail, shortest):
     for kind in (np.int32, np.uint16):
         array, found = array_of(tokens, kind), search(tokens, tail, shortest)
@@ -84,7 +82,6 @@ def prefixes(tree: CountedTree) -> list[tuple]:
 
 
 @given(SPLIT, st.lists(st.integers(0, 2), max_size=4), st.integers(1, 4), st.integers(0, 30), st.data())
-@settings(max_examples=120, deadline=None)
 def test_tree_equals_counting_all_prefixes(tokens, tail, depth, room, data):
     """Order: count, depth, first seen in sorted order, which is the order in which a Counter met them."""
     inner = data.draw(st.sets(st.integers(1, max(1, len(tokens) - 1)), max_size=4)) if len(tokens) > 1 else set()
@@ -107,7 +104,6 @@ FEW = st.lists(st.integers(END, 1), min_size=10, max_size=60)  # few distinct to
 
 
 @given(FEW, st.lists(st.integers(0, 1), max_size=2), st.integers(1, 4))
-@settings(max_examples=200, deadline=None)
 def test_votes_equal_counting(tokens, tail, length):
     found = search(tokens, tail, 1)
     where = places(tokens, found) if found else []
@@ -131,7 +127,6 @@ def test_votes_equal_counting(tokens, tail, length):
 
 
 @given(st.integers(1, 50), st.integers(1, 60))
-@settings(max_examples=40, deadline=None)
 def test_a_share_is_distinct_and_every_row_is_as_likely(count, most):
     order = np.arange(100, 100 + count)
     draws = np.linspace(0, 2**31 - 1, 400).astype(int).tolist()
@@ -160,7 +155,6 @@ def test_it_owns_its_tokens_and_reads_nothing_else():
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 10)), min_size=1, max_size=30), st.integers(1, 40))
-@settings(max_examples=100, deadline=None)
 def test_cut_keeps_a_tree_within_the_budget_of_distinct_tokens(nodes, choices):
     tokens = [token for token, _ in nodes]
     parents = [above % (place + 1) - 1 for place, (_, above) in enumerate(nodes)]

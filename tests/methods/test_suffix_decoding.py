@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from methods.parts.counted_tree import CountedTree
@@ -235,7 +235,6 @@ ties = st.sampled_from(["recent", "reference"])
 
 
 @given(st.integers(2, 6), events, ties)
-@settings(max_examples=120, deadline=None)
 def test_counts_and_their_order_equal_a_trie(depth, happened, ties):
     tree, trie, _, _ = play(depth, happened, ties)
     arrays = tree._arrays
@@ -262,7 +261,6 @@ def test_counts_and_their_order_equal_a_trie(depth, happened, ties):
 
 
 @given(st.integers(2, 6), events, tokens, st.sampled_from(["path", "tree"]), st.sampled_from([0.5, 1.0, 3.0]), ties)
-@settings(max_examples=200, deadline=None)
 def test_draft_equals_the_references_loops(depth, happened, before, shape, factor, ties):
     """Both for a context that ends as a text of the tree does, and for one that has nothing to do with it."""
     tree, trie, texts, stored = play(depth, happened, ties)

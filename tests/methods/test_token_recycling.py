@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.drafts import root_paths
@@ -67,7 +67,6 @@ def yaml_of(name: str) -> dict:
 
 
 @given(st.integers(1, 200), st.integers(1, 12), st.integers(1, 10))
-@settings(max_examples=60, deadline=None)
 def test_a_sized_tree_has_its_size_and_is_a_tree(nodes, depth, width):
     room = sum(width**level for level in range(1, depth + 1))
     if not depth <= nodes <= room:
@@ -159,7 +158,6 @@ def test_a_request_learns_from_prompt_and_forwards_until_a_reset():
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.sampled_from(["last", "first", "merge"]), st.data())
-@settings(max_examples=100, deadline=None)
 def test_host_and_device_agree_with_a_loop(tokens, update, data):
     rows = [data.draw(st.lists(st.integers(0, 4), min_size=3, max_size=3)) for _ in tokens]
     device = torch.device("cpu")

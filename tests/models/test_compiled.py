@@ -112,14 +112,13 @@ def trees(draw) -> Draft:
 
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("family", ["llama", "qwen2-mixed"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(draft=trees(), length=st.integers(1, 40))
 def test_a_row_has_the_same_bits_as_decoded_alone(family, name, draft, length):
     compare_bits(compiled(family, name), list(range(3, 3 + length)), draft, lines(list(draft.parents)))
 
 
 @pytest.mark.parametrize("name", TYPES)
-@settings(max_examples=40, deadline=None)
 @given(draft=trees(), data=st.data())
 def test_it_accepts_what_torch_accepts(name, draft, data):
     """Outcome, keys and values, for picks that follow the tree half of the time; forced picks; not a number."""

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -395,7 +395,6 @@ def trees(draw):
     return tokens, parents, passenger, picks
 
 
-@settings(max_examples=300, deadline=None)
 @given(trees(), st.integers(0, 5), st.sampled_from([EXACT, GRAPHED]))
 def test_acceptance_on_the_device_is_the_walkers(tree, padding, buckets):
     """The rule of ``Walk.follow``: ties, repeated siblings, passengers, padding; and the cache moves with it."""

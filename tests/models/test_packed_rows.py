@@ -69,7 +69,7 @@ def fill(handles, padding: int, **about) -> tuple[PackedFrame, PackedRows]:
     return frame, PackedRows(handles, [each.parents for each in handles], bounds, frame.ids[: bounds[-1]])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(companies(), st.sampled_from([0, 1, 70]), st.sampled_from([None, 1, 3]))
 def test_rows_see_their_ancestors_and_are_at_their_depths(handles, padding, window):
     frame, rows = fill(handles, padding, windows=(window,))
@@ -101,7 +101,7 @@ def move_by_hand(frame, rows, paths, before, backwards=False):
     return slots
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(companies(), st.sampled_from([0, 5]), st.integers(0, 2**16))
 def test_acceptance_is_the_walks(handles, padding, seed):
     frame, rows = fill(handles, padding)
@@ -193,7 +193,7 @@ def attend(handles, padding, dtype, groups, window, wrong=None) -> tuple[float, 
     return tuple(float((each.double() - right).norm() / right.norm()) for each in (got, by_sdpa(dtype)))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(companies(), st.sampled_from([0, 1, 30]), st.sampled_from(list(ERROR)), st.sampled_from([1, 3]),
        st.sampled_from([None, None, 4, 40]))  # fmt: skip
 def test_tiles_attend_as_padded_masks_do(handles, padding, dtype, groups, window):

@@ -28,6 +28,7 @@ products = pytest.importorskip(
 )  # fmt: skip
 ERROR = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 BLOCKS = {"broad": products.BROAD, "narrow": products.NARROW, "small": products.Block(32, 32, 2)}
+EXHAUSTIVE = pytest.mark.exhaustive
 NARROWER = (torch.float16, torch.bfloat16)
 
 
@@ -87,7 +88,7 @@ def cases(draw_one):
     }
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(cases(), st.booleans())
 def test_what_comes_before_and_after_a_product(case, normed):
     """Plain, added and gated, after a norm or not; computed twice, since the first leaves the counters at zero."""
@@ -139,11 +140,11 @@ def test_a_row_has_the_same_bits_in_any_company(dtype, splits, single, monkeypat
 @pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ERROR, ids=["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("heads", "key_heads", "size", "block", "splits", "bias"), [
-    (4, 4, 128, "broad", 1, False),  # Llama 2 7B has 32 and 32
+    pytest.param(4, 4, 128, "broad", 1, False, marks=EXHAUSTIVE),  # Llama 2 7B has 32 and 32
     (4, 1, 128, "broad", 2, False),  # Llama 3 8B: 32 and 8
-    (7, 1, 128, "narrow", 1, True),  # Qwen2.5 7B: 28 and 4
+    pytest.param(7, 1, 128, "narrow", 1, True, marks=EXHAUSTIVE),  # Qwen2.5 7B: 28 and 4
     (4, 4, 96, "broad", 1, False),  # Phi-3 mini: 32 and 32
-    (2, 1, 80, "narrow", 2, False),
+    pytest.param(2, 1, 80, "narrow", 2, False, marks=EXHAUSTIVE),
     (7, 1, 64, "small", 4, True),  # Qwen2.5 0.5B: 14 and 2
     (1, 1, 18, "small", 1, False),
 ])  # fmt: skip
@@ -212,7 +213,9 @@ def test_blocks_and_splits():
     assert choose(896, 896) == (products.NARROW, 1)  # too few blocks to fill a pipeline
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2-mixed", pytest.param("qwen3", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "family", ["qwen2-mixed", *(pytest.param(each, marks=EXHAUSTIVE) for each in ("llama", "qwen3"))]
+)
 def test_the_engine_emits_plain_greedy_ids(family, single):
     model, prompt = build(family), [5, 17, 3]
     truth = plain_greedy(model, prompt, 16)

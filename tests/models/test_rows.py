@@ -13,7 +13,7 @@ from specbench.models.engine import Silent
 from specbench.models.tree import RowBatch
 from specbench.types import ROOT, CaseError, Draft, Needs
 
-FAMILIES = ("llama", "mistral-window", "qwen2-mixed", "phi3")
+FAMILIES = ("llama", "mistral-window", "qwen2-mixed", pytest.param("phi3", marks=pytest.mark.exhaustive))
 BATCH, TREE = Needs(rows=True), Needs()
 
 

@@ -247,9 +247,8 @@ class _Stop(Exception):
 
 
 def test_resume(live, tmp_path):
-    trace, _ = live
+    trace, found = live
     options = ("model=random", "engine=timed", f"model.trace={trace}", "method=[pld,token_recycling]", *QUICK)
-    whole = run(tmp_path / "whole", *options)
 
     def stop(records, done, total):
         if done == 2:
@@ -260,7 +259,7 @@ def test_resume(live, tmp_path):
     assert len(read_run(tmp_path / "cut").records) == 6
     again = run(tmp_path / "cut", *options)
     assert len(again) == 12
-    assert steps(again, ("vanilla", "pld")) == steps(whole, ("vanilla", "pld"))
+    assert steps(again, ("vanilla", "pld")) == steps(found, ("vanilla", "pld"))
     assert len(read_manifest(tmp_path / "cut").processes) == 2
     assert read_manifest(tmp_path / "cut").methods["token_recycling"].reads_target
 
@@ -323,7 +322,7 @@ def test_shapes_have_the_size_of_their_name(shape, billions, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-@pytest.mark.parametrize("curve", [1, 2.5, 4, [0.9, 0.5, 0.5], [1.0, 0.0]])
+@pytest.mark.parametrize("curve", [2.5, 1, 4, [0.9, 0.5, 0.5], [1.0, 0.0]])
 def test_drawn_acceptance_has_the_lengths_of_its_curve(kind, curve):
     """A chain of wrong tokens and one of right ones are accepted alike, and the record's tokens are emitted."""
     engine = ENGINES[kind](build("llama", torch.float64))
@@ -381,7 +380,7 @@ def test_a_curve_that_is_none(curve):
 
 def test_a_run_whose_acceptance_is_drawn_claims_times_only(tmp_path):
     live, drawn = tmp_path / "live", tmp_path / "drawn"
-    execute(job_for("model=tiny", "method=[pld]", "suite.limit=1", "measure=quick"), live, lambda *_: None)
+    execute(job_for("model=tiny", "method=[]", "suite.limit=1", "measure=quick"), live, lambda *_: None)
     given = ["model=tiny", "engine=timed", f"model.trace={live / 'records.jsonl'}", "engine.acceptance=2.5", *QUICK]
     execute(
         job_for(*given, "method=[speculative_sampling]", "method.speculative_sampling.schedule=fixed"),

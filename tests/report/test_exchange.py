@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from doc_tables import SGLANG, SMALL, requests_of, turn_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from report.conftest import manifest_of
 
@@ -117,7 +117,6 @@ def test_rates_of_published_histograms(histogram, marginals, rates, mean):
         assert conditionals(found) == pytest.approx(rates)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), min_size=2, max_size=40))
 def test_a_profile_is_read_as_it_was_written(steps):
     """Whatever was accepted: the length is 1 and the sum of the marginal rates, and both are the steps' own."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.records import record, turn
@@ -28,7 +28,6 @@ def by_definition(ids):
     return marked
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(
         st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=70), st.integers(1, 40)), min_size=1, max_size=3

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -27,7 +27,6 @@ def pairs(draw: st.DrawFn) -> tuple[np.ndarray, ...]:
 
 
 @given(pairs(), st.floats(1e-2, 1e2))
-@settings(max_examples=60, deadline=None)
 def test_slower_baseline_scales_the_speedup_and_its_interval(pair, factor):
     baseline_s, baseline_tokens, method_s, method_tokens = pair
     plain = stats.speedup(*pair, resamples=FEW)
@@ -39,7 +38,6 @@ def test_slower_baseline_scales_the_speedup_and_its_interval(pair, factor):
 
 
 @given(pairs())
-@settings(max_examples=80, deadline=None)
 def test_interval_holds_the_estimate(pair):
     estimate = stats.speedup(*pair, resamples=FEW)
     assert estimate.count == len(pair[0])
@@ -49,7 +47,6 @@ def test_interval_holds_the_estimate(pair):
 
 
 @given(pairs())
-@settings(max_examples=60, deadline=None)
 def test_identical_times_give_exactly_one(pair):
     baseline_s, tokens = pair[:2]
     estimate = stats.speedup(baseline_s, tokens, baseline_s, tokens, resamples=FEW)

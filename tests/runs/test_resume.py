@@ -246,11 +246,11 @@ def begin(command: list[str]) -> BaseProcess:
 
 
 @pytest.mark.slow
-def test_kill_at_three_moments(tmp_path):
-    """SIGKILL of the real command: while loading, in the middle, and near the end."""
+def test_kill_at_two_moments(tmp_path):
+    """SIGKILL of the real command: while loading, and after some blocks."""
     folder, settings = tmp_path / "killed", (*LIVE, "engine=eager")
     whole = execute_job(tmp_path / "whole", *settings)
-    for wanted in (0, len(whole) // 3, 2 * len(whole) // 3):
+    for wanted in (0, len(whole) // 2):
         process = begin(["specbench", *settings, f"hydra.run.dir={folder}"])
         deadline = time.monotonic() + 120
         seen = folder / (RECORDS if wanted else ".lock")
@@ -262,7 +262,7 @@ def test_kill_at_three_moments(tmp_path):
         process.join()
         assert process.exitcode == -signal.SIGKILL
     killed = execute_job(folder, *settings)
-    assert len(read_manifest(folder).processes) >= 3
+    assert len(read_manifest(folder).processes) >= 2
     assert [timeless(record) for record in killed] == [timeless(record) for record in whole]
 
 

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specbench.records.record import CaseRecord, Lossless, TurnRecord
@@ -35,7 +35,6 @@ def write(folder: Path, blocks: int) -> RunWriter:
 
 
 @given(st.integers(0, 6), st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
 def test_cut_at_any_byte(blocks, share):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
