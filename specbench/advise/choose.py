@@ -30,8 +30,7 @@ from specbench.report.locate import chosen_profile, find_runs
 from specbench.runs.composition import with_own_groups
 from specbench.runs.execution import execute
 from specbench.runs.job import Job, job_of
-from specbench.serving.objective import LIMITS, Boundary, Objective, Search
-from specbench.serving.scheduler import NEVER
+from specbench.serving.objective import Objective, Search
 from specbench.serving.settings import CLOSED, draw_arrivals
 from specbench.serving.simulate import recorded_answers
 from specbench.stats import MIN_CASES, Estimate
@@ -213,9 +212,8 @@ def describe_capacity(
 
     kind: closed, or how requests arrive; shape: of gamma. places: concurrent requests of an open loop.
     """
-    limits = ", ".join(f"{name} <= {limit:g} s" for name in LIMITS if (limit := getattr(objective, name)) < NEVER)
     unit = "concurrent requests" if kind == CLOSED else f"requests a second, {kind}, at most {places} concurrently"
-    yield f"the most {unit}, with {limits} for {objective.share:.4g} of them; simulated, 95 % confidence of each load"
+    yield f"the most {unit}, with {objective.spell()}; simulated, 95 % confidence of each load"
     names = {"vanilla": (found[0].entry, VANILLA), **{each.name: (each.entry, each.method) for each in found}}
     arrivals = None if kind == CLOSED else lambda rate, seed: draw_arrivals(kind, rate, seed, shape)
     boundaries = {}
@@ -224,11 +222,4 @@ def describe_capacity(
         answers = recorded_answers(entry.succeeded(method), drafting=True)
         boundaries[name] = Search(profile, answers, objective, arrivals, places).boundary()
     for name in ["vanilla", *sorted(names.keys() - {"vanilla"}, key=lambda each: (-boundaries[each].holds, each))]:
-        yield f"    {name}: {_spell_boundary(boundaries[name])}"
-
-
-def _spell_boundary(found: Boundary) -> str:
-    holds = f"holds at {found.holds:.4g}" if found.holds else "holds at no load"
-    fails = f", fails at {found.fails:.4g}" if found.fails < NEVER else ", fails at no load that was tried"
-    grows = f"; the queue only grows at {found.saturated:.4g}" if found.saturated < NEVER else ""
-    return f"{holds}{fails}{grows}"
+        yield f"    {name}: {boundaries[name].spell()}"
