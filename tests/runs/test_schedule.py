@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from builders.profiles import FIT
 from specbench import commands
-from specbench.advise import schedule as room
-from specbench.advise.choose import Advice
-from specbench.advise.schedule import ENGINES, Schedule, chain_length, export_schedule, make_schedule
+from specbench.advise import choose as advice
+from specbench.advise.choose import Advice, chain_length, make_schedule
+from specbench.advise.schedule import ENGINES, MARK, Schedule, export_schedule
 from specbench.commands.choose import ENGINES as NAMES
 from specbench.input import InputError
 from specbench.profile.file import write_profile
@@ -126,7 +126,7 @@ def test_files_as_they_are_written(tmp_path):
     }  # fmt: skip
     assert yaml.safe_load(tensorrt)["speculative_config"]["decoding_type"] == "NGram"
     assert "CUDA-graph size" in sglang
-    assert list(json.loads(sglang)) == [room.MARK, "1", "8", "32"]
+    assert list(json.loads(sglang)) == [MARK, "1", "8", "32"]
     assert llama.splitlines()[-1] == "--parallel 32"
     assert export_schedule(PAYING, ["vllm"], tmp_path) == paths[:1]  # an earlier one of ours
     paths[0].write_text("speculative-config: {}")
@@ -155,7 +155,9 @@ def test_a_length_rises_only_if_the_shorter_one_does_not_tie(monkeypatch):
 
     def lengths(*advice: Advice | None) -> dict[int, int]:
         loads = tuple(2**place for place in range(len(advice)))
-        monkeypatch.setattr(room, "choose", mock.Mock(side_effect=lambda own, profile, load: advice[loads.index(load)]))
+        monkeypatch.setattr(
+            advice, "choose", mock.Mock(side_effect=lambda own, profile, load: advice[loads.index(load)])
+        )
         return dict(make_schedule([short, long], FIT, loads).lengths)
 
     assert lengths(advise(short), advise(long, ties=(short.name,))) == {1: 2, 2: 2}
@@ -208,7 +210,6 @@ def test_an_unknown_engine(tmp_path, capsys):
 def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys):
     """pld at two lengths on a server whose tokens cost: a longer draft at one request, none at many."""
     from builders.records import write_chat
-    from specbench.advise import choose as advice
 
     answers = [f"{('the red boat waits', 'seven grey geese')[number // 2 % 2]} {number}. " for number in range(20)]
     trace = write_chat(tmp_path / "log.jsonl", ((2 * each, f"{each}What now? {each}") for each in answers))
