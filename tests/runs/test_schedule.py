@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from builders.profiles import FIT
 from specbench import commands
-from specbench.advise import choose as advice
+from specbench.advise import choose as room
 from specbench.advise.choose import Advice, chain_length, make_schedule
 from specbench.advise.schedule import ENGINES, MARK, Schedule, export_schedule
 from specbench.commands.choose import ENGINES as NAMES
@@ -215,8 +215,8 @@ def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys):
     trace = write_chat(tmp_path / "log.jsonl", ((2 * each, f"{each}What now? {each}") for each in answers))
     profile = write_profile(FIT, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(advice, "POINTS", {"pld": {"num_draft": (1, 6)}})
-        patch.setattr(advice, "FIXED", ("measure=replay", "measure.warmup=0"))
+        patch.setattr(room, "POINTS", {"pld": {"num_draft": (1, 6)}})
+        patch.setattr(room, "FIXED", ("measure=replay", "measure.warmup=0"))
         given = [str(trace), "model.tokenizer=bundled:tiny", "model.template=raw", "--profile", str(profile)]
         export = [word for name in NAMES for word in ("--export", name)]
         assert commands.main(["choose", *given, "--load", "1,4096", *export, "--output", str(tmp_path)]) == 0
