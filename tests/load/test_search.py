@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import random
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import stand_in
@@ -196,6 +199,51 @@ def test_a_search_on_servers_end_to_end(tmp_path):
         table, again = search(50)  # another objective, by the same runs
         assert table["holds"].to_dict() == {"vanilla": 1, "server": 4}
         assert again == 0
+
+
+async def offer(port: int, rate: float, count: int, seed: int) -> list[float]:
+    """[s] From the intended arrival to the first event, of Poisson arrivals that nothing limits; without the harness."""
+    body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 8, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    drawn, begun = random.Random(seed), time.perf_counter() + 0.05
+
+    async def ask(at_s: float) -> float:
+        await asyncio.sleep(begun + at_s - time.perf_counter())
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head + body)
+        await reader.readuntil(b"data: ")
+        waited_s = time.perf_counter() - begun - at_s
+        await reader.read()
+        writer.close()
+        return waited_s
+
+    arrivals = itertools.accumulate(drawn.expovariate(rate) for _ in range(count))
+    return await asyncio.gather(*map(ask, arrivals))
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_the_boundary_of_a_server_is_that_of_an_independent_generator(tmp_path):
+    """And that of M/D/1, as the server takes one request at a time, each for as long."""
+    service_s, limit_s, share = 0.02, 0.07, 0.9
+    with stand_in.serving("vllm", speculates=False) as server:
+        server.service_s = service_s
+        given = ["model=server", "model.tokenizer=bundled:tiny", "decode.max_new_tokens=8", "report.plots=false"]
+        given += ["measure.warmup=0", f"hydra.run.dir={tmp_path}/run", f"method.vanilla.url={server.url}", "method=[]"]
+        given += ["load=poisson", "load.requests=8", "load.block=24", "load.find=slo", f"load.slo.share={share}"]
+        assert run_command.main([*given, f"load.slo.ttft_ms={1e3 * limit_s}"]) == 0
+        (row,) = pd.read_csv(tmp_path / "run/tables/objective.csv").to_dict("records")
+        rates = [each / service_s for each in (0.5, 0.6, 0.7)]
+        shares = []
+        for rate in rates:
+            waits_s = asyncio.run(offer(server.server_port, rate, 600, seed=3))
+            shares.append(sum(wait_s <= limit_s for wait_s in waits_s) / len(waits_s))
+    assert shares[0] > share > shares[-1]
+    independent = float(np.interp(-share, [-each for each in shares], rates))
+    found = (row["holds"] * row["fails"]) ** 0.5
+    print(f"the harness {row['holds']} to {row['fails']}, {found:.4g}; independent {independent:.4g}; {shares}")
+    assert found == pytest.approx(independent, rel=0.1)
+    assert row["saturated"] == pytest.approx(1 / service_s, rel=0.15)
 
 
 @pytest.mark.parametrize(
