@@ -278,8 +278,7 @@ def describe_capacity(
 
     kind: closed, or how requests arrive; shape: of gamma. places: concurrent requests of an open loop.
     """
-    unit = "concurrent requests" if kind == CLOSED else f"requests a second, {kind}, at most {places} concurrently"
-    yield f"the most {unit}, with {objective.spell()}; simulated, 95 % confidence of each load"
+    yield f"{objective.describe(kind, places)}; simulated, 95 % confidence of each load"
     names = {"vanilla": (found[0].entry, VANILLA), **{each.name: (each.entry, each.method) for each in found}}
     arrivals = None if kind == CLOSED else lambda rate, seed: draw_arrivals(kind, rate, seed, shape)
     boundaries = {}

@@ -72,7 +72,8 @@ def run_search(job: Job, directory: Path) -> int:
     with showing(console, f"writing the report of {len(search.runs)} runs", "specbench.report.build"):
         settings = job.config.report
         report = build_report(find_runs([directory]), directory, plots=settings.plots, style=settings.style)
-    console.print(plain(f"the most {search.unit}, with {objective.spell()}; 95 % confidence of each load"))
+    load = job.config.load
+    console.print(plain(f"{objective.describe(load.kind, load.requests)}; 95 % confidence of each load"))
     for name, boundary in found.items():
         console.print(plain(f"    {name}: {boundary.spell()}"), highlight=False)
     console.print(plain(report.output / "tables" / "objective.md"), highlight=False, soft_wrap=True)
@@ -86,16 +87,6 @@ class LoadSearch:
         self._job, self._directory, self._objective = job, directory, objective
         self._load = job.config.load
         self.runs: list[Path] = []
-
-    @property
-    def unit(self) -> str:
-        """The unit of a load, as a message has it."""
-        load = self._load
-        return (
-            "concurrent requests"
-            if load.kind == CLOSED
-            else f"requests a second, {load.kind}, at most {load.requests} concurrently"
-        )
 
     def find(self) -> dict[str, Boundary]:
         """The boundary of each method. All of them begin with the same load, so that they share runs."""

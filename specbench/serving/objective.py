@@ -18,7 +18,7 @@ import numpy as np
 from specbench.input import InputError
 from specbench.names import near
 from specbench.profile import Profile
-from specbench.records.record import CaseRecord, TurnRecord
+from specbench.records.record import CaseRecord, LoadKind, TurnRecord
 from specbench.serving.scheduler import NEVER, QueueGrew, Served, Stretch, Visit
 from specbench.serving.simulate import SimulatedAnswer, simulate
 
@@ -95,6 +95,11 @@ class Objective:
         """'ttft <= 0.5 s, itl <= 0.05 s for 0.99 of them'."""
         limits = ", ".join(f"{name} <= {limit:g} s" for name in LIMITS if (limit := getattr(self, name)) < NEVER)
         return f"{limits} for {self.share:.4g} of them"
+
+    def describe(self, kind: str, places: int) -> str:
+        """What is searched under a kind of load. places: concurrent requests of an open loop."""
+        rate = f"requests a second, {kind}, at most {places} concurrently"
+        return f"the most {'concurrent requests' if kind == LoadKind.CLOSED else rate}, with {self.spell()}"
 
     def allows(self, first_s: float, token_s: float, gap_s: float) -> bool:
         """Whether a request with these times is within the limits."""
@@ -196,8 +201,8 @@ class Boundary:
     """The loads around the one at which an objective ends to hold.
 
     holds: the largest at which it holds with 95 % confidence, 0 = none. fails: the smallest at which it does not, with
-    95 % confidence; NEVER = none that was tried. saturated: the smallest at which the queue only grows: at least
-    ``Search.capacity`` arrive, or an arrival waited for more than ``PATIENCE`` limits of the first token.
+    95 % confidence; NEVER = none that was tried. saturated: the smallest at which the queue only grows: at least the
+    capacity of a closed loop arrives, or a stretch was given up.
     """
 
     holds: float

@@ -202,7 +202,7 @@ def test_a_search_on_servers_end_to_end(tmp_path):
 
 
 async def offer(port: int, rate: float, count: int, seed: int) -> list[float]:
-    """[s] From the intended arrival to the first event, of Poisson arrivals that nothing limits; without the harness."""
+    """[s] From the intended Poisson arrival to the first event, by sockets alone; nothing limits those in flight."""
     body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 8, "stream": True}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
     drawn, begun = random.Random(seed), time.perf_counter() + 0.05
