@@ -156,7 +156,7 @@ class LoadSearch:
             **written,
             "method": methods,
             "load": {**written["load"], "find": None, **load},
-            "measure": {**written["measure"], "rounds": 1, "fresh": False},
+            "measure": {**written["measure"], "rounds": 1, "fresh": False, "control": False},
         }
         each = len(build_job(settings, self._job).plan)  # stretches of a round
         settings["measure"]["rounds"] = -(-MOST // each)

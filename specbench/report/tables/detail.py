@@ -194,8 +194,7 @@ def objective_tables(frame: pd.DataFrame, where: str = "") -> list[Table]:
     first = [Heading("Load", "load", str)]
     if frame["objective"].nunique() > 1:
         first.append(Heading("Objective", "objective", str))
-    places = [f", at most {row['requests']:g} concurrently" if row["requests"] == row["requests"] else ""
-              for row in frame.to_dict("records")]  # fmt: skip
+    places = ["" if pd.isna(most) else f", at most {most:g} concurrently" for most in frame["requests"]]
     rows = frame.assign(load=[kind + most for kind, most in zip(frame["kind"], places, strict=True)])
     meaning = f"{MEANINGS['objective']} Here: {'; '.join(frame['objective'].unique())}."
     return [method_table("objective", (where, meaning), rows, _OBJECTIVE, first)]
