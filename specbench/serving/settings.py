@@ -52,7 +52,6 @@ class SloConfig:
 class LoadConfig:
     """kind: one request after the other | closed: a constant number in flight | the others: at arrival times.
 
-    find: slo = the largest rate or number of requests at which slo holds, null = the load that is given.
     requests: the most concurrent ones. rate: [requests/s] of poisson, constant and gamma; of trace, null = as recorded.
     shape: of gamma's gaps: 1 = poisson's, below it bursts, above it more even. times: file of recorded arrivals.
     answers: recorded = an answer ends at its arrival's recorded tokens, if the file has them | free.
@@ -62,10 +61,10 @@ class LoadConfig:
     chunk: [tokens] of prompts read between two forwards, 0 = no limit. tokens: [tokens] that one request has room
     for, null = the model's context. budget: full | equal | score | controlled, see docs/batching.md.
     nodes: of a forward, shared by its requests (equal, score), null = engine.max_nodes.
+    find: slo = the largest rate or number of requests at which slo holds, null = the load that is given.
     """
 
     kind: Annotated[str, one_of(*LoadKind)] = ONE
-    find: Annotated[str | None, one_of(SLO), SHARED] = None
     requests: Annotated[int, _whole(1, 4096), SHARED] = 1
     rate: Annotated[float | None, ABOVE_0, ARRIVING] = None
     shape: Annotated[float, ABOVE_0, BURSTY] = 1.0
@@ -80,6 +79,7 @@ class LoadConfig:
     budget: Annotated[str, one_of("full", "equal", "score", "controlled"), SHARED, HERE] = "full"
     nodes: Annotated[int | None, _whole(1), SHARED, HERE, DIVIDED] = None
     slo: Annotated[SloConfig, SHARED] = field(default_factory=SloConfig)
+    find: Annotated[str | None, one_of(SLO), SHARED] = None
 
     @property
     def before(self) -> int:
