@@ -19,7 +19,6 @@ from specbench import commands
 from specbench.advise import choose as room
 from specbench.advise.choose import Advice, chain_length, make_schedule
 from specbench.advise.schedule import ENGINES, MARK, Schedule, export_schedule
-from specbench.commands.choose import ENGINES as NAMES
 from specbench.input import InputError
 from specbench.profile.file import write_profile
 from specbench.stats import Estimate
@@ -114,7 +113,7 @@ def test_one_end_of_each_range_would_mean_two_things_to_tensorrt_llm():
 
 
 def test_files_as_they_are_written(tmp_path):
-    paths = export_schedule(FALLING, NAMES, tmp_path)
+    paths = export_schedule(FALLING, ENGINES, tmp_path)
     assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
         "pld/vllm.yaml", "pld/tensorrt_llm.yaml", "pld/sglang.json", "pld/llama_server.txt",
     ]  # fmt: skip
@@ -155,9 +154,8 @@ def test_a_length_rises_only_if_the_shorter_one_does_not_tie(monkeypatch):
 
     def lengths(*advice: Advice | None) -> dict[int, int]:
         loads = tuple(2**place for place in range(len(advice)))
-        monkeypatch.setattr(
-            advice, "choose", mock.Mock(side_effect=lambda own, profile, load: advice[loads.index(load)])
-        )
+        found = mock.Mock(side_effect=lambda own, profile, load: advice[loads.index(load)])
+        monkeypatch.setattr(room, "choose", found)
         return dict(make_schedule([short, long], FIT, loads).lengths)
 
     assert lengths(advise(short), advise(long, ties=(short.name,))) == {1: 2, 2: 2}
@@ -218,7 +216,7 @@ def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys):
         patch.setattr(room, "POINTS", {"pld": {"num_draft": (1, 6)}})
         patch.setattr(room, "FIXED", ("measure=replay", "measure.warmup=0"))
         given = [str(trace), "model.tokenizer=bundled:tiny", "model.template=raw", "--profile", str(profile)]
-        export = [word for name in NAMES for word in ("--export", name)]
+        export = [word for name in ENGINES for word in ("--export", name)]
         assert commands.main(["choose", *given, "--load", "1,4096", *export, "--output", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert "warning: the length changes from 6 to 0 tokens between 1 and 4096 requests" in err
@@ -226,8 +224,7 @@ def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys):
     ((_, _, length), (_, _, none)) = config["num_speculative_tokens_per_batch_size"]
     assert (length, none) == (6, 0)
     assert "1 at once: pld [num_draft=6]" in out
-    for name in NAMES:
+    for name in ENGINES:
         assert "not modelled" in (tmp_path / "pld" / ENGINES[name].file).read_text()
     assert "4096 at once: none is faster than vanilla" in out
     assert str(Path("pld/sglang.json")) in out
-    assert tuple(ENGINES) == NAMES
