@@ -215,8 +215,8 @@ def test_trajectories_have_a_table_by_turn():
     """Only recorded conversations find earlier turns in the cache; a chat without has no table."""
     figures = {"steps": 4, "emitted": 8, "prefill_ms": 1.0, "step_ms": 1.0, "speedup_low": 1.1, "speedup_high": 1.9}
     rows = [
-        {"model": "m", "suite": "s", "method": method, "variant": "", "turn": number, "requests": 2, "prompt_tokens": 9.0,
-         "prefix_tokens": 5.0 * (number > 1), "mat": 2.0, "speedup": 1.5, **figures}
+        {"model": "m", "suite": "s", "method": method, "variant": "", "turn": number, "requests": 2,
+         "prompt_tokens": 9.0, "prefix_tokens": 5.0 * (number > 1), "mat": 2.0, "speedup": 1.5, **figures}
         for method in (VANILLA, "pld") for number in (1, 2)
     ]  # fmt: skip
     (table,) = turns_tables(pd.DataFrame(rows))
