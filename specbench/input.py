@@ -80,12 +80,15 @@ def read_file(path: Path, what: str, fix: str, most: int | None = None) -> bytes
         return file.read(size)
 
 
-def read_lines(path: Path, what: str, fix: str) -> Iterator[bytes]:
-    """The lines of a regular file with their newlines; a last one without a newline was cut, and is left out."""
+def read_lines(path: Path, what: str, fix: str, rest: bool = False) -> Iterator[bytes]:
+    """The lines of a regular file with their newlines; a last one without a newline was cut, and is left out.
+
+    rest: also that one, in a file of another program.
+    """
     with _reading(path, what, fix), path.open("rb") as file:
         while line := file.readline(_LONGEST_LINE + 1):
             _refuse_large(len(line), _LONGEST_LINE, f"{what}{path}, a line", fix)
-            if line.endswith(b"\n"):
+            if rest or line.endswith(b"\n"):
                 yield line
 
 

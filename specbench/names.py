@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _NOT_IN_PATHS = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\ud800-\udfff]+|^[.\s-]+|[.\s]+$')
@@ -27,6 +27,11 @@ def file_name(name: str) -> str:
     if found == name != "":
         return name
     return f"{found or '_'}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:_DIGITS]}"
+
+
+def comment(lines: Iterable[str]) -> str:
+    """Comments of YAML or a shell, one line each: a name cannot end its comment."""
+    return "".join(f"# {' '.join(line.split())}\n" for line in lines)
 
 
 def suite_name(path: str) -> str:

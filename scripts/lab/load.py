@@ -26,7 +26,7 @@ from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import read_run
 from specbench.report.frames.findings import gather
 from specbench.serving.scheduler import Stretch
-from specbench.serving.settings import draw_poisson
+from specbench.serving.settings import draw_arrivals
 from specbench.serving.simulate import SimulatedAnswer, read_figures, recorded_answers, simulate
 
 
@@ -53,7 +53,9 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
         stretch, base = Stretch(places, places, given.count, given.chunk), 0.0
         for name, own in answers.items():
             figures, halves = (
-                read_figures(simulate(profile, own, stretch, draw_poisson(rate, 0) if rate else None, halves=each))
+                read_figures(
+                    simulate(profile, own, stretch, draw_arrivals("poisson", rate, 0) if rate else None, halves=each)
+                )
                 for each in (False, True)
             )
             reached = figures["tokens_per_s"]

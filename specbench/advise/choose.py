@@ -8,6 +8,7 @@ column without. Both columns are of the same cases and steps.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.advise.schedule import Schedule
 from specbench.advise.tune import gain_of, speedup_of, spell
+from specbench.names import near
 from specbench.profile import Fit, Profile, find_pair, read_profile
 from specbench.profile.analytic import error_of
 from specbench.profile.profile import PUBLISHED
@@ -30,8 +33,7 @@ from specbench.report.locate import chosen_profile, find_runs
 from specbench.runs.composition import with_own_groups
 from specbench.runs.execution import execute
 from specbench.runs.job import Job, job_of
-from specbench.serving.objective import LIMITS, Boundary, Objective, Search
-from specbench.serving.scheduler import NEVER
+from specbench.serving.objective import Objective, Search
 from specbench.serving.settings import CLOSED, draw_arrivals
 from specbench.serving.simulate import recorded_answers
 from specbench.stats import MIN_CASES, Estimate
@@ -203,6 +205,69 @@ def _about(found: Sequence[Candidate], profile: Profile) -> Iterator[str]:
     yield from find_remarks(priced)
 
 
+def chain_length(candidate: Candidate) -> int | None:
+    """[tokens] The longest recorded draft; None if a draft was no chain, or none was proposed."""
+    longest = 0
+    for fed, depth in candidate.entry.trials.of(candidate.method).turns.steps.read("fed", "depth"):
+        if (fed != depth + 1).any():
+            return None
+        longest = max(longest, int(depth.max(initial=0)))
+    return longest or None
+
+
+def make_schedule(found: Sequence[Candidate], profile: Profile, loads: Sequence[int], method: str = "") -> Schedule:
+    """Returns the best length of one method at each load, as ``choose`` finds it; 0 if its own speedup is not above 1.
+
+    A length that rises with the load although the shorter one ties with it stays.
+
+    Args:
+        found: Candidates; those whose drafts are no chains are left out.
+        profile: The cost of a forward.
+        loads: Concurrent requests, ascending.
+        method: Its name; '' for that of the best candidate at the smallest load at which drafting pays.
+
+    Raises:
+        InputError: No load of 1, no such method, no chain, or a method that is faster than vanilla at no load.
+    """
+    if loads[0] != 1:
+        raise InputError(
+            f"--load {','.join(map(str, loads))}: a schedule begins at batch size 1; expected --load 1,..."
+        )
+    lengths = {id(each): length for each in found if (length := chain_length(each))}
+    chains = [each for each in found if id(each) in lengths]
+    if not chains:
+        raise InputError("--export: the methods of these runs draft trees or nothing; expected one that drafts chains")
+    names = dict.fromkeys(each.method for each in chains)
+    if method and method not in names:
+        raise InputError(f"--method {method}: no method with recorded chains; {near(method, [*names])}")
+    method = method or next((best.best.method for load in loads if (best := _paying(chains, profile, load))), "")
+    own = [each for each in chains if each.method == method]
+    chosen: dict[int, int] = {}
+    facts = own[0].entry.facts if own else chains[0].entry.facts
+    origin = [f"{facts.model} on {facts.suite}", f"modelled on {profile.label}"]
+    before: float = math.inf
+    for load in loads if own else ():
+        best = _paying(own, profile, load)
+        length = lengths[id(best.best)] if best else 0
+        if best and length > before:
+            tied = [lengths[id(each)] for each in own if each.name in best.ties]
+            tied += [0] if best.speedup.low is not None and best.speedup.low <= 1 else []
+            length = max((each for each in tied if each <= before), default=length)
+        chosen[load] = before = length
+        reason = f"the best is {best.best.name}, {spell(best.speedup)} times vanilla" if best else "none pays"
+        origin.append(f"{load} requests: {length} tokens; {reason}")
+    origin.append("batch sizes between these are not modelled and have the length of the one below; list more loads")
+    if not any(chosen.values()):
+        raise InputError(f"--export: {method or 'no method'} is faster than vanilla at no load; decode without a draft")
+    return Schedule(method, chosen, tuple(origin))
+
+
+def _paying(found: Sequence[Candidate], profile: Profile, load: int) -> Advice | None:
+    """The best, if it is faster than vanilla also on the cases that did not take part in the choice."""
+    best = choose(found, profile, load)
+    return best if best and best.speedup.value > 1 else None
+
+
 def describe_capacity(
     found: Sequence[Candidate], profile: Profile, objective: Objective, kind: str, shape: float, places: int
 ) -> Iterator[str]:
@@ -213,9 +278,7 @@ def describe_capacity(
 
     kind: closed, or how requests arrive; shape: of gamma. places: concurrent requests of an open loop.
     """
-    limits = ", ".join(f"{name} <= {limit:g} s" for name in LIMITS if (limit := getattr(objective, name)) < NEVER)
-    unit = "concurrent requests" if kind == CLOSED else f"requests a second, {kind}, at most {places} concurrently"
-    yield f"the most {unit}, with {limits} for {objective.share:.4g} of them; simulated, 95 % confidence of each load"
+    yield f"{objective.describe(kind, places)}; simulated, 95 % confidence of each load"
     names = {"vanilla": (found[0].entry, VANILLA), **{each.name: (each.entry, each.method) for each in found}}
     arrivals = None if kind == CLOSED else lambda rate, seed: draw_arrivals(kind, rate, seed, shape)
     boundaries = {}
@@ -224,11 +287,4 @@ def describe_capacity(
         answers = recorded_answers(entry.succeeded(method), drafting=True)
         boundaries[name] = Search(profile, answers, objective, arrivals, places).boundary()
     for name in ["vanilla", *sorted(names.keys() - {"vanilla"}, key=lambda each: (-boundaries[each].holds, each))]:
-        yield f"    {name}: {_spell_boundary(boundaries[name])}"
-
-
-def _spell_boundary(found: Boundary) -> str:
-    holds = f"holds at {found.holds:.4g}" if found.holds else "holds at no load"
-    fails = f", fails at {found.fails:.4g}" if found.fails < NEVER else ", fails at no load that was tried"
-    grows = f"; the queue only grows at {found.saturated:.4g}" if found.saturated < NEVER else ""
-    return f"{holds}{fails}{grows}"
+        yield f"    {name}: {boundaries[name].spell()}"

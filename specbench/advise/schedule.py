@@ -1,4 +1,4 @@
-"""Draft lengths by batch size, chosen from modelled speedups, in the files that serving engines read.
+"""Draft lengths by batch size in the files that serving engines read; ``choose`` makes them. It needs no torch.
 
 An engine drafts with one method, so a schedule has one method, with the best of its recorded lengths at each load.
 All engines of ``ENGINES`` draft chains of a set length. A length is valid from its batch size to below the next one,
@@ -8,17 +8,13 @@ though batch sizes between two loads are not modelled.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from specbench.advise.choose import Advice, Candidate, choose
-from specbench.advise.tune import spell
 from specbench.input import InputError, refuse_foreign
-from specbench.names import file_name, near
-from specbench.profile import Profile
+from specbench.names import comment, file_name
 from specbench.records.store import write_atomically
 
 MARK = "specbench choose"  # in every file, by which a later export knows it
@@ -60,69 +56,6 @@ class Schedule:
         return [(low, high) for low, high in between if high > 2 * low and self.lengths[low] != self.lengths[high]]
 
 
-def chain_length(candidate: Candidate) -> int | None:
-    """[tokens] The longest recorded draft; None if a draft was no chain, or none was proposed."""
-    longest = 0
-    for fed, depth in candidate.entry.trials.of(candidate.method).turns.steps.read("fed", "depth"):
-        if (fed != depth + 1).any():
-            return None
-        longest = max(longest, int(depth.max(initial=0)))
-    return longest or None
-
-
-def make_schedule(found: Sequence[Candidate], profile: Profile, loads: Sequence[int], method: str = "") -> Schedule:
-    """Returns the best length of one method at each load, as ``choose`` finds it; 0 if its own speedup is not above 1.
-
-    A length that rises with the load although the shorter one ties with it stays.
-
-    Args:
-        found: Candidates; those whose drafts are no chains are left out.
-        profile: The cost of a forward.
-        loads: Concurrent requests, ascending.
-        method: Its name; '' for that of the best candidate at the smallest load at which drafting pays.
-
-    Raises:
-        InputError: No load of 1, no such method, no chain, or a method that is faster than vanilla at no load.
-    """
-    if loads[0] != 1:
-        raise InputError(
-            f"--load {','.join(map(str, loads))}: a schedule begins at batch size 1; expected --load 1,..."
-        )
-    lengths = {id(each): length for each in found if (length := chain_length(each))}
-    chains = [each for each in found if id(each) in lengths]
-    if not chains:
-        raise InputError("--export: the methods of these runs draft trees or nothing; expected one that drafts chains")
-    names = dict.fromkeys(each.method for each in chains)
-    if method and method not in names:
-        raise InputError(f"--method {method}: no method with recorded chains; {near(method, [*names])}")
-    method = method or next((best.best.method for load in loads if (best := _paying(chains, profile, load))), "")
-    own = [each for each in chains if each.method == method]
-    chosen: dict[int, int] = {}
-    facts = own[0].entry.facts if own else chains[0].entry.facts
-    origin = [f"{facts.model} on {facts.suite}", f"modelled on {profile.label}"]
-    before: float = math.inf
-    for load in loads if own else ():
-        best = _paying(own, profile, load)
-        length = lengths[id(best.best)] if best else 0
-        if best and length > before:
-            tied = [lengths[id(each)] for each in own if each.name in best.ties]
-            tied += [0] if best.speedup.low is not None and best.speedup.low <= 1 else []
-            length = max((each for each in tied if each <= before), default=length)
-        chosen[load] = before = length
-        reason = f"the best is {best.best.name}, {spell(best.speedup)} times vanilla" if best else "none pays"
-        origin.append(f"{load} requests: {length} tokens; {reason}")
-    origin.append("batch sizes between these are not modelled and have the length of the one below; list more loads")
-    if not any(chosen.values()):
-        raise InputError(f"--export: {method or 'no method'} is faster than vanilla at no load; decode without a draft")
-    return Schedule(method, chosen, tuple(origin))
-
-
-def _paying(found: Sequence[Candidate], profile: Profile, load: int) -> Advice | None:
-    """The best, if it is faster than vanilla also on the cases that did not take part in the choice."""
-    best = choose(found, profile, load)
-    return best if best and best.speedup.value > 1 else None
-
-
 def export_schedule(schedule: Schedule, engines: Sequence[str], output: Path) -> list[Path]:
     """Writes ``<method>/<file>`` for each of these ``ENGINES``. Raises InputError before anything is written."""
     folder = output / file_name(schedule.method)
@@ -145,8 +78,7 @@ class Engine:
 
 
 def _comments(schedule: Schedule, use: str) -> str:
-    lines = (f"{MARK} wrote this for {schedule.method}", *schedule.origin, use)
-    return "".join(f"# {' '.join(line.split())}\n" for line in lines)
+    return comment((f"{MARK} wrote this for {schedule.method}", *schedule.origin, use))
 
 
 # Our methods as the engines name theirs; '' = the engine has none with this name, and the user adds the key.
@@ -164,18 +96,21 @@ _LLAMA_CPP = {
 }  # fmt: skip
 
 
-def _named(key: str, name: str | None) -> str:
-    return f"  {key}: {name}\n" if name else f"  # {key}: add the engine's name of the method\n"
+def _section(title: str, key: str, name: str | None, **entries: object) -> str:
+    """A section of YAML whose first entry names the method. name: as the engine names it."""
+    named = f"  {key}: {name}\n" if name else f"  # {key}: add the engine's name of the method\n"
+    return f"{title}:\n{named}" + "".join(f"  {entry}: {value}\n" for entry, value in entries.items())
 
 
 def write_vllm(schedule: Schedule) -> str:
     """VLLM 0.33, ``config/speculative.py``: inclusive ranges from 1; after the last one its length stays."""
-    ranges = json.dumps([list(each) for each in schedule.ranges])
     use = "vllm serve MODEL --config FILE; draft models also need `model`, n-grams prompt_lookup_max"
-    return (
-        f"{_comments(schedule, use)}speculative-config:\n"
-        + _named("method", _VLLM.get(schedule.method))
-        + f"  num_speculative_tokens: {schedule.longest}\n  num_speculative_tokens_per_batch_size: {ranges}\n"
+    return _comments(schedule, use) + _section(
+        "speculative-config",
+        "method",
+        _VLLM.get(schedule.method),
+        num_speculative_tokens=schedule.longest,
+        num_speculative_tokens_per_batch_size=json.dumps([list(each) for each in schedule.ranges]),
     )
 
 
@@ -196,12 +131,13 @@ def write_tensorrt_llm(schedule: Schedule) -> str:
         )
     keys = {size: length for start, end, length in schedule.ranges for size in (start, end)}
     keys |= {max(keys) + 1: 0} if keys[max(keys)] else {}
-    spelled = ", ".join(f"{size}: {length}" for size, length in keys.items())
     use = "trtllm-serve MODEL --extra_llm_api_options FILE; draft models also need speculative_model"
-    return (
-        f"{_comments(schedule, use)}speculative_config:\n"
-        + _named("decoding_type", _TENSORRT_LLM.get(schedule.method))
-        + f"  max_draft_len: {schedule.longest}\n  draft_len_schedule: {{{spelled}}}\n"
+    return _comments(schedule, use) + _section(
+        "speculative_config",
+        "decoding_type",
+        _TENSORRT_LLM.get(schedule.method),
+        max_draft_len=schedule.longest,
+        draft_len_schedule=keys,
     )
 
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from specbench.advise.schedule import ENGINES, export_schedule
 from specbench.commands import make_parser
 from specbench.commands.runs import find_every_run
 from specbench.input import InputError, counts, file_path
@@ -22,7 +23,6 @@ from specbench.runs.config import list_options
 
 RESULTS = Path("results")
 MOST_SHAPE = 1e4  # gaps are equal long before
-ENGINES = ("vllm", "tensorrt_llm", "sglang", "llama_cpp")  # of advise.schedule, which brings torch
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         help="with --slo: closed searches concurrent requests, the others requests a second, of which at most the"
         " largest --load are served concurrently (default poisson)")
     add("--shape", type=float, help="with --arrivals gamma: of the gaps, below 1 in bursts (default 1)")
-    add("--export", action="append", default=[], choices=ENGINES,
+    add("--export", action="append", default=[], choices=list(ENGINES),
         help="write the draft lengths by load as this engine reads them, METHOD/FILE below --output; again for another")
     add("--method", default="", help="with --export: the method (default: the best at the smallest load that pays)")
     add("--output", type=file_path, metavar="DIR",
@@ -72,9 +72,7 @@ def main(argv: Sequence[str]) -> int:
     share = 0.99 if options.share is None else options.share
     objective = None if options.slo is None else Objective.parse(options.slo, share)
     source = _find_source(options.source)
-    from specbench.advise.choose import advise, describe_capacity, find_candidates  # brings torch
-    from specbench.advise.schedule import ENGINES as WRITERS
-    from specbench.advise.schedule import export_schedule, make_schedule
+    from specbench.advise.choose import advise, describe_capacity, find_candidates, make_schedule  # brings torch
     from specbench.measure.environment import spell_busy
     from specbench.profile import find_pair, open_profile
 
@@ -101,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
             output = options.output or (source if source.is_dir() else Path()) / "exchange"
             engines = list(dict.fromkeys(options.export))
             for path, name in zip(export_schedule(schedule, engines, output), engines, strict=True):
-                print(printable(f"{path}: {WRITERS[name].start}"))
+                print(printable(f"{path}: {ENGINES[name].start}"))
     return 0
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hydra.errors import HydraException
 from hydra.types import RunMode
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.input import InputError
@@ -33,12 +34,8 @@ def main(argv: Sequence[str]) -> int:
             return DONE
     except InputError as error:
         return fail(str(error))
-    from specbench.runs.earlier import find_grown, preview  # these bring torch
-    from specbench.runs.execution import refuse_foreign
-    from specbench.runs.job import begin_job, quiet_libraries
-    from specbench.runs.launch import run_job
-    from specbench.runs.shards import needs_shards, run_shards
-    from specbench.runs.sweep import check_launcher, run_sweep
+    from specbench.runs.job import quiet_libraries  # these bring torch
+    from specbench.runs.sweep import run_sweep
 
     composition.register()
     quiet_libraries()
@@ -52,20 +49,7 @@ def main(argv: Sequence[str]) -> int:
             if DRY in argv:
                 raise InputError(f"{DRY}: these are the jobs of a sweep; expected the settings of one of them")
             return run_sweep(name, overrides)
-        job = begin_job(cfg, uuid.uuid4().hex)
-        if cell := composition.spell_cell(cfg):
-            print(printable(cell))
-            suite = replace(job.source.suite, warnings=(*job.source.suite.warnings, cell))  # for the report
-            job = replace(job, source=replace(job.source, suite=suite))
-        named = Path(cfg.hydra.run.dir).expanduser().resolve()
-        refuse_foreign(named)
-        directory = find_grown(job, named) if named.name == composition.run_name(cfg) else named
-        if needs_shards(job, directory):
-            check_launcher(cfg)
-        if DRY in argv:
-            print(*(f"{what:9} {printable(text)}" for what, text in preview(job, directory)), sep="\n")
-            return DONE
-        return run_shards(job, directory, name, overrides) if needs_shards(job, directory) else run_job(job, directory)
+        return run_single(cfg, name, overrides, dry=DRY in argv)
     except InputError as error:
         return fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:
@@ -73,3 +57,38 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:  # while the jobs of a launcher are waited for
         print("specbench: interrupted; the same command continues from what is done", file=sys.stderr)
         return INTERRUPTED
+
+
+def run_single(cfg: DictConfig, name: str, overrides: list[str], dry: bool) -> int:
+    """Run one composed configuration, its shards, or the loads that it searches; returns the exit code.
+
+    name: of the configuration. dry: only print what would run. Raises InputError.
+    """
+    from specbench.runs.earlier import find_grown, preview
+    from specbench.runs.execution import refuse_foreign
+    from specbench.runs.job import begin_job
+    from specbench.runs.launch import run_job
+    from specbench.runs.search import run_search
+    from specbench.runs.shards import needs_shards, run_shards
+    from specbench.runs.sweep import check_launcher
+
+    job = begin_job(cfg, uuid.uuid4().hex)
+    if cell := composition.spell_cell(cfg):
+        print(printable(cell))
+        suite = replace(job.source.suite, warnings=(*job.source.suite.warnings, cell))  # for the report
+        job = replace(job, source=replace(job.source, suite=suite))
+    named = Path(cfg.hydra.run.dir).expanduser().resolve()
+    if job.config.load.find:
+        if dry:
+            raise InputError(
+                f"{DRY}: load.find={job.config.load.find} finds its loads while it runs; expected one load"
+            )
+        return run_search(job, named)
+    refuse_foreign(named)
+    directory = find_grown(job, named) if named.name == composition.run_name(cfg) else named
+    if needs_shards(job, directory):
+        check_launcher(cfg)
+    if dry:
+        print(*(f"{what:9} {printable(text)}" for what, text in preview(job, directory)), sep="\n")
+        return DONE
+    return run_shards(job, directory, name, overrides) if needs_shards(job, directory) else run_job(job, directory)

@@ -8,7 +8,7 @@ all of them equally. In our simulation this made the ratio twenty times tighter 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -73,18 +73,22 @@ def make_plan(
     return blocks
 
 
-def plan_stretches(cases: Sequence[Case], methods: Sequence[str], rounds: int, size: int) -> list[Block]:
-    """All blocks under load, of ``size`` cases each; the last of a round may have fewer.
+def plan_stretches(
+    cases: Sequence[Case], methods: Sequence[str], rounds: int, size: Callable[[int], int]
+) -> list[Block]:
+    """All blocks under load; the last of a round may have fewer cases than its ``size``, which its place decides.
 
     Every second block has the methods in the opposite order: any two of them run in the order A B B A, in which a
     machine that drifts at a constant rate slows both equally.
     """
     blocks: list[Block] = []
     for turn in range(rounds):
-        for start in range(0, len(cases), size):
+        start = 0
+        while start < len(cases):
             order = methods if len(blocks) % 2 == 0 else tuple(reversed(methods))
-            first, *more = cases[start : start + size]
+            first, *more = cases[start : start + size(len(blocks))]
             blocks.append(Block(len(blocks), turn, first, tuple(order), len(blocks), tuple(more)))
+            start += 1 + len(more)
     return blocks
 
 

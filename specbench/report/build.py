@@ -12,7 +12,7 @@ import pandas as pd
 from specbench.input import refuse_foreign
 from specbench.measure.identity import hide_identity
 from specbench.records.store import Run, RunError, open_run, remove_partials
-from specbench.report.frames.detail import AUDIT, LOADED, QUALITY
+from specbench.report.frames.detail import AUDIT, LOADED, OBJECTIVE, QUALITY
 from specbench.report.frames.facts import choose_profiles, read_facts, split_grown
 from specbench.report.frames.findings import Findings, gather
 from specbench.report.frames.headline import find_headlines
@@ -22,7 +22,7 @@ from specbench.report.frames.trials import Tally, Trials, read_passed, read_tria
 from specbench.report.page.page import write_page
 from specbench.report.page.tokens import keep_pieces
 from specbench.report.plots import SCREEN, check_style
-from specbench.report.tables.detail import audit_tables, quality_tables, served_tables, shards_tables
+from specbench.report.tables.detail import audit_tables, objective_tables, quality_tables, served_tables, shards_tables
 from specbench.report.tables.modelled import crossover_table
 from specbench.report.tables.pairs import pair_frame
 from specbench.report.tables.summary import caption, write_details, write_summary
@@ -94,6 +94,7 @@ def build_report(
     where = caption(findings.facts, findings.summary)
     files += write_details(findings.detail, output, where)
     files += write_tables(output, LOADED, served_tables(findings.detail[LOADED], where))
+    files += write_tables(output, OBJECTIVE, objective_tables(findings.detail[OBJECTIVE], where))
     files += write_tables(output, QUALITY, quality_tables(findings, where))
     files += write_tables(output, AUDIT, audit_tables(findings, where))
     files += write_tables(output, "shards", shards_tables(findings))

@@ -280,7 +280,7 @@ def _read_note(path: Path, schema: TypeAdapter[_T]) -> _T | None:
             raise InputError(f"{path}: cannot be written")
         return parse_as(schema, read_file(path, "", _NOTE).strip() or b"null", str(path), _NOTE)
     except InputError as error:
-        aside = _free_name(path)
+        aside = free_name(path)
         path.rename(aside)
         log.warning("%s; it is kept as %s, and earlier kills are not counted", error, aside.name)
         return None
@@ -323,14 +323,15 @@ def _is_own(launch: str | None, directory: Path) -> bool:
     return any(process.launch == launch for process in read_manifest(directory).processes)
 
 
-def _free_name(path: Path) -> Path:
+def free_name(path: Path) -> Path:
+    """A name next to ``path`` for what is set aside."""
     names = (path.with_name(f"{path.name}.old{number}") for number in itertools.count(1))
     return next(name for name in names if not os.path.lexists(name))
 
 
 def set_aside(directory: Path) -> None:
     """Move what a run has written into a new folder next to it."""
-    aside = _free_name(directory)
+    aside = free_name(directory)
     aside.mkdir()
     for name in OURS:
         if (directory / name).exists():

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.decode.acceptance import make_rule
 from specbench.decode.lengths import PRICE, Limit, make_limit
+from specbench.decode.loop import derive_seed
 from specbench.decode.sampling import Sampling, make_sampling
 from specbench.measure.plan import RESETS, Block, make_plan, plan_stretches
 from specbench.method import Peer, Remote
@@ -33,7 +34,7 @@ from specbench.runs.digest import digest
 from specbench.runs.entry import Entry, make_entry
 from specbench.runs.given import Idle, find_idle, refuse_idle
 from specbench.runs.sources import Source, gather
-from specbench.serving.settings import ONE, check_load
+from specbench.serving.settings import ONE, check_load, count_measured
 from specbench.suite import Suite
 from specbench.types import InputError, Lossy, Relaxed, Typical
 
@@ -119,13 +120,25 @@ def quiet_libraries() -> None:
 def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
     """Check a composed configuration and read everything but weights. Raises InputError.
 
-    cfg: the configuration; a method that is left out is deleted from it. like: a job that differs in its methods alone,
-    whose source is not read again.
+    cfg: the configuration; a method that is left out is deleted from it. like: as of ``build_job``.
     """
     resolved = composition.plain_values(cfg)
     refuse_unusable(resolved, "")
     if "hydra" in cfg:  # a cell of a sweep has its directory already
         refuse_unusable(str(cfg.hydra.run.dir), "hydra.run.dir")
+    job = build_job(resolved, like, _unnamed(cfg, resolved["method"]))
+    OmegaConf.set_struct(cfg, False)
+    for name in job.left_out:  # so that the directory's name is that of the same run with its methods named
+        del cfg.method[name]
+    return job
+
+
+def build_job(resolved: dict[str, Any], like: Job | None = None, optional: Collection[str] = ()) -> Job:
+    """The job of a configuration's plain values. Raises InputError.
+
+    like: a job with the same questions and model, whose source is not read again. optional: methods that are left out
+    if they cannot run.
+    """
     config = check_settings(resolved)
     check_load(config.load)
     if config.report.style != SCREEN:
@@ -137,7 +150,6 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
 
         check_sinks(config.report.to, [resolved])
     _refuse_under_load(config)
-    optional = _unnamed(cfg, resolved["method"])
     entries, left_out = _fitting(_read_methods(resolved["method"]), optional, lambda entry: _check_loop(config, entry))
     _check_nodes(config, [entry.name for entry in entries])
     source = like.source if like else gather(config)
@@ -145,9 +157,6 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
     entries, others = _fitting(entries, optional, lambda entry: entry.check_model(source.card))
     left_out |= others
     resolved = resolved | {"method": {name: node for name, node in resolved["method"].items() if name not in left_out}}
-    OmegaConf.set_struct(cfg, False)
-    for name in left_out:  # so that the directory's name is that of the same run with its methods named
-        del cfg.method[name]
     way = why = None
     if source.loads:
         way, why = choose_parallelism(
@@ -302,6 +311,11 @@ def _check_loop(config: Config, entry: Entry) -> None:
         )
 
 
+def seed_arrivals(decode: DecodeConfig, place: int) -> int:
+    """The seed of the arrivals of a stretch, the same for every method. place: of its block in the plan."""
+    return derive_seed(decode.seed, "arrivals", place)
+
+
 def _plan(config: Config, suite: Suite, resets: Mapping[str, str]) -> Sequence[Block]:
     cases, rounds = len(suite.cases), config.measure.rounds
     if cases * rounds > MOST_BLOCKS:
@@ -310,5 +324,17 @@ def _plan(config: Config, suite: Suite, resets: Mapping[str, str]) -> Sequence[B
             " fewer rounds or cases (suite.limit)"
         )
     if config.load.kind != ONE:
-        return plan_stretches(suite.cases, tuple(resets), rounds, config.load.block)
+        count = count_measured(config.load, seed_arrivals(config.decode, 0))
+        if config.load.seconds and count > cases:
+            raise InputError(
+                f"load.seconds={config.load.seconds:g}: {count} requests arrive in the first stretch, and the suite has"
+                f" {cases} cases, each of which a stretch measures once; expected fewer seconds, a lower load.rate, or"
+                " a larger suite"
+            )
+        return plan_stretches(
+            suite.cases,
+            tuple(resets),
+            rounds,
+            lambda place: count_measured(config.load, seed_arrivals(config.decode, place), place),
+        )
     return make_plan(suite.cases, resets, rounds, config.measure.seed, suite.whole)

@@ -1,7 +1,8 @@
 """Decodes the blocks of a plan under load: in a block, every method serves the same cases in its own stretch of time.
 
 The cases of the ramp run before the measured cases of a stretch, and others after them until all measured cases have
-ended. Both are cases of the suite; a method that keeps state learns from them too, but they have no record.
+ended, or the stretch is given up because its queue only grows. Both are cases of the suite; a method that keeps state
+learns from them too, but they have no record.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import psutil
 import torch
 
 from specbench.decode.budgets import make_budgets
-from specbench.decode.loop import Request, derive_seed
+from specbench.decode.loop import Request
 from specbench.decode.together import SharedLaps, SharedRequest, SharedServer, boundary
 from specbench.measure.clock import Meter, without_collector
 from specbench.measure.plan import Block
@@ -26,12 +27,12 @@ from specbench.method import Method, Remote
 from specbench.models.engine import Engine
 from specbench.records.record import CaseRecord, TurnLoad
 from specbench.runs.entry import Entry
-from specbench.runs.job import Job
+from specbench.runs.job import Job, seed_arrivals
 from specbench.runs.session import Session, fail, record_of
 from specbench.runs.sources import Stage, Turn
 from specbench.serving.remote import RemoteServer, serve_remote
-from specbench.serving.scheduler import Served, Stretch, Visit, serve
-from specbench.serving.settings import LoadConfig, make_arrivals
+from specbench.serving.scheduler import NEVER, QueueGrew, Served, Stretch, Visit, serve
+from specbench.serving.settings import LoadConfig, find_limits, find_patience, make_arrivals
 from specbench.suite.number import is_right
 from specbench.types import Case, InputError
 
@@ -43,7 +44,8 @@ PRIVATE = ("turn", "case")  # reset policies under which no request sees what an
 class SharedTurn:
     """A turn of a case, as the request of a shared server (``specbench.decode.together.Question``).
 
-    method: a copy for this case alone, or the one that all cases share. answers: of the turns before.
+    method: a copy for this case alone, or the one that all cases share. limit: of the answer, as its arrival recorded
+    it. answers: of the turns before.
     """
 
     session: LoadSession
@@ -51,6 +53,7 @@ class SharedTurn:
     case: Case
     entry: Entry
     method: Method
+    limit: int | None = None
     number: int = 0
     answers: tuple[str, ...] = ()
     asked: Turn | None = None
@@ -61,7 +64,9 @@ class SharedTurn:
         if self.entry.reset == "turn" or (self.entry.reset == "case" and not self.number):
             self.method.reset()
         self.asked = self.session.next_turn(self.case, self.answers)
-        return self.session.request(self.asked, (self.case.id, self.number, self.block.round), self.block, self.method)
+        names = (self.case.id, self.number, self.block.round)
+        request = self.session.request(self.asked, names, self.block, self.method)
+        return request if self.limit is None else replace(request, limit=min(request.limit, self.limit))
 
     def close(self, shared: SharedRequest) -> SharedTurn | None:
         """Returns the next turn of the case. After the last one, its method is free for another case."""
@@ -77,7 +82,7 @@ class SharedTurn:
         assert self.asked is not None
         assert self.shared is not None
         answers = (*self.answers, self.session.text(self.asked, self.shared.transcript))
-        return SharedTurn(self.session, self.block, self.case, self.entry, self.method, self.number + 1, answers)
+        return replace(self, number=self.number + 1, answers=answers, asked=None, shared=None)
 
 
 class LoadSession(Session):
@@ -87,7 +92,7 @@ class LoadSession(Session):
         """The load is that of the job; ramps are taken from the cases of its suite. Raises InputError."""
         super().__init__(job, stage, meter)
         self.load = job.config.load
-        self._cases = [case for block in job.plan if block.round == 0 for case in block.cases]
+        self._cases = job.source.suite.cases
         require_memory(self.load, self._engine)
 
     def _block(self, block: Block, check: bool) -> list[CaseRecord]:
@@ -111,13 +116,18 @@ class LoadSession(Session):
         records = {case.id: record_of(block, case, place, entry.name) for case in block.cases}
         try:
             served = self._serve(block, entry)
-            about = served.summary()
-            for visit in served.measured():
+            ended = [visit for visit in served.measured() if visit.end_s < NEVER]
+            about = served.summary() if ended else None
+            for visit in ended:
                 turn: SharedTurn = visit.question
                 record = records[turn.case.id]
                 record.stretch = about
                 self._enter(record, turn, visit, served)
                 prompts.setdefault((entry.name, turn.case.id), []).append(turn.asked.prompt if turn.asked else [])
+            for case in block.cases if served.given_up else ():
+                record = records[case.id]
+                if record.error is None and len(record.turns) < len(case.turns):
+                    fail(record, QueueGrew(f"an arrival waited for more than {find_patience(self.load):.3g} s"))
             for record in records.values():
                 record.state_bytes = int(entry.method.state_bytes())
                 CaseRecord.from_json(record.to_json())
@@ -162,10 +172,9 @@ class LoadSession(Session):
         states = [entry.method, *(entry.method if shared else entry.method.private() for _ in range(others))]
         self.free = deque(method for method in states if method is not None)
         places = len(self.free)
-        ramp = load.requests if load.ramp is None else load.ramp
-        stretch = Stretch(places, ramp, len(block.cases), load.chunk)
-        arrivals = make_arrivals(load, derive_seed(self._decode.seed, "arrivals", block.index))
-        questions = self._questions(block, entry, ramp)
+        stretch = Stretch(places, load.before, len(block.cases), load.chunk, find_patience(load))
+        arrivals = make_arrivals(load, seed_arrivals(self._decode, block.place), block.place)
+        questions = self._questions(block, entry)
         if isinstance(entry.method, Remote):
             entry.method.prepare(alone=False)
             remote = RemoteServer(engine.eos, load.tokens or engine.context, entry.method)
@@ -181,12 +190,13 @@ class LoadSession(Session):
         finally:
             batch.end()
 
-    def _questions(self, block: Block, entry: Entry, ramp: int) -> Iterator[Any]:
+    def _questions(self, block: Block, entry: Entry) -> Iterator[Any]:
         """The cases before the block, its own, and those after it, around the suite without end."""
         first = next(place for place, case in enumerate(self._cases) if case.id == block.case.id)
-        for place in itertools.count(first - ramp):
+        limits: Iterator[int | None] = find_limits(self.load, block.place) or itertools.repeat(None)
+        for place, limit in zip(itertools.count(first - self.load.before), limits, strict=False):
             case = self._cases[place % len(self._cases)]
-            yield SharedTurn(self, block, case, entry, self.free.popleft())
+            yield SharedTurn(self, block, case, entry, self.free.popleft(), limit)
 
 
 def require_memory(load: LoadConfig, engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""The largest load of a simulated server at which a latency objective holds.
+"""The largest load at which a latency objective holds, of a simulated server, or by the records of a real one.
 
 An objective limits a request's times; a load keeps it if at least a share of the requests is within the limits.
 Requests of one stretch slow each other, so the unit of the statistics is the stretch: stretches with other arrivals and
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,7 +18,8 @@ import numpy as np
 from specbench.input import InputError
 from specbench.names import near
 from specbench.profile import Profile
-from specbench.serving.scheduler import NEVER, Served, Stretch, Visit
+from specbench.records.record import CaseRecord, LoadKind, TurnRecord
+from specbench.serving.scheduler import NEVER, QueueGrew, Served, Stretch, Visit
 from specbench.serving.simulate import SimulatedAnswer, simulate
 
 # Stretches of a load after which it is decided, if it can be: one-sided quantiles of Student's t at 1.25 %, so that all
@@ -28,15 +29,22 @@ PATIENCE = 20  # times the limit of the first token that an arrival may wait bef
 NARROW = 1.02  # neighbouring rates between which no other one is tried
 MOST_REQUESTS = 4096
 COUNT = 200  # measured requests of a stretch
-MOST_SHARE = 1 - 3 / (COUNT * max(LOOKS))  # a larger one is not certain even if every request is within the limits
 LIMITS = ("ttft", "tpot", "itl")
+
+
+def find_largest_share(requests: int) -> float:
+    """The largest share of which a load of this many requests can be certain, if all of them are within the limits."""
+    return 1 - 3 / requests
+
+
+MOST_SHARE = find_largest_share(COUNT * max(LOOKS))
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
     """Limits [s] of a request: to its first token, the mean of a later token, and the longest time between two bursts.
 
-    share: of the requests, that are within the limits. NEVER = no limit. A request that does not end is not within.
+    share: of the requests, that are within them. NEVER = no limit. A request that does not end is not within.
     """
 
     ttft: float = NEVER
@@ -59,12 +67,50 @@ class Objective:
                 limits[name] = float("nan")
             if not 0 < limits[name] < NEVER:
                 raise InputError(f"--slo {name}={value[:20]}: expected a number of seconds above 0, {fix}")
-        if not 0.5 <= share <= MOST_SHARE:
+        found = cls(**limits, share=share)
+        found.require_share("--share ", COUNT * max(LOOKS))
+        return found
+
+    @classmethod
+    def of(cls, slo: Mapping[str, float | None]) -> Objective:
+        """The objective of the settings ``load.slo``, whose limits are in milliseconds."""
+        limits = {name: 1e-3 * ms for name in LIMITS if (ms := slo.get(f"{name}_ms")) is not None}
+        return cls(**limits, share=slo.get("share") or cls().share)
+
+    def require_share(self, named: str, requests: int) -> None:
+        """Raise InputError for a share that the requests of a load cannot show. named: what gave it."""
+        most = find_largest_share(requests)
+        if not 0.5 <= self.share <= most:
             raise InputError(
-                f"--share {share:.9g}: expected a share of requests from 0.5 to {MOST_SHARE:.9g}, such as 0.99; the"
-                f" {COUNT * max(LOOKS)} requests of a load cannot show a larger one"
+                f"{named}{self.share:.9g}: expected a share of requests from 0.5 to {most:.9g}, such as 0.99; the"
+                f" {requests} requests of a load cannot show a larger one"
             )
-        return cls(**limits, share=share)
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit."""
+        return min(self.ttft, self.tpot, self.itl) < NEVER
+
+    def spell(self) -> str:
+        """'ttft <= 0.5 s, itl <= 0.05 s for 0.99 of them'."""
+        limits = ", ".join(f"{name} <= {limit:g} s" for name in LIMITS if (limit := getattr(self, name)) < NEVER)
+        return f"{limits} for {self.share:.4g} of them"
+
+    def describe(self, kind: str, places: int) -> str:
+        """What is searched under a kind of load. places: concurrent requests of an open loop."""
+        rate = f"requests a second, {kind}, at most {places} concurrently"
+        return f"the most {'concurrent requests' if kind == LoadKind.CLOSED else rate}, with {self.spell()}"
+
+    def allows(self, first_s: float, token_s: float, gap_s: float) -> bool:
+        """Whether a request with these times is within the limits."""
+        return first_s <= self.ttft and token_s <= self.tpot and gap_s <= self.itl
+
+    def keeps(self, turn: TurnRecord) -> bool:
+        """Whether a recorded request is within the limits; a limit of bursts needs their times (``step_s``)."""
+        first_s = turn.prefill_s + (turn.load["queue_s"] if turn.load else 0.0)
+        tokens = sum(turn.accept)
+        gap_s = max(turn.step_s, default=NEVER if turn.accept else 0.0)
+        return self.allows(first_s, turn.decode_s / tokens if tokens else 0.0, gap_s)
 
     def kept(self, served: Served, count: int) -> float:
         """The share of the requests that are within the limits. count: measured ones, admitted or not."""
@@ -72,12 +118,82 @@ class Objective:
 
     def _keeps(self, served: Served, visit: Visit) -> bool:
         first, end = visit.first_s, visit.end_s
-        if end == NEVER or first - visit.arrival_s > self.ttft:
+        if end == NEVER:
             return False
         times = [first, *(served.ends_s[place] for place in visit.forwards)]
         tokens = sum(visit.question.accept)
         gap = max((after - before for before, after in itertools.pairwise(times)), default=0.0)
-        return gap <= self.itl and (not tokens or (end - first) / tokens <= self.tpot)
+        return self.allows(first - visit.arrival_s, (end - first) / tokens if tokens else 0.0, gap)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the stretches of a load show of an objective.
+
+    sign: 1 = it holds with 95 % confidence, -1 = it fails, 0 = neither is known. share: of the requests, that are
+    within the limits, the mean of ``stretches``; low, high: its interval.
+    """
+
+    sign: int
+    share: float
+    low: float
+    high: float
+    stretches: int
+
+
+def judge(shares: Sequence[float], requests: float, least: float) -> Verdict | None:
+    """The verdict of the first of ``LOOKS`` that decides, or of the last one; None before the first.
+
+    Args:
+        shares: (S,) of the requests of each stretch, those within the limits.
+        requests: of a stretch, in the mean.
+        least: the share that is required.
+    """
+    found = None
+    for look, quantile in LOOKS.items():
+        if look > len(shares) or (found is not None and found.sign):
+            break
+        own = shares[:look]
+        mean, deviation = float(np.mean(own)), float(np.std(own, ddof=1))
+        # A share of 1 in every stretch has no deviation: by the rule of three it may still be so much less.
+        spread = max(quantile * deviation / math.sqrt(look), 3 / (requests * look))
+        sign = 1 if mean - spread >= least else -1 if mean + spread < least else 0
+        found = Verdict(sign, mean, max(0.0, mean - spread), min(1.0, mean + spread), look)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The requests of one method's records under one load. shares: (S,) within the limits, of each stretch.
+
+    requests: of a stretch, in the mean. given_up: whether the queue of a stretch only grew.
+    """
+
+    shares: tuple[float, ...]
+    requests: float
+    given_up: bool
+
+    @classmethod
+    def of(cls, records: Iterable[CaseRecord], objective: Objective) -> Kept:
+        """A failed case counts as one request that is not within the limits."""
+        stretches: dict[tuple[int, int], list[bool]] = {}
+        given_up = False
+        for record in records:
+            own = stretches.setdefault((record.round, record.block), [])
+            own += [False] if record.error else [objective.keeps(turn) for turn in record.turns]
+            given_up |= record.error is not None and record.error["type"] == QueueGrew.__name__
+        shares = tuple(sum(own) / len(own) for own in stretches.values())
+        return cls(shares, sum(map(len, stretches.values())) / max(1, len(stretches)), given_up)
+
+
+def measure_capacity(records: Iterable[CaseRecord], places: int) -> float:
+    """[users/s] of a closed loop with all places taken, by Little's law: places over the mean stay; 0 if all failed."""
+    stays = []
+    for record in records:
+        if record.error is None and (load := record.turns[-1].load) and (begin := record.turns[0].load):
+            last = record.turns[-1]
+            stays.append(load["arrival_s"] + load["queue_s"] + last.wall_s - begin["arrival_s"])
+    return places / max(float(np.mean(stays)), 1e-9) if stays else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +201,65 @@ class Boundary:
     """The loads around the one at which an objective ends to hold.
 
     holds: the largest at which it holds with 95 % confidence, 0 = none. fails: the smallest at which it does not, with
-    95 % confidence; NEVER = none that was tried. saturated: the smallest at which the queue only grows: at least
-    ``Search.capacity`` arrive, or an arrival waited for more than ``PATIENCE`` limits of the first token.
+    95 % confidence; NEVER = none that was tried. saturated: the smallest at which the queue only grows: at least the
+    capacity of a closed loop arrives, or a stretch was given up.
     """
 
     holds: float
     fails: float
     saturated: float
+
+    def spell(self) -> str:
+        """'holds at 8, fails at 9; the queue only grows at 12'."""
+        holds = f"holds at {self.holds:.4g}" if self.holds else "holds at no load"
+        fails = f", fails at {self.fails:.4g}" if self.fails < NEVER else ", fails at no load that was tried"
+        grows = f"; the queue only grows at {self.saturated:.4g}" if self.saturated < NEVER else ""
+        return f"{holds}{fails}{grows}"
+
+
+def find_boundary(
+    start: float, least: float, most: float, narrow: float | None
+) -> Generator[float, int, tuple[float, float]]:
+    """Searches the two loads of a ``Boundary``: yields the load to try, and is sent the sign of its verdict.
+
+    It doubles or halves ``start`` until the objective changes, then bisects. Each load is yielded once.
+
+    Args:
+        start: the first load.
+        least: the smallest load that is tried.
+        most: the largest one.
+        narrow: neighbouring loads with a smaller ratio have none between them; None = loads are whole numbers.
+
+    Returns:
+        The largest load that holds, and the smallest that fails.
+    """
+    signs: dict[float, int] = {}
+
+    def largest(load: float, least_sign: int) -> Generator[float, int, float]:
+        """The largest load with at least this sign; 0 if none has."""
+
+        def passes(load: float) -> Generator[float, int, bool]:
+            if load not in signs:
+                signs[load] = yield load
+            return signs[load] >= least_sign
+
+        while not (yield from passes(load)):
+            load = load / 2 if narrow else float(load // 2)
+            if load < least:
+                return 0.0
+        high = load
+        while (yield from passes(high)):
+            if high >= most:
+                return high
+            load, high = high, min(2 * high, most)
+        while high / load > narrow if narrow else high - load > 1:
+            middle = math.sqrt(load * high) if narrow else float((load + high) // 2)
+            load, high = (middle, high) if (yield from passes(middle)) else (load, middle)
+        return load
+
+    holds = yield from largest(start, 1)
+    passes = yield from largest(holds or start, 0)
+    return holds, min((load for load, sign in signs.items() if load > passes and sign < 0), default=NEVER)
 
 
 @dataclass
@@ -119,11 +287,16 @@ class Search:
 
     def boundary(self) -> Boundary:
         """The boundary by doubling from the smallest load, then by bisection."""
-        least = 1.0 if self.arrivals is None else self._slowest()
-        holds = self._largest(least, lambda verdict: verdict > 0)
-        fails = self._largest(max(least, holds), lambda verdict: verdict >= 0)
-        above = [load for load in self.tried if load > fails and self._verdicts[load] < 0]
-        return Boundary(holds, min(above, default=NEVER), min(self._saturated, default=NEVER))
+        closed = self.arrivals is None
+        least = 1.0 if closed else self._slowest()
+        search = find_boundary(least, least, MOST_REQUESTS if closed else NEVER, None if closed else NARROW)
+        load = next(search)
+        while True:
+            try:
+                load = search.send(self.verdict(load))
+            except StopIteration as end:
+                holds, fails = end.value
+                return Boundary(holds, fails, min(self._saturated, default=NEVER))
 
     def _slowest(self) -> float:
         """[requests/s] at which hardly a request meets another: one in fifty services of a request alone."""
@@ -137,21 +310,6 @@ class Search:
         visits = simulate(self.profile, self.answers, stretch).measured()
         return self.places / max(float(np.mean([visit.end_s - visit.arrival_s for visit in visits])), 1e-9)
 
-    def _largest(self, load: float, passes: Callable[[int], bool]) -> float:
-        """The largest load that passes, from one that is small enough if any is; 0 if that one does not pass."""
-        most = MOST_REQUESTS if self.arrivals is None else NEVER  # no rate from the capacity on passes
-        if not passes(self.verdict(load)):
-            return 0.0
-        high = load
-        while passes(self.verdict(high)):
-            load, high = high, high * 2
-            if high > most:
-                return load
-        while high - load > 1 if self.arrivals is None else high / load > NARROW:
-            middle = float((load + high) // 2) if self.arrivals is None else math.sqrt(load * high)
-            load, high = (middle, high) if passes(self.verdict(middle)) else (load, middle)
-        return load
-
     def verdict(self, load: float) -> int:
         """1 if the objective holds at this load with 95 % confidence, -1 if it fails, 0 if neither is known."""
         if load not in self._verdicts:
@@ -164,22 +322,14 @@ class Search:
             self._saturated.add(load)
             return -1
         shares: list[float] = []
-        while len(shares) < max(LOOKS):
+        while True:
             served = self._serve(load, len(shares))
             if served.given_up:
                 self._saturated.add(load)
             shares.append(self.objective.kept(served, self.count))
-            if len(shares) not in LOOKS:
-                continue
-            mean, deviation = float(np.mean(shares)), float(np.std(shares, ddof=1))
-            # A share of 1 in every stretch has no deviation: by the rule of three it may still be so much less.
-            least = 3 / (self.count * len(shares))
-            spread = max(LOOKS[len(shares)] * deviation / math.sqrt(len(shares)), least)
-            if mean - spread >= self.objective.share:
-                return 1
-            if mean + spread < self.objective.share:
-                return -1
-        return 0
+            found = judge(shares, self.count, self.objective.share) if len(shares) in LOOKS else None
+            if found and (found.sign or found.stretches == max(LOOKS)):
+                return found.sign
 
     def _serve(self, load: float, seed: int) -> Served:
         closed = self.arrivals is None

@@ -2,7 +2,8 @@
 
 Arrivals, the ramp and the measured part are those of ``specbench.serving.scheduler``; a forward is a burst of
 tokens of one request here. Requests that are in flight when the last measured one ends are awaited before the next
-stretch begins. What raises in one request ends that request and no other.
+stretch begins; those of a stretch that is given up are cancelled. What raises in one request ends that request and no
+other.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from specbench.decode.loop import derive_seed
 from specbench.decode.together import Question, SharedRequest, boundary
 from specbench.method import Remote
-from specbench.serving.scheduler import NEVER, Served, Service, Stretch
+from specbench.serving.scheduler import Served, Service, Stretch
 from specbench.types import CaseError
 
 
@@ -155,12 +156,15 @@ class _RemoteService(Service):
                 visit.begin_s = self._server.now()
             self._decoding += self._reading
             self._reading.clear()
-            await self._server.wait(self._next_s if self._free else NEVER)
+            if self._gives_up():
+                break
+            await self._server.wait(self._next_s + (0.0 if self._free else self._stretch.patience_s))
             ended = [visit for visit in self._decoding if visit.admitted.done]
             self._decoding = [visit for visit in self._decoding if not visit.admitted.done]
             for visit in ended:
                 self._end(visit, visit.admitted.end_s)
-        await self._server.drain()
+        if not self._served.given_up:  # else the requests that are left are cancelled
+            await self._server.drain()
         return _enter_bursts(self._served)
 
 

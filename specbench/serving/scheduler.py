@@ -18,6 +18,10 @@ from specbench.records.record import StretchRecord
 NEVER = float("inf")
 
 
+class QueueGrew(Exception):
+    """An arrival waited for a place longer than the patience of its stretch; the requests that are left have no end."""
+
+
 class Server(Protocol):
     """The interface of an engine or a simulation that serves requests.
 
@@ -82,7 +86,7 @@ class Served:
     def window(self) -> tuple[float, float]:
         """Return the first measured arrival and the last measured end [s]."""
         own = self.measured()
-        return min(visit.arrival_s for visit in own), max(visit.end_s for visit in own)
+        return min(visit.arrival_s for visit in own), max(visit.end_s for visit in own if visit.end_s < NEVER)
 
     def summary(self) -> StretchRecord:
         """The sums of the measured part."""
@@ -119,7 +123,7 @@ def serve(server: Server, questions: Iterator[Any], arrivals: Iterator[float] | 
 
 
 class Service:
-    """One stretch on a server: which request is admitted when, and when a place is free again."""
+    """One stretch on a server: which request is admitted when, when a place is free again, and when it is given up."""
 
     def __init__(
         self, server: Any, questions: Iterator[Any], arrivals: Iterator[float] | None, stretch: Stretch
@@ -133,6 +137,11 @@ class Service:
         self._reading: deque[Visit] = deque()
         self._decoding: list[Visit] = []
         self._served = Served()
+
+    def _gives_up(self) -> bool:
+        """Whether the next arrival has waited for longer than the patience of the stretch."""
+        self._served.given_up = self._server.now() - self._next_s > self._stretch.patience_s
+        return self._served.given_up
 
     def _admit(self) -> None:
         """Admit next turns of users first, then arrivals while there are places."""
@@ -172,8 +181,7 @@ class _Shared(Service):
     def run(self) -> Served:
         while self._left > 0:
             self._admit()
-            if self._server.now() - self._next_s > self._stretch.patience_s:
-                self._served.given_up = True
+            if self._gives_up():
                 break
             if self._reading:
                 self._read()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator
 
-from specbench.input import InputError, must, one_of, parse_json, read_file, when
+from specbench.input import InputError, must, one_of, when, within
 from specbench.records.record import LoadKind
+from specbench.serving.traces import read_arrivals
 
 ONE, CLOSED, POISSON, CONSTANT, GAMMA, TRACE = (kind.value for kind in LoadKind)
 AT_RATE = (POISSON, CONSTANT, GAMMA)
@@ -22,9 +23,11 @@ ABOVE_0 = must(lambda value: math.isfinite(value) and value > 0, "a finite numbe
 SHARED = when("load.kind", lambda run: run.load.kind != ONE, "load=closed, poisson, constant, gamma or trace")
 HERE = when("engine.kind", lambda run: run.engine.kind != "server", "an engine that runs here; a server has its own")
 DIVIDED = when("load.budget", lambda run: run.load.budget in ("equal", "score"), "load.budget=equal or score")
-DRAWN = when("load.kind", lambda run: run.load.kind in AT_RATE, "load=poisson, load=constant or load=gamma")
+ARRIVING = when("load.kind", lambda run: run.load.kind not in (ONE, CLOSED), "load=poisson, constant, gamma or trace")
+COUNTED = when("load.seconds", lambda run: run.load.seconds is None, "load.seconds=null")
 BURSTY = when("load.kind", lambda run: run.load.kind == GAMMA, "load=gamma")
 RECORDED = when("load.kind", lambda run: run.load.kind == TRACE, "load=trace")
+SLO = "slo"
 
 
 def _whole(low: int, most: int = 1 << 31) -> AfterValidator:
@@ -33,113 +36,154 @@ def _whole(low: int, most: int = 1 << 31) -> AfterValidator:
 
 @dataclass
 class SloConfig:
-    """Limits [ms] within which a served request counts in the goodput: first token, mean time per later token."""
+    """Limits [ms] within which a served request counts in the goodput.
+
+    ttft_ms: to the first token. tpot_ms: mean of a later token. itl_ms: longest time between two bursts. share: of the
+    requests, that must be within them at a load that ``load.find`` searches.
+    """
 
     ttft_ms: Annotated[float | None, ABOVE_0] = None
     tpot_ms: Annotated[float | None, ABOVE_0] = None
+    itl_ms: Annotated[float | None, ABOVE_0] = None
+    share: Annotated[float, within(0.5, 1)] = 0.99
 
 
 @dataclass
 class LoadConfig:
     """kind: one request after the other | closed: a constant number in flight | the others: at arrival times.
 
-    requests: the most concurrent ones. rate: [requests/s] of poisson, constant and gamma. shape: of gamma's gaps: 1 =
-    poisson's, below it bursts, above it more even. times: file of a JSON list of arrival times [s].
-    block: measured cases of a stretch. ramp: cases before them, null = as many as requests.
+    requests: the most concurrent ones. rate: [requests/s] of poisson, constant and gamma; of trace, null = as recorded.
+    shape: of gamma's gaps: 1 = poisson's, below it bursts, above it more even. times: file of recorded arrivals.
+    answers: recorded = an answer ends at its arrival's recorded tokens, if the file has them | free.
+    block: measured cases of a stretch. seconds: [s] in which they arrive instead, null = block. ramp: cases before
+    them, null = as many as requests. patience: [s] an arrival may wait for a place before its stretch is given up,
+    null = with seconds or find, as long as the stretch's requests take to arrive, else without end.
     chunk: [tokens] of prompts read between two forwards, 0 = no limit. tokens: [tokens] that one request has room
     for, null = the model's context. budget: full | equal | score | controlled, see docs/batching.md.
     nodes: of a forward, shared by its requests (equal, score), null = engine.max_nodes.
+    find: slo = the largest rate or number of requests at which slo holds, null = the load that is given.
     """
 
     kind: Annotated[str, one_of(*LoadKind)] = ONE
     requests: Annotated[int, _whole(1, 4096), SHARED] = 1
-    rate: Annotated[float | None, ABOVE_0, DRAWN] = None
+    rate: Annotated[float | None, ABOVE_0, ARRIVING] = None
     shape: Annotated[float, ABOVE_0, BURSTY] = 1.0
     times: Annotated[str | None, RECORDED] = None
-    block: Annotated[int, _whole(1), SHARED] = 16
+    answers: Annotated[str, one_of("recorded", "free"), RECORDED] = "recorded"
+    block: Annotated[int, _whole(1), SHARED, COUNTED] = 16
+    seconds: Annotated[float | None, ABOVE_0, ARRIVING] = None
     ramp: Annotated[int | None, _whole(0), SHARED] = None
+    patience: Annotated[float | None, ABOVE_0, ARRIVING] = None
     chunk: Annotated[int, _whole(0), SHARED, HERE] = 256
     tokens: Annotated[int | None, _whole(2), SHARED] = None
     budget: Annotated[str, one_of("full", "equal", "score", "controlled"), SHARED, HERE] = "full"
     nodes: Annotated[int | None, _whole(1), SHARED, HERE, DIVIDED] = None
     slo: Annotated[SloConfig, SHARED] = field(default_factory=SloConfig)
+    find: Annotated[str | None, one_of(SLO), SHARED] = None
+
+    @property
+    def before(self) -> int:
+        """Requests of a stretch that arrive before the measured ones."""
+        return self.requests if self.ramp is None else self.ramp
 
 
 # The settings of a run without load, which a configuration's hash leaves out; slo changes no record.
-ALONE = {key: value for key, value in asdict(LoadConfig()).items() if key != "slo"}
+ALONE = {key: value for key, value in asdict(LoadConfig()).items() if key != SLO}
 
 
 def check_load(load: LoadConfig) -> None:
     """Raise InputError for settings that do not go together, and for a stretch whose requests take days to arrive."""
     needed = [*((kind, "rate", "requests a second") for kind in AT_RATE), (TRACE, "times", "a file of arrival times")]
     for kind, key, what in needed:
-        if load.kind == kind and getattr(load, key) is None:
+        if load.kind == kind and getattr(load, key) is None and not (load.find and key == "rate"):
             raise InputError(f"load.{key}: not set; load={kind} needs it: load.{key}=..., {what}")
+    if load.find and load.rate is not None:
+        raise InputError(f"load.rate={load.rate}: load.find={load.find} finds the rate; expected one of the two")
+    if load.find and load.slo.ttft_ms is load.slo.tpot_ms is load.slo.itl_ms is None:
+        raise InputError(
+            f"load.find={load.find}: no limit is set; expected load.slo.ttft_ms=..., tpot_ms or itl_ms, as"
+            " load.slo.ttft_ms=500"
+        )
     count, last_s = find_last_arrival(load)
     if last_s > DAY_S:
-        key = "times" if load.kind == TRACE else "rate"
+        key = "seconds" if load.seconds else "rate" if load.rate else "times"
         raise InputError(
-            f"load.{key}={getattr(load, key)}: the {count} requests of a stretch (load.ramp, load.block) arrive within"
-            f" {last_s:.3g} s; expected at most {DAY_S} s: more requests a second, or fewer of a stretch"
+            f"load.{key}={getattr(load, key)}: the {count} requests of a stretch (load.ramp,"
+            f" load.{'seconds' if load.seconds else 'block'}) arrive within {last_s:.3g} s; expected at most {DAY_S} s:"
+            " more requests a second, or fewer of a stretch"
         )
 
 
 def find_last_arrival(load: LoadConfig) -> tuple[int, float]:
-    """(requests of a stretch, [s] within which they arrive); 0 s in a closed loop."""
-    count, arrivals = load.block + (load.requests if load.ramp is None else load.ramp), make_arrivals(load, 0)
+    """(requests of a stretch, [s] within which they arrive); 0 s in a closed loop, and before the load is found."""
+    count, arrivals = load.before + count_measured(load, 0), make_arrivals(load, 0)
     return count, next(itertools.islice(arrivals, count - 1, None)) if arrivals else 0.0
 
 
-def make_arrivals(load: LoadConfig, seed: int) -> Iterator[float] | None:
-    """[s] The intended arrivals of a stretch; None for a closed loop. Raises InputError if a file has no times."""
+def count_measured(load: LoadConfig, seed: int, place: int = 0) -> int:
+    """The measured requests of a stretch: ``block``, or those that arrive within ``seconds`` of the first of them."""
+    arrivals = make_arrivals(load, seed, place) if load.seconds else None
+    if arrivals is None or load.seconds is None:
+        return load.block
+    own = itertools.islice(arrivals, load.before, None)
+    end = next(own) + load.seconds
+    return 1 + sum(1 for _ in itertools.takewhile(lambda time: time < end, own))
+
+
+def find_patience(load: LoadConfig) -> float:
+    """[s] An arrival may wait for a place before its stretch is given up.
+
+    By default, if a stretch ends by time or the load is searched for: as long as the stretch's requests take to arrive
+    in the mean. Who waits for longer came to a server that at least twice as many requests reach as leave.
+    """
+    if load.patience is not None:
+        return load.patience
+    rate = read_arrivals(load.times).rate if load.kind == TRACE and load.times and not load.rate else load.rate
+    if rate is None or not (load.seconds or load.find):
+        return math.inf
+    return load.before / rate + (load.seconds or load.block / rate)
+
+
+def make_arrivals(load: LoadConfig, seed: int, place: int = 0) -> Iterator[float] | None:
+    """[s] The intended arrivals of a stretch; None for a closed loop, or if the load is not known yet.
+
+    place: of the stretch among those of the run; each begins where the one before ended in a trace. Raises InputError
+    if a file has no arrivals.
+    """
     if load.kind in AT_RATE and load.rate is not None:
         return draw_arrivals(load.kind, load.rate, seed, load.shape)
-    return repeat_recorded(read_times(load.times)) if load.kind == TRACE and load.times is not None else None
+    if load.kind != TRACE or load.times is None:
+        return None
+    recorded = read_arrivals(load.times)
+    return recorded.repeat(find_first(load, place), 1.0 if load.rate is None else load.rate / recorded.rate)
 
 
-def read_times(path: str) -> list[float]:
-    """[s] A JSON list of times in ascending order. Raises InputError."""
-    fix = "expected a JSON list of arrival times in seconds, ascending"
-    times = parse_json(read_file(Path(path), "load.times ", fix), path, fix)
-    good = isinstance(times, list) and all(isinstance(time, (int, float)) and math.isfinite(time) for time in times)
-    if not good or len(times) < 2 or times != sorted(times) or times[0] == times[-1]:
-        raise InputError(f"load.times={path}: {fix}, at least two of them apart")
-    return [float(time) for time in times]
+def find_first(load: LoadConfig, place: int) -> int:
+    """The number of the recorded arrival with which a stretch begins."""
+    measured = load.block
+    if load.seconds is not None and load.times is not None:
+        measured = math.ceil(load.seconds * (load.rate or read_arrivals(load.times).rate))
+    return place * (load.before + measured)
+
+
+def find_limits(load: LoadConfig, place: int) -> Iterator[int] | None:
+    """The most tokens of the answer to each arrival of a stretch; None if they are not recorded, or not to be kept."""
+    if load.kind != TRACE or load.times is None or load.answers != "recorded":
+        return None
+    tokens = read_arrivals(load.times).tokens
+    first = find_first(load, place)
+    return (tokens[number % len(tokens)] for number in itertools.count(first)) if tokens else None
 
 
 def draw_arrivals(kind: str, rate: float, seed: int, shape: float = 1.0) -> Iterator[float]:
-    """[s] Arrivals of poisson, constant or gamma at ``rate`` a second; without end."""
+    """[s] Arrivals without end, ``rate`` a second in the mean, the first one gap after 0.
+
+    kind: of the gaps: constant, poisson (independent arrivals), or gamma, whose gaps have this shape.
+    """
     if kind == CONSTANT:
-        return draw_constant(rate)
-    return draw_poisson(rate, seed) if kind == POISSON else draw_gamma(rate, shape, seed)
-
-
-def draw_constant(rate: float) -> Iterator[float]:
-    """[s] Arrivals with equal gaps, the first after one of them; without end."""
-    return (number / rate for number in itertools.count(1))
-
-
-def draw_gamma(rate: float, shape: float, seed: int) -> Iterator[float]:
-    """[s] Arrivals whose gaps have a gamma distribution of this shape and a mean of 1 / rate; without end."""
-    generator, now = random.Random(seed), 0.0
-    while True:
-        now += generator.gammavariate(shape, 1 / (rate * shape))
-        yield now
-
-
-def draw_poisson(rate: float, seed: int) -> Iterator[float]:
-    """[s] Arrivals at ``rate`` a second, independent of each other; without end."""
-    generator, now = random.Random(seed), 0.0
-    while True:
-        now += generator.expovariate(rate)
-        yield now
-
-
-def repeat_recorded(times_s: Sequence[float]) -> Iterator[float]:
-    """Repeat recorded times [s], the first at 0, without end: the record begins again one mean gap after its last."""
-    begin = times_s[0]
-    length = (times_s[-1] - begin) * len(times_s) / max(1, len(times_s) - 1)
-    lap = 0.0
-    while True:
-        yield from (lap + time - begin for time in times_s)
-        lap += length
+        return (number / rate for number in itertools.count(1))
+    generator = random.Random(seed)
+    gap = functools.partial(generator.expovariate, rate)
+    if kind == GAMMA:
+        gap = functools.partial(generator.gammavariate, shape, 1 / (rate * shape))
+    return itertools.accumulate(gap() for _ in itertools.count())

@@ -141,7 +141,7 @@ TARGETS = (
 )
 
 # Settings that were given and do nothing. Each message names what would make it count.
-UNLOADED = ("requests=5", "block=4", "ramp=2", "chunk=8", "tokens=64", "budget=score", "slo.ttft_ms=5")
+UNLOADED = ("requests=5", "block=4", "ramp=2", "chunk=8", "tokens=64", "budget=score", "slo.ttft_ms=5", "find=slo")
 TRACE = {
     "t.jsonl": '{"case": "a", "turns": [{"prompt_ids": [1, 5, 6], "ids": [5, 6, 2], "finish": "eos"}]}\n',
 }
@@ -164,6 +164,9 @@ IDLE = (
     *(idle(f"load.{each}", "load.kind=one", "load=closed, poisson, constant, gamma or trace") for each in UNLOADED),
     idle("load=closed load.rate=2", "load.kind=closed", "load=poisson"),
     idle("load.times=t.json", "load.kind=one", "load=trace"),
+    idle("load=closed load.answers=free", "load.kind=closed", "load=trace"),
+    idle("load=closed load.seconds=2", "load.kind=closed", "load=poisson, constant, gamma or trace"),
+    idle("load=poisson load.rate=2 load.seconds=3 load.block=8", "load.seconds=3.0", "load.seconds=null"),
     idle("load=closed load.nodes=8", "load.budget=full", "load.budget=equal or score"),
     bad("'load.slo={tpot_ms: 5}'", f"load.slo.tpot_ms=5: {NO_EFFECT} load.kind=one"),
     idle("decode.top_p=0.9", "decode.temperature=0.0", "decode.temperature above 0"),

@@ -39,8 +39,7 @@ HAND_MADE = {
     "bfcl": (None, CALL, "simple_0", "prompts", "", (json.dumps([FUNCTION]), "Request: Area of {x}?"), ()),
     "bfcl_multi_turn": (200, CALL, "simple_0", "prompts", "", (json.dumps([FUNCTION]), "Request: Area of {x}?"), ()),
     "longbench_summaries": (800, REPORT, "e1", "gov_report", "gov_report", ("A long text.\n\n\nWrite",), ("Short.",)),
-    "ruler_8k": RULER,
-    "ruler_32k": RULER,
+    **{f"ruler_{size}k": RULER for size in (8, 32, 64, 128)},
     "mt_bench_101": (1388, TALK, "7", "CM", "CM", ("Hi.",), ()),
 }
 

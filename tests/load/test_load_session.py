@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,6 +138,51 @@ def test_a_run_states_how_long_its_requests_take_to_arrive_before_it_starts(tmp_
         line = capsys.readouterr().out.splitlines()[0]
         assert line.startswith("load: about ") is bool(shown)
         assert shown in line
+
+
+def test_a_queue_that_only_grows_ends_its_stretch_alone(tmp_path, trace, alone, monkeypatch):
+    """A thousand arrivals a second, and pld takes 10 ms a step: its users wait in the end, vanilla's do not."""
+
+    def propose(self, context, budget, real=_Lookup.propose):
+        time.sleep(0.01)
+        return real(self, context, budget)
+
+    monkeypatch.setattr(_Lookup, "propose", propose)
+    load = ("load=constant", "load.rate=1000", "load.requests=1", "load.block=12", "load.ramp=0", "load.patience=0.4")
+    records = decode(tmp_path / "r", trace, *load)
+    lost = {key for key, record in records.items() if record.error}
+    assert {method for method, _ in lost} == {"pld"}
+    assert 0 < len(lost) < 12
+    assert {records[key].error["type"] for key in lost} == {"QueueGrew"}
+    rest = {key: work for key, work in work_of(records).items() if key not in lost}
+    assert rest == {key: work for key, work in work_of(alone).items() if key not in lost}
+
+
+def test_a_stretch_by_time_measures_what_arrives_in_it(tmp_path, trace, alone):
+    """250 arrivals a second, one each 4 ms: six within 22 ms of the first of them, and what is in flight ends."""
+    load = ("load=constant", "load.rate=250", "load.requests=3", "load.seconds=0.022")
+    records = decode(tmp_path / "r", trace, *load)
+    assert sorted(Counter(record.block for record in records.values()).values()) == [6 * 4] * 2
+    assert work_of(records) == work_of(alone)
+    with pytest.raises(InputError, match="251 requests arrive in the first stretch, and the suite has 12 cases"):
+        job_for("model=replay", f"model.trace={trace}", *METHODS, *load[:3], "load.seconds=1.002")
+
+
+def test_an_answer_ends_where_its_arrival_was_recorded_to_end(tmp_path, trace, alone):
+    """Stretches of one case before the measured four: the first takes arrivals 0 to 4, the next one 5 to 9."""
+    tokens = [3, 5, 7, 9, 11, 13, 2]
+    rows = [{"timestamp": 2 * place, "output_length": count} for place, count in enumerate(tokens)]
+    times = write_json_lines(tmp_path / "times.jsonl", rows)
+    load = ("load=trace", f"load.times={times}", "load.requests=3", "load.ramp=1", "load.block=4", "load.rate=300")
+    records = decode(tmp_path / "r", trace, *load)
+    for (method, case), record in records.items():
+        block, place = divmod(int(case), 4)
+        limit = tokens[(5 * block + 1 + place) % len(tokens)]
+        assert record.block == block
+        for cut, whole in zip(record.turns, alone[method, case].turns, strict=True):
+            assert len(cut.ids) == min(limit, len(whole.ids))
+            assert cut.ids == whole.ids[: len(cut.ids)]
+    assert work_of(decode(tmp_path / "free", trace, *load, "load.answers=free")) == work_of(alone)
 
 
 @pytest.mark.parametrize("budget", ["equal", "score", "controlled"])

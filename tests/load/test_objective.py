@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 
@@ -11,11 +12,12 @@ from specbench.input import InputError
 from specbench.profile import Fit, Profile
 from specbench.serving.objective import MOST_REQUESTS, MOST_SHARE, Objective, Search
 from specbench.serving.scheduler import NEVER, Served, Stretch, Visit
-from specbench.serving.settings import draw_constant, draw_gamma, draw_poisson
+from specbench.serving.settings import draw_arrivals
 from specbench.serving.simulate import SimulatedAnswer, simulate
 
 SERVICE_S = 0.01
 ONE = Profile("H", "big", "served", "bfloat16", "published", Fit(1e3 * SERVICE_S, 0.0, 0.0, 0.0), "2026")
+POISSON, CONSTANT = partial(draw_arrivals, "poisson"), partial(draw_arrivals, "constant")
 SHORT = [SimulatedAnswer(1, (), ())]  # a prompt, one token: one service
 
 
@@ -38,7 +40,7 @@ def largest_rate(ttft_s: float, share: float, served_s: float = SERVICE_S) -> fl
 @pytest.mark.parametrize(("ttft_s", "share"), [pytest.param(0.035, 0.9, marks=pytest.mark.exhaustive), (0.055, 0.95)])
 def test_the_boundary_is_that_of_a_queue_with_one_server_and_fixed_service(ttft_s, share):
     """M/D/1 lies between the largest rate that holds and the smallest that fails; without the service it does not."""
-    search = Search(ONE, SHORT, Objective(ttft=ttft_s, share=share), draw_poisson, places=1, count=600)
+    search = Search(ONE, SHORT, Objective(ttft=ttft_s, share=share), POISSON, places=1, count=600)
     found, expected = search.boundary(), largest_rate(ttft_s, share)
     assert found.holds <= expected <= found.fails
     assert found.fails / found.holds < 1.25
@@ -52,7 +54,7 @@ def test_the_boundary_is_that_of_a_queue_with_one_server_and_fixed_service(ttft_
 )
 def test_no_rate_from_the_capacity_on_holds(limits, constant):
     """The limits are longer than any wait of 220 requests: without the capacity 173 a second and 524,288 hold."""
-    arrivals = (lambda rate, seed: draw_constant(rate)) if constant else draw_poisson
+    arrivals = CONSTANT if constant else POISSON
     search = Search(ONE, SHORT, Objective(**limits), arrivals, places=1)
     found = search.boundary()
     assert search.capacity == pytest.approx(1 / SERVICE_S)
@@ -66,7 +68,7 @@ def test_no_rate_from_the_capacity_on_holds(limits, constant):
 def test_the_capacity_of_many_places_is_that_of_the_closed_loop():
     """FIT's answers of several lengths: the mean of the ends a second, from which the ramp and the tail are cut."""
     answers = [SimulatedAnswer(4, (1,) * steps, (1,) * steps) for steps in (5, 20, 60)]
-    search = Search(FIT, answers, Objective(ttft=100.0), draw_poisson, places=8)
+    search = Search(FIT, answers, Objective(ttft=100.0), POISSON, places=8)
     visits = simulate(FIT, answers, Stretch(8, 16, 4000, 256), seed=1).visits
     ends = sorted(visit.end_s for visit in visits if visit.end_s < NEVER)[16:]
     assert search.capacity == pytest.approx((len(ends) - 1) / (ends[-1] - ends[0]), rel=0.05)
@@ -81,22 +83,22 @@ def test_constant_arrivals_wait_only_from_the_service_rate_on():
     def holds(arrivals) -> float:
         return Search(ONE, SHORT, limit, arrivals, places=1).boundary().holds
 
-    constant = holds(lambda rate, seed: draw_constant(rate))
+    constant = holds(CONSTANT)
     assert 0.96 * capacity < constant <= capacity * 1.001
-    bursts = [holds(lambda rate, seed, shape=shape: draw_gamma(rate, shape, seed)) for shape in (0.25, 1, 100)]
+    bursts = [holds(partial(draw_arrivals, "gamma", shape=shape)) for shape in (0.25, 1, 100)]
     assert bursts == sorted(bursts)
     assert bursts[2] < constant
-    assert bursts[1] == pytest.approx(holds(draw_poisson), rel=0.15)
+    assert bursts[1] == pytest.approx(holds(POISSON), rel=0.15)
 
 
 def test_a_queue_that_only_grows_is_given_up():
     """At twice the capacity the wait grows by half of each gap: 20 limits are reached long before the last arrival."""
     stretch = Stretch(1, 0, 100_000, patience_s=20 * 0.05)
-    served = simulate(ONE, SHORT, stretch, draw_poisson(200, 0))
+    served = simulate(ONE, SHORT, stretch, POISSON(200, 0))
     assert served.given_up
     assert len(served.visits) < 1000
-    assert not simulate(ONE, SHORT, Stretch(1, 0, 2000, patience_s=1.0), draw_poisson(50, 0)).given_up
-    search = Search(ONE, SHORT, Objective(ttft=0.05, share=0.9), draw_poisson, places=1)
+    assert not simulate(ONE, SHORT, Stretch(1, 0, 2000, patience_s=1.0), POISSON(50, 0)).given_up
+    search = Search(ONE, SHORT, Objective(ttft=0.05, share=0.9), POISSON, places=1)
     assert search.boundary().saturated > search.boundary().holds
 
 
@@ -120,11 +122,11 @@ def test_speculation_moves_the_boundary():
     """Two tokens a step at the cost of one: about twice the requests, and never at a burst longer than the limit."""
     plain, fast = [SimulatedAnswer(4, (1,) * 20, (1,) * 20)], [SimulatedAnswer(4, (2,) * 10, (2,) * 10)]
     rates = [
-        Search(FIT, answers, Objective(ttft=0.5, tpot=0.03), draw_poisson, places=4, count=40).boundary().holds
+        Search(FIT, answers, Objective(ttft=0.5, tpot=0.03), POISSON, places=4, count=40).boundary().holds
         for answers in (plain, fast)
     ]
     assert 1.4 < rates[1] / rates[0] < 2.5
-    assert Search(FIT, fast, Objective(itl=0.001), draw_poisson, places=4, count=60).boundary().holds == 0
+    assert Search(FIT, fast, Objective(itl=0.001), POISSON, places=4, count=60).boundary().holds == 0
 
 
 def test_a_request_is_within_all_limits_or_not():
@@ -164,9 +166,9 @@ def test_objectives_that_are_none(text, message):
 def test_the_largest_share_is_what_a_load_can_show():
     """A load whose requests are all within the limits holds at the largest share."""
     assert MOST_SHARE == 1 - 3 / (200 * 64)
-    search = Search(ONE, SHORT, Objective.parse("ttft=1", MOST_SHARE), draw_poisson, places=1)
+    search = Search(ONE, SHORT, Objective.parse("ttft=1", MOST_SHARE), POISSON, places=1)
     assert search.verdict(10.0) == 1
-    assert Search(ONE, SHORT, Objective(ttft=1.0, share=0.9998), draw_poisson, places=1).verdict(10.0) == 0
+    assert Search(ONE, SHORT, Objective(ttft=1.0, share=0.9998), POISSON, places=1).verdict(10.0) == 0
     with pytest.raises(InputError, match=r"--share 0\.9998: .* from 0\.5 to 0\.999765625"):
         Objective.parse("ttft=1", 0.9998)
 

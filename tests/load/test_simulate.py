@@ -10,8 +10,9 @@ from builders.profiles import FIT
 from scripts.lab import load
 from specbench.profile import Fit, Profile
 from specbench.serving.scheduler import NEVER, Served, Stretch
-from specbench.serving.settings import draw_poisson, repeat_recorded
+from specbench.serving.settings import draw_arrivals
 from specbench.serving.simulate import SimulatedAnswer, SimulatedServer, simulate
+from specbench.serving.traces import RecordedArrivals
 from specbench.types import InputError
 
 SERVICE_S = 0.01
@@ -32,7 +33,7 @@ def _batch_means(values: np.ndarray, batches: int = 30) -> tuple[float, float]:
 def test_mean_wait_is_that_of_a_queue_with_one_server_and_fixed_service(load: float) -> None:
     """M/D/1: rho / (2 (1 - rho)) service times (Pollaczek and Khinchine)."""
     answers = [SimulatedAnswer(1, (), ())]
-    served = simulate(ONE, answers, Stretch(1, 2000, 30_000), draw_poisson(load / SERVICE_S, seed=1))
+    served = simulate(ONE, answers, Stretch(1, 2000, 30_000), draw_arrivals("poisson", load / SERVICE_S, seed=1))
     mean, half = _batch_means(_waits(served) / SERVICE_S)
     expected = load / (2 * (1 - load))
     assert abs(mean - expected) < half < 0.25 * expected
@@ -42,7 +43,8 @@ def test_mean_wait_is_that_of_a_queue_with_one_server_and_fixed_service(load: fl
 
 def test_the_same_arrivals_at_the_moment_of_sending_would_hide_the_queue() -> None:
     """Latency counts from the intended arrival: a burst of ten waits 0, 1, ... 9 services."""
-    served = simulate(ONE, [SimulatedAnswer(1, (), ())], Stretch(1, 0, 10), repeat_recorded([0.0] * 10 + [1.0]))
+    burst = RecordedArrivals((0.0,) * 10 + (1.0,)).repeat()
+    served = simulate(ONE, [SimulatedAnswer(1, (), ())], Stretch(1, 0, 10), burst)
     assert np.allclose(_waits(served), SERVICE_S * np.arange(10))
     assert all(visit.first_s == visit.end_s for visit in served.measured())
 

@@ -17,7 +17,7 @@ from specbench.report import gather, read_findings
 from specbench.report.frames.detail import DETAILS, count_lengths, count_tails, split_answers
 from specbench.report.frames.trials import read_trials
 from specbench.report.table import ROW
-from specbench.report.tables.detail import lengths_tables, tails_table, thinking_tables
+from specbench.report.tables.detail import lengths_tables, tails_table, thinking_tables, turns_tables
 from specbench.report.tokenizer import read_tokenizer
 from specbench.runs.session import Session
 from specbench.suite import prompt
@@ -209,3 +209,17 @@ def test_an_answer_is_what_stands_behind_the_thinking():
     for thinking, message in ((len(thought), "It is 5."), (len(thought + answer), ""), (None, "as recorded")):
         made = turn([1], ids=thought + answer, text="as recorded", thinking=thinking)
         assert Session._answer(decoder, made) == message
+
+
+def test_trajectories_have_a_table_by_turn():
+    """Only recorded conversations find earlier turns in the cache; a chat without has no table."""
+    figures = {"steps": 4, "emitted": 8, "prefill_ms": 1.0, "step_ms": 1.0, "speedup_low": 1.1, "speedup_high": 1.9}
+    rows = [
+        {"model": "m", "suite": "s", "method": method, "variant": "", "turn": number, "requests": 2,
+         "prompt_tokens": 9.0, "prefix_tokens": 5.0 * (number > 1), "mat": 2.0, "speedup": 1.5, **figures}
+        for method in (VANILLA, "pld") for number in (1, 2)
+    ]  # fmt: skip
+    (table,) = turns_tables(pd.DataFrame(rows))
+    assert table.header == ("Method", "Speedup 1", "MAT 1", "Speedup 2", "MAT 2")
+    assert [[cell.text for cell in row] for row in table.rows] == [["pld", "1.50", "2.00", "1.50", "2.00"]]
+    assert turns_tables(pd.DataFrame(rows).assign(prefix_tokens=0.0)) == []

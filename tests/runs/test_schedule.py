@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from builders.profiles import FIT
 from specbench import commands
-from specbench.advise import schedule as room
-from specbench.advise.choose import Advice
-from specbench.advise.schedule import ENGINES, Schedule, chain_length, export_schedule, make_schedule
-from specbench.commands.choose import ENGINES as NAMES
+from specbench.advise import choose as room
+from specbench.advise.choose import Advice, chain_length, make_schedule
+from specbench.advise.schedule import ENGINES, MARK, Schedule, export_schedule
 from specbench.input import InputError
 from specbench.profile.file import write_profile
 from specbench.stats import Estimate
@@ -114,7 +113,7 @@ def test_one_end_of_each_range_would_mean_two_things_to_tensorrt_llm():
 
 
 def test_files_as_they_are_written(tmp_path):
-    paths = export_schedule(FALLING, NAMES, tmp_path)
+    paths = export_schedule(FALLING, ENGINES, tmp_path)
     assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
         "pld/vllm.yaml", "pld/tensorrt_llm.yaml", "pld/sglang.json", "pld/llama_server.txt",
     ]  # fmt: skip
@@ -126,7 +125,7 @@ def test_files_as_they_are_written(tmp_path):
     }  # fmt: skip
     assert yaml.safe_load(tensorrt)["speculative_config"]["decoding_type"] == "NGram"
     assert "CUDA-graph size" in sglang
-    assert list(json.loads(sglang)) == [room.MARK, "1", "8", "32"]
+    assert list(json.loads(sglang)) == [MARK, "1", "8", "32"]
     assert llama.splitlines()[-1] == "--parallel 32"
     assert export_schedule(PAYING, ["vllm"], tmp_path) == paths[:1]  # an earlier one of ours
     paths[0].write_text("speculative-config: {}")
@@ -155,7 +154,8 @@ def test_a_length_rises_only_if_the_shorter_one_does_not_tie(monkeypatch):
 
     def lengths(*advice: Advice | None) -> dict[int, int]:
         loads = tuple(2**place for place in range(len(advice)))
-        monkeypatch.setattr(room, "choose", mock.Mock(side_effect=lambda own, profile, load: advice[loads.index(load)]))
+        found = mock.Mock(side_effect=lambda own, profile, load: advice[loads.index(load)])
+        monkeypatch.setattr(room, "choose", found)
         return dict(make_schedule([short, long], FIT, loads).lengths)
 
     assert lengths(advise(short), advise(long, ties=(short.name,))) == {1: 2, 2: 2}
@@ -208,16 +208,15 @@ def test_an_unknown_engine(tmp_path, capsys):
 def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys):
     """pld at two lengths on a server whose tokens cost: a longer draft at one request, none at many."""
     from builders.records import write_chat
-    from specbench.advise import choose as advice
 
     answers = [f"{('the red boat waits', 'seven grey geese')[number // 2 % 2]} {number}. " for number in range(20)]
     trace = write_chat(tmp_path / "log.jsonl", ((2 * each, f"{each}What now? {each}") for each in answers))
     profile = write_profile(FIT, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(advice, "POINTS", {"pld": {"num_draft": (1, 6)}})
-        patch.setattr(advice, "FIXED", ("measure=replay", "measure.warmup=0"))
+        patch.setattr(room, "POINTS", {"pld": {"num_draft": (1, 6)}})
+        patch.setattr(room, "FIXED", ("measure=replay", "measure.warmup=0"))
         given = [str(trace), "model.tokenizer=bundled:tiny", "model.template=raw", "--profile", str(profile)]
-        export = [word for name in NAMES for word in ("--export", name)]
+        export = [word for name in ENGINES for word in ("--export", name)]
         assert commands.main(["choose", *given, "--load", "1,4096", *export, "--output", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert "warning: the length changes from 6 to 0 tokens between 1 and 4096 requests" in err
@@ -225,8 +224,7 @@ def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys):
     ((_, _, length), (_, _, none)) = config["num_speculative_tokens_per_batch_size"]
     assert (length, none) == (6, 0)
     assert "1 at once: pld [num_draft=6]" in out
-    for name in NAMES:
+    for name in ENGINES:
         assert "not modelled" in (tmp_path / "pld" / ENGINES[name].file).read_text()
     assert "4096 at once: none is faster than vanilla" in out
     assert str(Path("pld/sglang.json")) in out
-    assert tuple(ENGINES) == NAMES

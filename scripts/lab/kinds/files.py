@@ -109,6 +109,12 @@ def readers(fixture: Fixture) -> Iterator[Reader]:
     yield Reader("profile price", "p.json", profile, price, strict=True)
     load = "DRY ALONE HERE load=trace load.times=t.json load.requests=2"
     yield Reader("load times", "t.json", "[0.0, 0.1, 0.3, 0.5]", load, strict=True)
+    for name, text in {
+        "mooncake": '{"timestamp": 0, "output_length": 9}\n{"timestamp": 30, "output_length": 5}\n',
+        "burstgpt": "Timestamp,Model,Response tokens\n5,ChatGPT,9\n6,ChatGPT,5\n",
+        "azure": "TIMESTAMP,GeneratedTokens\n2023-11-16 18:15:46.68,9\n2023-11-16 18:15:47,5\n",
+    }.items():
+        yield Reader(f"load trace {name}", "t.json", text, load)
     for name in sorted(path.name for path in TINY.iterdir() if path.suffix in (".json", ".safetensors")):
         model = "ALONE HERE model.path=model model.dtype=float32"
         yield Reader(f"model {name}", f"model/{name}", TINY / name, model, "model", words=("model",))

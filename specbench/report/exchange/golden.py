@@ -17,6 +17,7 @@ import pandas as pd
 import yaml
 
 from specbench.input import InputError, decode_text, read_file
+from specbench.names import comment
 from specbench.records.record import CONTROL, VANILLA
 from specbench.report.frames.counting import drafted_steps
 from specbench.report.frames.findings import Findings
@@ -170,20 +171,17 @@ def write_golden(findings: Findings) -> tuple[dict[str, str], list[str]]:
 
 
 def _spell(method: str, cells: Sequence[GoldenCell]) -> str:
-    lines = [f"# specbench: {method}, 1 + accepted / drafts over all requests"]
+    lines = [f"specbench: {method}, 1 + accepted / drafts over all requests"]
     for cell in cells:
         low, high = cell.length.bounds
         interval = "" if np.isnan(low) else f" [{low:.3f}, {high:.3f}]"
         counts = f"accepted={cell.accepted}; drafts={cell.drafts}; {cell.length.count} cases"
-        lines.append(f"# {cell.thinking} k={cell.size}: {cell.length.value:.4f}{interval}; {counts}")
-    lines += [
-        f"# differs from the golden curves: {text}" for text in dict.fromkeys(t for c in cells for t in c.differs)
-    ]
+        lines.append(f"{cell.thinking} k={cell.size}: {cell.length.value:.4f}{interval}; {counts}")
+    lines += [f"differs from the golden curves: {text}" for text in dict.fromkeys(t for c in cells for t in c.differs)]
     tree: dict[str, dict[str, dict[int, float]]] = {}
     for cell in sorted(cells, key=lambda each: each.size):
         tree.setdefault(cell.model, {}).setdefault(cell.thinking, {})[cell.size] = round(cell.length.value, 2)
-    comments = "".join(f"{' '.join(line.split())}\n" for line in lines)
-    return comments + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    return comment(lines) + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
 
 def golden_frame(golden: Sequence[GoldenCell], own: Sequence[GoldenCell]) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from specbench import stats
 from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.report.frames.audit import audit
 from specbench.report.frames.counting import count_all_ways
+from specbench.report.frames.objective import find_boundaries
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.served import measure_load
 from specbench.report.frames.steps import CACHED
@@ -208,6 +209,7 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
     return {
         TIME_SPLIT: split_time(summary),
         LOADED: measure_load(reported),
+        OBJECTIVE: find_boundaries(reported),
         QUALITY: measure_quality(reported),
         AUDIT: audit(reported, summary),
         **frames,
@@ -302,7 +304,8 @@ def count_growth(found: MethodTrials, timed: bool) -> Rows:
 
 
 # Frames that are not counted from a method's records alone.
-TIME_SPLIT, LOADED, QUALITY, AUDIT = "time_split", "load", "quality", "audit"
+TIME_SPLIT, LOADED, OBJECTIVE, QUALITY, AUDIT = "time_split", "load", "objective", "quality", "audit"
+OPTIONAL = (LOADED, OBJECTIVE, QUALITY, AUDIT)  # frames without a file if they have no row
 DETAILS = {
     frame.name: frame
     for frame in (

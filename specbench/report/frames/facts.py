@@ -242,7 +242,8 @@ def without_run(variant: str) -> str:
 
 _RUN_SECTIONS = ("model", "engine", "decode", "measure")
 _SELECTION = ("order", "seed", "limit", "first", "sample", "categories", "ids", "shots")  # of the suite's section
-_NOT_NAMED = ("model.name", "model.path", "measure.fresh")  # two are the model column, the last moves nothing
+# Two are the model column, one moves nothing, and the last one follows from the rate in a search (load.find).
+_NOT_NAMED = ("model.name", "model.path", "measure.fresh", "load.patience")
 _LOAD, _LOAD_OR_ONE = ("load.",), ("load.kind", "load.requests", "load.rate")  # one request has none of the others
 _MATERIAL = ("model.draft", "model.heads.", "model.frozen_table", "model.datastore")  # a parameter of who uses it
 

@@ -20,6 +20,7 @@ from specbench.report.frames.predict import shared_speedup
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.trials import BLANK, Values, ratio
 from specbench.report.table import ROW
+from specbench.serving.objective import Objective
 
 CONFIDENCE = 0.99
 SHARES = (50, 95, 99)
@@ -175,13 +176,10 @@ def _gauges(stretches: Iterable[StretchRecord]) -> dict[str, float]:
 
 def _goodput(turns: Sequence[TurnRecord], lost: int, slo: dict[str, float | None], seconds: float) -> dict[str, float]:
     """[requests/s] that kept the objective, and their share; blank without one. lost: requests that failed."""
-    first, token = slo.get("ttft_ms"), slo.get("tpot_ms")
-    if first is None and token is None:
+    objective = Objective.of(slo)
+    if not objective.limited:
         return {"goodput": BLANK, "kept": BLANK}
-    kept = sum(
-        (first is None or 1e3 * _first_s(turn) <= first) and (token is None or 1e3 * _token_s(turn) <= token)
-        for turn in turns
-    )
+    kept = sum(map(objective.keeps, turns))
     return {"goodput": ratio(kept, seconds), "kept": ratio(kept, len(turns) + lost)}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from markupsafe import Markup
 
 from specbench.records.store import PAGE, write_atomically
-from specbench.report.frames.detail import LOADED
+from specbench.report.frames.detail import LOADED, OBJECTIVE
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, find_headlines
 from specbench.report.frames.load import Load
@@ -108,7 +108,9 @@ def _sections(
     crossover = [crossover_table(load)] if load else []
     return {
         "Leaderboard": leaderboard(ranked, findings.facts, findings.contests) if board else Markup(""),
-        "Under load": to_html([*tables_of.served_tables(detail[LOADED]), *crossover]),
+        "Under load": to_html(
+            [*tables_of.objective_tables(detail[OBJECTIVE]), *tables_of.served_tables(detail[LOADED]), *crossover]
+        ),
         "Time only": to_html([] if unranked.empty else timed),
         "Best settings": to_html(settings_tables(findings, headlines)),
         "Why": why_section(findings),
@@ -122,6 +124,7 @@ def _sections(
         "Thinking": to_html(tables_of.thinking_tables(detail["thinking"])),
         "Method against method": to_html(pair_tables(findings, headlines)),
         "Along the context": to_html(tables_of.lengths_tables(detail["by_length"])),
+        "Along a trajectory": to_html(tables_of.turns_tables(detail["by_turn"])),
         "Waiting": to_html([tables_of.tails_table(tails, "")] if len(tails) else []),
         "A mean step": to_html([steps_table(findings.summary, findings.facts)]),
         "Audit": to_html(tables_of.audit_tables(findings)),

@@ -45,14 +45,24 @@ def tails_table(frame: pd.DataFrame, where: str) -> Table:
 
 def lengths_tables(frame: pd.DataFrame, where: str = "") -> list[Table]:
     """A row a method; none without speedups, or where all contexts lie in one bin. frame: the detail ``by_length``."""
-    frame = frame[(frame["axis"] == "context") & ~frame["method"].isin([VANILLA, CONTROL])]
-    if frame["from"].nunique() < 2 or frame["speedup"].isna().all():
+    return _binned_tables("by_length", frame[frame["axis"] == "context"], "from", where)
+
+
+def turns_tables(frame: pd.DataFrame) -> list[Table]:
+    """A row a method; none without a recorded trajectory whose prefix was kept. frame: the detail ``by_turn``."""
+    return _binned_tables("by_turn", frame, "turn") if (frame["prefix_tokens"] > 0).any() else []
+
+
+def _binned_tables(name: str, frame: pd.DataFrame, across: str, where: str = "") -> list[Table]:
+    """A row a method that drafts, with its speedup and MAT in each bin; none without speedups, or with one bin."""
+    frame = frame[~frame["method"].isin([VANILLA, CONTROL])]
+    if frame[across].nunique() < 2 or frame["speedup"].isna().all():
         return []
     figures = {"speedup": "Speedup", "mat": "MAT"}
-    edges = sorted(frame["from"].unique())
+    edges = sorted(frame[across].unique())
     columns = [Heading(f"{title} {edge:,}", f"{edge} {figure}") for edge in edges for figure, title in figures.items()]
-    wide = widen(frame, "from", ("speedup", "speedup_low", "speedup_high", "mat"))
-    return [method_table("by_length", (where, MEANINGS["by_length"]), wide, columns)]
+    wide = widen(frame, across, ("speedup", "speedup_low", "speedup_high", "mat"))
+    return [method_table(name, (where, MEANINGS[name]), wide, columns)]
 
 
 def thinking_tables(frame: pd.DataFrame) -> list[Table]:
@@ -165,6 +175,29 @@ _LOAD = (
     Heading("Goodput", "goodput"),
     Heading("Kept", "kept", _whole_percent),
 )
+
+
+_OBJECTIVE = (
+    Heading("Loads", "loads", format_count),
+    Heading("Holds at", "holds"),
+    Heading("Kept there", "holds_kept", format_share, spread=_points_interval),
+    Heading("Fails at", "fails"),
+    Heading("Kept then", "fails_kept", format_share, spread=_points_interval),
+    Heading("Queue only grows at", "saturated"),
+)
+
+
+def objective_tables(frame: pd.DataFrame, where: str = "") -> list[Table]:
+    """The most requests under an objective, one row per method; none without runs of several loads with one."""
+    if frame.empty:
+        return []
+    first = [Heading("Load", "load", str)]
+    if frame["objective"].nunique() > 1:
+        first.append(Heading("Objective", "objective", str))
+    places = ["" if pd.isna(most) else f", at most {most:g} concurrently" for most in frame["requests"]]
+    rows = frame.assign(load=[kind + most for kind, most in zip(frame["kind"], places, strict=True)])
+    meaning = f"{MEANINGS['objective']} Here: {'; '.join(frame['objective'].unique())}."
+    return [method_table("objective", (where, meaning), rows, _OBJECTIVE, first)]
 
 
 def served_tables(frame: pd.DataFrame, where: str = "") -> tuple[Table, ...]:

@@ -12,7 +12,7 @@ import yaml
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.columns import COLUMN, COLUMNS, OVERALL_COLUMNS, STEP_COLUMNS
 from specbench.report.frames.cases import category_order
-from specbench.report.frames.detail import AUDIT, LOADED, QUALITY, Detail
+from specbench.report.frames.detail import OPTIONAL, Detail
 from specbench.report.frames.facts import Facts, describe_decoding, describe_loads
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.pairs import Contest, is_alone
@@ -151,7 +151,7 @@ def write_summary(findings: Findings, output: Path) -> list[Path]:
 
 def write_details(detail: Detail, output: Path, where: str = "") -> list[Path]:
     """Write the frames behind the step plots, unrounded, as tables/<name>.csv. Returns the files."""
-    shown = {name: frame for name, frame in detail.items() if len(frame) or name not in (LOADED, QUALITY, AUDIT)}
+    shown = {name: frame for name, frame in detail.items() if len(frame) or name not in OPTIONAL}
     texts = {f"{name}.csv": to_csv(frame) for name, frame in shown.items()}
     if len(detail["tails"]):
         texts["tails.md"] = to_markdown([tails_table(detail["tails"], where)])

@@ -14,7 +14,7 @@ from rich.text import Text
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.columns import COLUMN
 from specbench.report.frames.cases import category_order
-from specbench.report.frames.detail import LOADED
+from specbench.report.frames.detail import LOADED, OBJECTIVE
 from specbench.report.frames.facts import Facts, describe_decoding
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, deciding_figure, find_headlines, sort_rows
@@ -22,7 +22,7 @@ from specbench.report.frames.load import Load
 from specbench.report.frames.summary import drop_repeated_rows, with_drafting
 from specbench.report.label import Cell, break_lines, label
 from specbench.report.table import FEW, Heading, Table, method_table, widen
-from specbench.report.tables.detail import served_tables, shards_tables
+from specbench.report.tables.detail import objective_tables, served_tables, shards_tables
 from specbench.report.writers import BOUNDED, TerminalTables, to_text
 from specbench.screen import Screen
 
@@ -53,7 +53,7 @@ def print_findings(findings: Findings, console: Console | None = None, load: Loa
         if lossy[rows.index].any():
             console.print(to_text("lossy methods: their output may differ from vanilla's", style="bold"))
             print_table(_overall(rows[lossy[rows.index]], width), console)
-    for served in served_tables(findings.detail[LOADED]):
+    for served in (*served_tables(findings.detail[LOADED]), *objective_tables(findings.detail[OBJECTIVE])):
         print_table(served, console)
     printed = []
     for entry in findings.reported:

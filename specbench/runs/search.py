@@ -1,0 +1,179 @@
+"""Finds the largest load of each method at which an objective holds (``load.find=slo``), with real requests.
+
+Each load is a run in the folder of the search, which has the methods that need it and is read again instead of
+repeated. So a search that was stopped continues, one for another objective uses what ran, and its report is that of a
+sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from specbench.records.record import VANILLA, CaseRecord
+from specbench.records.store import MANIFEST, point_latest, read_manifest, read_run
+from specbench.runs.execution import free_name, refuse_foreign_sweep
+from specbench.runs.job import Job, build_job
+from specbench.runs.launch import open_console, plain, run_job
+from specbench.screen import DONE, FAILED, showing
+from specbench.serving.objective import (
+    LOOKS,
+    Boundary,
+    Kept,
+    Objective,
+    Verdict,
+    find_boundary,
+    judge,
+    measure_capacity,
+)
+from specbench.serving.scheduler import NEVER
+from specbench.serving.settings import CLOSED, find_patience
+
+LEAST, MOST = min(LOOKS), 32  # stretches of a load
+NARROW = 1.05  # neighbouring rates between which no other one is tried
+BEGIN, SLOWEST = 1 / 2, 1 / 64  # of vanilla's capacity: the first rate, and the smallest one
+CAPACITY = "capacity"  # the run with all places taken
+
+
+class Stopped(Exception):
+    """A run of the search ended early. code: its exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def run_search(job: Job, directory: Path) -> int:
+    """Runs the loads of a search that are missing, reports over all of them, and prints each method's boundary.
+
+    Returns:
+        The exit code: of the first run that fails, or is interrupted.
+
+    Raises:
+        InputError: The objective cannot be shown, or the folder has other things.
+    """
+    objective = Objective.of(asdict(job.config.load.slo))
+    if job.config.load.seconds is None:
+        objective.require_share("load.slo.share=", MOST * job.config.load.block)
+    refuse_foreign_sweep(directory)
+    if job.config.measure.fresh and directory.exists():
+        directory.rename(free_name(directory))
+    search, console = LoadSearch(job, directory, objective), open_console()
+    try:
+        found = search.find()
+    except Stopped as stop:
+        return stop.code
+    point_latest(directory)
+    from specbench.report import build_report  # pandas and matplotlib only once they are needed
+    from specbench.report.locate import find_runs
+
+    with showing(console, f"writing the report of {len(search.runs)} runs", "specbench.report.build"):
+        settings = job.config.report
+        report = build_report(find_runs([directory]), directory, plots=settings.plots, style=settings.style)
+    load = job.config.load
+    console.print(plain(f"{objective.describe(load.kind, load.requests)}; 95 % confidence of each load"))
+    for name, boundary in found.items():
+        console.print(plain(f"    {name}: {boundary.spell()}"), highlight=False)
+    console.print(plain(report.output / "tables" / "objective.md"), highlight=False, soft_wrap=True)
+    return DONE
+
+
+class LoadSearch:
+    """The search of one command. runs: the folders of its loads, as they were needed."""
+
+    def __init__(self, job: Job, directory: Path, objective: Objective) -> None:
+        self._job, self._directory, self._objective = job, directory, objective
+        self._load = job.config.load
+        self.runs: list[Path] = []
+
+    def find(self) -> dict[str, Boundary]:
+        """The boundary of each method. All of them begin with the same load, so that they share runs."""
+        names = [entry.name for entry in self._job.entries]
+        capacities = dict.fromkeys(names, NEVER)
+        if self._load.kind == CLOSED:
+            begin, least, most, narrow = 1.0, 1.0, float(self._load.requests), None
+        else:
+            records = self._run(names, LEAST, CAPACITY, {"kind": CLOSED, "rate": None, "seconds": None})
+            capacities = {name: measure_capacity(own, self._load.requests) for name, own in records.items()}
+            if not capacities[VANILLA]:
+                open_console().print(f"[red]no case of {VANILLA} could be decoded[/]: see {plain(self.runs[0])}")
+                raise Stopped(FAILED)
+            begin, least = (_round(share * capacities[VANILLA]) for share in (BEGIN, SLOWEST))
+            most, narrow = NEVER, NARROW
+        searches: dict[str, Generator[float, int, tuple[float, float]]] = {
+            name: find_boundary(begin, least, most, narrow) for name in names if capacities[name]
+        }
+        wanted = {name: next(search) for name, search in searches.items()}
+        saturated = {name: capacities[name] for name in searches}
+        found = {name: Boundary(0.0, NEVER, NEVER) for name in names}  # of one whose requests all failed
+        while wanted:
+            load = min(wanted.values())
+            here = [name for name, own in wanted.items() if own == load]
+            signs = dict.fromkeys((name for name in here if load >= capacities[name]), -1)
+            if served := [name for name in here if name not in signs]:
+                kept = self._measure(_round(load), served)
+                for name in served:
+                    verdict = self._judge(kept[name])
+                    signs[name] = verdict.sign if verdict else 0
+                    if kept[name].given_up:
+                        saturated[name] = min(saturated[name], load)
+            for name in here:
+                try:
+                    wanted[name] = searches[name].send(signs[name])
+                except StopIteration as end:
+                    holds, fails = end.value
+                    found[name] = Boundary(_round(holds), _round(fails), _round(saturated[name]))
+                    del wanted[name]
+        return found
+
+    def _judge(self, kept: Kept) -> Verdict | None:
+        return judge(kept.shares, kept.requests, self._objective.share)
+
+    def _measure(self, load: float, names: Sequence[str]) -> dict[str, Kept]:
+        """What the requests of these methods kept at a load; more stretches run until each method is decided."""
+        own: dict[str, Any] = {"rate": load, "patience": find_patience(replace(self._load, rate=load))}
+        folder = f"rate-{load:g}"
+        if self._load.kind == CLOSED:
+            folder, own = f"requests-{load:g}", {"requests": int(load)}
+        kept: dict[str, Kept] = {}
+        for look in (look for look in LOOKS if look <= MOST):
+            records = self._run(names, look, folder, own)
+            kept = {name: Kept.of(records[name], self._objective) for name in names}
+            if all((verdict := self._judge(each)) and verdict.sign for each in kept.values()):
+                break
+        return kept
+
+    def _run(
+        self, names: Collection[str], stretches: int, folder: str, load: Mapping[str, Any]
+    ) -> dict[str, list[CaseRecord]]:
+        """Method -> its records of the stretches of a load, which run now if they have not yet. Raises Stopped."""
+        directory, written = self._directory / folder, self._job.resolved
+        there = read_manifest(directory).methods if (directory / MANIFEST).exists() else {}
+        methods = {name: node for name, node in written["method"].items() if name in {VANILLA, *names, *there}}
+        settings: dict[str, Any] = {
+            **written,
+            "method": methods,
+            "load": {**written["load"], "find": None, **load},
+            "measure": {**written["measure"], "rounds": 1, "fresh": False, "control": False},
+        }
+        each = len(build_job(settings, self._job).plan)  # stretches of a round
+        settings["measure"]["rounds"] = -(-MOST // each)
+        job = build_job(settings, self._job)
+        job = replace(job, plan=job.plan[:stretches], launch=self._job.launch)
+        if directory not in self.runs:
+            self.runs.append(directory)
+            open_console().print(plain(f"{folder}: {', '.join(methods)}"), highlight=False)
+        if code := run_job(job, directory, report=False):
+            raise Stopped(code)
+        records: dict[str, list[CaseRecord]] = {name: [] for name in methods}
+        for record in read_run(directory).records:
+            if record.method in records:
+                records[record.method].append(record)
+        return records
+
+
+def _round(load: float) -> float:
+    """A load as it is set and printed."""
+    return float(f"{load:.4g}")

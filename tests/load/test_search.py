@@ -1,0 +1,281 @@
+"""The largest load under an objective, with real requests: the search, what it runs again, a queue that only grows."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import json
+import threading
+import time
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import stand_in
+from load.test_objective import SERVICE_S, SHORT, largest_rate
+from load.test_remote import OneAtATime
+
+from builders.records import record, turn
+from specbench.commands import run as run_command
+from specbench.decode.loop import Request
+from specbench.profile import Fit, Profile
+from specbench.records.store import RECORDS, read_run
+from specbench.runs.search import LoadSearch
+from specbench.serving.objective import Kept, Objective, find_boundary, judge, measure_capacity
+from specbench.serving.remote import RemoteServer, serve_remote
+from specbench.serving.scheduler import NEVER, QueueGrew, Stretch
+from specbench.serving.settings import LoadConfig, draw_arrivals
+from specbench.serving.simulate import simulate
+
+
+def drive(boundary: float, start: float, least: float, most: float, narrow: float | None, unknown: float = 1.0):
+    """The end of a search whose loads hold up to a boundary and fail above ``unknown`` times that; and its loads."""
+    search, tried = find_boundary(start, least, most, narrow), []
+    load = next(search)
+    while True:
+        tried.append(load)
+        try:
+            load = search.send(1 if load <= boundary else -1 if load > unknown * boundary else 0)
+        except StopIteration as end:
+            return end.value, tried
+
+
+@pytest.mark.parametrize("start", [0.3, 4.0, 20.0, 90.0])
+def test_the_boundary_is_found_from_either_side(start):
+    (holds, fails), tried = drive(11.3, start, 0.25, NEVER, 1.05)
+    assert holds <= 11.3 < fails <= 1.05 * holds
+    assert len(tried) == len(set(tried)) < 16
+    (holds, fails), _ = drive(11.3, start, 0.25, NEVER, 1.05, unknown=1.5)
+    assert holds <= 11.3 < 1.5 * 11.3 < fails
+    assert fails / holds < 1.5 * 1.05**2
+
+
+@pytest.mark.parametrize(("most", "expected"), [(64, (11, 12)), (12, (11, 12)), (11, (11, NEVER)), (1, (1, NEVER))])
+def test_whole_numbers_up_to_the_largest(most, expected):
+    found, tried = drive(11.5, 1.0, 1.0, most, None)
+    assert found == expected
+    assert max(tried) <= most
+
+
+def test_no_load_holds():
+    assert drive(0.1, 8.0, 1.0, NEVER, 1.05)[0] == (0.0, 1.0)
+    assert drive(0.1, 1.0, 1.0, 64, None)[0] == (0.0, 1.0)
+
+
+def test_a_verdict_waits_for_the_looks():
+    assert judge([1.0] * 7, 16, 0.9) is None
+    assert judge([1.0] * 8, 16, 0.9).sign == 1
+    assert judge([1.0] * 8, 16, 0.99).sign == 0  # 128 requests cannot show it
+    assert judge([1.0] * 32, 16, 0.99).sign == 1
+    assert judge([0.5, 1.0] * 4, 16, 0.92).sign == 0
+    found = judge([0.5, 1.0] * 8, 16, 0.92)
+    assert (found.sign, found.stretches, found.share) == (-1, 16, 0.75)
+    assert judge([0.5, 1.0] * 16, 16, 0.75).sign == 0
+
+
+def made(block: int, wait_s: float, failed: type | None = None, token_s: float = 0.01):
+    """A record of one request with these times to its first token and to the only later one, in a block."""
+    found = record("pld", f"c{block}-{wait_s}", [turn([1], decode_s=token_s)])
+    found.block = block
+    own = found.turns[0]
+    own.prefill_s, own.step_s = 0.0, [token_s]
+    own.load = {"arrival_s": 0.0, "queue_s": wait_s, "requests": [1], "rows": [1]}
+    if failed:
+        found.status, found.error = "error", {"type": failed.__name__, "message": "", "traceback": "", "turn": 0}
+    return found
+
+
+def test_requests_that_keep_the_objective_by_their_records():
+    records = [made(0, 0.1), made(0, 0.3), made(1, 0.1), made(1, 0.1, ValueError)]
+    found = Kept.of(records, Objective(ttft=0.2))
+    assert (found.shares, found.requests, found.given_up) == ((0.5, 0.5), 2, False)
+    assert Kept.of([made(0, 0.1, QueueGrew)], Objective(ttft=0.2)) == Kept((0.0,), 1, True)
+    assert Kept.of(records, Objective(itl=0.005)).shares == (0.0, 0.0)
+    assert Kept.of(records, Objective(tpot=0.011)).shares == (1.0, 0.5)
+    assert measure_capacity([made(0, 0.19), made(0, 0.39)], 3) == pytest.approx(3 / 0.3)
+    assert measure_capacity([made(0, 0.1, ValueError)], 3) == 0
+
+
+class SimulatedSearch(LoadSearch):
+    """A search whose runs are those of one server with a fixed service time for each method (M/D/1)."""
+
+    service_s = {"vanilla": SERVICE_S, "pld": SERVICE_S / 2}  # noqa: RUF012
+
+    def _run(self, names, stretches, folder, load):
+        self.runs.append(folder)
+        return {name: [each for block in range(stretches) for each in self._serve(name, block, load["rate"])]
+                for name in names}  # fmt: skip
+
+    @functools.cache  # noqa: B019
+    def _serve(self, name, block, rate):
+        one = Profile("H", "b", "e", "d", "published", Fit(1e3 * self.service_s[name], 0.0, 0.0, 0.0), "2026")
+        arrivals = None if rate is None else draw_arrivals("poisson", rate, block)
+        waits_s = [visit.first_s - visit.arrival_s for visit in
+                   simulate(one, SHORT, Stretch(1, 20, self._load.block), arrivals, block).measured()]  # fmt: skip
+        return [made(block, wait_s, token_s=0.0) for wait_s in waits_s]
+
+
+def test_each_method_has_its_own_boundary_and_loads_are_shared():
+    """The closed form of M/D/1 lies between the two loads of each method."""
+    job = SimpleNamespace(
+        config=SimpleNamespace(load=LoadConfig(kind="poisson", find="slo", requests=1, block=200)),
+        entries=[SimpleNamespace(name="vanilla"), SimpleNamespace(name="pld")],
+    )
+    search = SimulatedSearch(job, None, Objective(ttft=0.055, share=0.9))
+    found = search.find()
+    for name, service_s in SimulatedSearch.service_s.items():
+        scale = SERVICE_S / service_s
+        expected = scale * largest_rate(0.055 * scale, 0.9)
+        assert found[name].holds <= expected <= found[name].fails
+        assert found[name].fails / found[name].holds < 1.3
+        assert found[name].saturated == pytest.approx(1 / service_s)
+    assert search.runs[0] == "capacity"
+    rates = [float(folder.removeprefix("rate-")) for folder in search.runs[1:]]
+    assert max(rates) <= 1 / SimulatedSearch.service_s["pld"]
+    assert len(set(rates)) < 16
+
+
+def test_a_remote_queue_that_only_grows_is_given_up():
+    """A service of 40 ms and an arrival each 4 ms: the sixth waits for more than 0.1 s, which ends the stretch."""
+
+    async def serve(patience_s):
+        method, begun = OneAtATime(), time.perf_counter()
+        questions = (
+            SimpleNamespace(method=method, request=lambda n=n: Request([5 * n], 9, None, 0), close=[].append)
+            for n in range(10_000)
+        )
+        server = RemoteServer(frozenset({2}), 64)
+        times = (0.004 * number for number in range(10_000))
+        served = await serve_remote(server, questions, times, Stretch(2, 0, 30, patience_s=patience_s))
+        return served, time.perf_counter() - begun
+
+    served, took_s = asyncio.run(serve(0.1))
+    assert served.given_up
+    assert took_s < 1
+    measured = served.measured()
+    assert 0 < sum(visit.end_s < NEVER for visit in measured) < len(measured) < 30
+    assert 0 < served.summary()["seconds"] < took_s
+    whole, whole_s = asyncio.run(serve(NEVER))
+    assert not whole.given_up
+    assert len(whole.measured()) == 30
+    assert whole_s > 1.2
+
+
+class InTurn:
+    """A place for one thread after the other, in the order in which they came; a lock of Python promises no order."""
+
+    def __init__(self) -> None:
+        self._changed, self._came, self._gone = threading.Condition(), itertools.count(), 0
+
+    def __enter__(self) -> None:
+        with self._changed:
+            own = next(self._came)
+            self._changed.wait_for(lambda: self._gone == own)
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._gone += 1
+            self._changed.notify_all()
+
+
+def test_a_search_on_servers_end_to_end(tmp_path):
+    """Each server answers one request after the other, so that n clients wait for n services."""
+    with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
+        plain.service_s, drafting.service_s, plain.place, drafting.place = 0.03, 0.01, InTurn(), InTurn()
+        urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drafting.url}"]
+        given = ["model=server", "model.tokenizer=bundled:tiny", "decode.max_new_tokens=8", "report.plots=false"]
+        given += ["measure.warmup=0", f"hydra.run.dir={tmp_path}/run", "suite.limit=1", "suite.first=4", *urls]
+        given += ["measure.lossless=false", "load=closed", "load.requests=2", "load.block=4", "load.find=slo"]
+        given += ["load.slo.share=0.7"]
+
+        def search(ttft_ms: int) -> tuple[pd.DataFrame, int]:
+            before = len(plain.asked) + len(drafting.asked)
+            assert run_command.main([*given, f"load.slo.ttft_ms={ttft_ms}"]) == 0
+            table = pd.read_csv(tmp_path / "run/tables/objective.csv").set_index("method")
+            return table, len(plain.asked) + len(drafting.asked) - before
+
+        table, asked = search(45)
+        assert table["holds"].to_dict() == {"vanilla": 1, "server": 2}
+        assert table["fails"].isna().to_dict() == {"vanilla": False, "server": True}
+        assert table.loc["vanilla", "fails"] == 2
+        assert table.loc["vanilla", "fails_kept_high"] < 0.7 <= table.loc["vanilla", "holds_kept_low"]
+        assert "Under load" in (tmp_path / "run/report.html").read_text()
+        path = tmp_path / "run/requests-2" / RECORDS
+        assert len(read_run(path.parent).records) == 8 * 4 * 2
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[:-3]))  # killed in its last block
+        table, again = search(45)
+        assert 0 < again < asked / 5  # one stretch, and what asks a server who it is
+        assert len(path.read_text().splitlines()) == len(lines)
+        table, again = search(75)  # another objective, by the same runs
+        assert table["holds"].to_dict() == {"vanilla": 2, "server": 2}
+        assert again == 0
+
+
+async def offer(port: int, rate: float, count: int) -> list[float]:
+    """[s] From the intended arrival, one each 1 / rate, to the first event, by sockets alone; nothing limits them."""
+    body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 2, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    begun = time.perf_counter() + 0.05
+
+    async def ask(at_s: float) -> float:
+        await asyncio.sleep(begun + at_s - time.perf_counter())
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head + body)
+        await reader.readuntil(b"data: ")
+        waited_s = time.perf_counter() - begun - at_s
+        await reader.read()
+        writer.close()
+        return waited_s
+
+    return await asyncio.gather(*(ask(number / rate) for number in range(count)))
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_the_boundary_of_a_server_is_that_of_an_independent_generator(tmp_path):
+    """The server takes one request at a time: at constant gaps nobody waits, until its queue only grows."""
+    service_s, limit_s, share = 0.06, 0.15, 0.9  # long, as client and server share a processor
+    with stand_in.serving("vllm", speculates=False) as server:
+        server.service_s, server.place = service_s, InTurn()
+        given = ["model=server", "model.tokenizer=bundled:tiny", "decode.max_new_tokens=2", "report.plots=false"]
+        given += ["measure.warmup=0", f"hydra.run.dir={tmp_path}/run", f"method.vanilla.url={server.url}", "method=[]"]
+        given += ["load=constant", "load.requests=4", "load.block=8", "load.find=slo", f"load.slo.share={share}"]
+        given += ["suite.limit=8", "suite.categories=[qa]", "measure.lossless=false"]  # of one turn each
+        assert run_command.main([*given, f"load.slo.ttft_ms={1e3 * limit_s}"]) == 0
+        (row,) = pd.read_csv(tmp_path / "run/tables/objective.csv").to_dict("records")
+
+        def keeps(rate: float) -> bool:
+            waits_s = asyncio.run(offer(server.server_port, rate, 100))
+            return sum(wait_s <= limit_s for wait_s in waits_s) >= share * len(waits_s)
+
+        rate = 0.8 / service_s
+        assert keeps(rate)
+        while keeps(1.05 * rate):
+            rate *= 1.05
+    independent = 1.025 * rate  # between the last that keeps and the first that does not
+    print(f"the harness {row['holds']}, queue grows at {row['saturated']}; independent {independent:.4g}")
+    assert row["holds"] == pytest.approx(independent, rel=0.1)
+    assert row["holds"] < row["saturated"] == pytest.approx(independent, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["load.find=x", "load.slo.ttft_ms=5"], "load.find=x: expected one of slo"),
+        (["load.find=slo"], "load.find=slo: no limit is set"),
+        (["load.find=slo", "load.slo.ttft_ms=5", "load.slo.share=0.999"], "load.slo.share=0.999: expected a share"),
+        (["load.find=slo", "load.slo.ttft_ms=5", "--dry-run"], "finds its loads while it runs; expected one load"),
+        (["load.find=slo", "load.slo.ttft_ms=0"], "load.slo.ttft_ms=0.0: expected a finite number above 0"),
+        (["load.slo.share=0.2"], "load.slo.share=0.2: expected at least 0.5 and at most 1"),
+        (["load.seconds=3"], "load.seconds=3: has no effect with load.kind=closed"),
+    ],
+)
+def test_searches_that_are_refused(tmp_path, given, message, capsys):
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(json.dumps({"case": "a", "turns": [{"prompt_ids": [1, 5], "ids": [5, 2]}]}) + "\n")
+    replay = ["model=replay", f"model.trace={trace}", "model.tokenizer=bundled:tiny", "method=[pld]", "load=closed"]
+    assert run_command.main([*replay, f"hydra.run.dir={tmp_path}/run", *given]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
