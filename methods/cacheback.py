@@ -301,7 +301,6 @@ class Cacheback(Parameters, Method):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The frozen table's file."""
         return (self.table.path,) if self.table else ()
 
     def check(self, model: ModelCard) -> None:
@@ -350,5 +349,4 @@ class Cacheback(Parameters, Method):
         return _Cache(self, prompt, prefill.token)
 
     def state_bytes(self) -> int:
-        """Bytes of both tables."""
         return self.dynamic.nbytes() + (self.table.nbytes() if self.table else 0)

@@ -243,7 +243,6 @@ class _BlockRun(LevelsRun):
     """A request's place: its last block, and the recurrent states of the level before."""
 
     def root(self) -> Forwards:
-        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         logits = yield from super().root()
         if not self.head.correction:
             return logits
@@ -251,7 +250,6 @@ class _BlockRun(LevelsRun):
         return self._corrected(self._block.root, torch.zeros_like(self._block.root))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """Returns the logits (w, Vd) below these nodes."""
         logits = yield from super().expand(ids, rows)
         return self._corrected(ids, rows) if self.head.correction else logits
 
@@ -313,14 +311,12 @@ class DFlash(LevelsMethod):
             self._temperatures = read_temperatures(self.calibration, most)
 
     def bind(self, target: Target) -> None:
-        """Load the head."""
         super().bind(target)
         if self.calibration is not None:
             self.bound.confidence.temperatures = self._temperatures  # type: ignore[attr-defined]
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The head's file, and its calibration."""
         return super().inputs + (() if self.calibration is None else (self.calibration,))
 
     def new_memory(self) -> LayerMemory:

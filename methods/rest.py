@@ -93,7 +93,6 @@ class _Retriever(ArrayDrafter):
         return tree.write(0, self.nodes, self.score)
 
     def stats(self) -> dict[str, float]:
-        """The figures of the request's queries."""
         return self._counts.stats()
 
 
@@ -120,7 +119,6 @@ class Rest(Parameters, Method):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The datastore's file."""
         return (self.store.path,) if self.store else ()
 
     def check(self, model: ModelCard) -> None:

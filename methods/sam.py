@@ -313,7 +313,6 @@ class SAM(Parameters, Method):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The static automaton's file."""
         return (self.corpus.path,) if self.corpus else ()
 
     def check(self, model: ModelCard) -> None:

@@ -349,7 +349,6 @@ class SuffixDecoding(Parameters, Method):
         self.reset()
 
     def reset(self) -> None:
-        """Forget all answers."""
         if self.answers is not None:
             self.answers = SuffixTree(self.limits.depth, ties=self.ties)
 
@@ -358,5 +357,4 @@ class SuffixDecoding(Parameters, Method):
         return _Request(self, [*prompt, prefill.token] if prefill.given else prompt)
 
     def state_bytes(self) -> int:
-        """Bytes of the global tree."""
         return self.answers.nbytes() if self.answers is not None else 0

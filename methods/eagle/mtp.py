@@ -58,7 +58,6 @@ class ModulesRun(HeadRun):
         self._waiting = self._drafted
 
     def root(self) -> Forwards:
-        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         if self.queue:
             features, following = self.taken()
             for place, tokens in enumerate(self._tokens):  # the first token of module ``place`` is that far on
@@ -218,7 +217,6 @@ class MtpHead(TreeHead):
 
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
-        """The last one."""
         return (layers,)
 
     @classmethod
@@ -278,18 +276,15 @@ class LibraryHead(MtpHead):
         )
 
     def build_layer(self, state: Mapping[str, Tensor], file: HeadFile, config: Any) -> LibraryLayer:
-        """Its decoder layer. Raises InputError."""
         layer = {name: state[name] for name in self.list_layer(file, config)}
         return LibraryLayer(layer, config, self._norms["final_layernorm"].new_empty(0), file.where)
 
     @staticmethod
     def configure(file: HeadFile, target: Any) -> Any:
-        """The configuration of its family, with one layer. Raises InputError."""
         return configure_layer(file, target)
 
     @staticmethod
     def list_layer(file: HeadFile, config: Any) -> dict[str, TensorShape]:
-        """Names and shapes of the layer's tensors. Raises InputError."""
         return list_shapes(config, file.where)
 
     def normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -325,7 +320,6 @@ class Mtp(TreeMethod):
         self._heads: list[TreeHead] = []
 
     def usual_counts(self) -> Sequence[Sequence[int]]:
-        """Returns the counts of a chain of ``length`` tokens."""
         return [[1]] * self.length
 
     def check(self, model: ModelCard) -> None:
@@ -353,10 +347,8 @@ class Mtp(TreeMethod):
         self._heads = [self.bound, *(self.load_head(file, self.bound.ends) for file in self._files[1:])]
 
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
-        """A request's place in the modules."""
         return ModulesRun(self._heads, memory) if isinstance(memory, ModulesMemory) else EagleRun(head, memory)
 
     def new_memory(self) -> LayerMemory:
-        """A request's keys and values."""
         several = len(self._heads) > 1
         return ModulesMemory(self._heads) if several else static_memory(self.bound.layers, self.shape)

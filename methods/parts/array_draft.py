@@ -31,7 +31,6 @@ class ArrayDrafter(Drafter):
         """As ``propose``: writes the draft to the arrays, and returns its number of nodes."""
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        """See ``Drafter.propose``."""
         return list_nodes(self.nodes, self.score, self.fill(context, budget))
 
 

@@ -137,11 +137,9 @@ class VLLM(OpenAI):
     scoring: ClassVar[Mapping[str, Any]] = {"logprobs": SCORED, "return_tokens_as_token_ids": True}
 
     def own(self) -> dict[str, Any]:
-        """Ids, and a salt."""
         return {"return_token_ids": True, "cache_salt": uuid.uuid4().hex}
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
-        """Return the ids of a text, from ``/tokenize``."""
         return read_ids(connection, {"model": model, "prompt": text, "add_special_tokens": False})
 
     def read_report(self, event: Completion | ChatCompletion) -> DraftReport | None:
@@ -165,7 +163,6 @@ class TensorRTLLM(OpenAI):
     name, owner = "tensorrt_llm", "tensorrt_llm"
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """Return the JSON body of a request."""
         return super().body(question) | {"detokenize": False}
 
     def read(self, event: Completion, seen: int) -> Chunk:
@@ -191,7 +188,6 @@ class SGLang(OpenAI):
         return self.isolates or connection.post("/flush_cache")
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """Return the JSON body of a request."""
         drawing = {"temperature": 0.0, **question.drawing}
         drawing = {"sampling_seed" if name == "seed" else name: value for name, value in drawing.items()}
         given = {"text" if isinstance(question.prompt, str) else "input_ids": question.prompt}
@@ -209,7 +205,6 @@ class SGLang(OpenAI):
         return Chunk(ids, text, finish.type if finish else None, self.read_report(meta))
 
     def read_report(self, event: Meta) -> DraftReport | None:
-        """Reads ``meta_info``."""
         steps, accepted = event.spec_verify_ct, event.accepted
         if not steps or not event.finish_reason:
             return None
@@ -226,7 +221,6 @@ class LMDeploy(SGLang):
     isolates = True  # prefix caching is off unless the server was started with it
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """Return the JSON body of a request."""
         given = {"prompt" if isinstance(question.prompt, str) else "input_ids": question.prompt}
         drawing = {"temperature": 0.0, **question.drawing}
         drawing.pop("seed", None)
@@ -244,11 +238,9 @@ class LlamaCpp(OpenAI):
     info = ("/props",)
 
     def own(self) -> dict[str, Any]:
-        """No prompt from the cache."""
         return {"cache_prompt": False}
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """Return the JSON body of a request."""
         drawing = {"temperature": 0.0, **question.drawing}
         own = {**self.own(), "return_tokens": True, "stream": True}
         return {"prompt": question.prompt, "n_predict": question.limit, **own, **drawing}
@@ -259,7 +251,6 @@ class LlamaCpp(OpenAI):
         return ((each.id, each.logprob) for place in places for each in place.top_logprobs or ())
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
-        """Return the ids of a text, from ``/tokenize``."""
         return read_ids(connection, {"content": text, "add_special": False})
 
     def read(self, event: LlamaCompletion, seen: int) -> Chunk:

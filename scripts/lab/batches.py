@@ -83,11 +83,9 @@ class OneDraft(Drafter, Method):
         self._draft = draft
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Return the drafter, which has no state."""
         return self
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        """Return the draft."""
         return self._draft
 
 

@@ -131,7 +131,6 @@ class MtpModule(EagleModule):
     """A module for multi-token prediction in the shape of the speculators package: norms around the projection."""
 
     def __init__(self, config: LlamaConfig, target: Any) -> None:
-        """Make a head that returns the feature itself."""
         nn.Module.__init__(self)
         hidden = config.hidden_size
         norms = ("token_layernorm", "hidden_layernorm", "input_layernorm", "final_layernorm")
@@ -149,7 +148,6 @@ class MtpModule(EagleModule):
         return layer.input_layernorm(mixed), mixed
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """Apply the last norm."""
         return self._lent[0].final_layernorm(hidden)
 
 
@@ -172,7 +170,6 @@ class Eagle3Module(EagleModule):
         self.ids = ids
 
     def enter(self, states: Sequence[Tensor]) -> Tensor:
-        """Fuse three states."""
         return self.fc(torch.cat([states[layer] for layer in FUSED], dim=-1))
 
     def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,7 +178,6 @@ class Eagle3Module(EagleModule):
         return torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(features)], dim=-1), features
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Apply the head's own norm and output head."""
         return self.lm_head(self.norm(hidden))
 
 

@@ -45,7 +45,6 @@ class ReplayEngine(Engine):
         """Do nothing: a replay has no cache."""
 
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
-        """The recorded answer's first token."""
         self._request = ActiveRequest(needs, laps)
         self._emitted = 1
         return Prefill(self._answer[0])
@@ -58,7 +57,6 @@ class ReplayEngine(Engine):
         request.laps.lap("forward")
 
     def settle(self, left: int, late: Draft | None = None) -> Step:
-        """Accept what agrees with the recording; see ``Engine.settle``."""
         draft, parents, start = self._request.draft, self._request.host_parents, self._emitted
         upcoming = self._answer[start : start + min(left, len(draft.tokens) + 1)]
         tokens = cast(Sequence[int], draft.tokens.tolist()) if isinstance(draft.tokens, Tensor) else draft.tokens
