@@ -34,7 +34,7 @@ from specbench.report.published import (
     write_published,
 )
 from specbench.report.remote import fetch_runs, is_remote
-from specbench.report.sinks.send import check_sinks, send_report
+from specbench.report.sinks import check_sinks, send_report
 from specbench.report.table import Table
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings

@@ -133,7 +133,7 @@ def make_job(cfg: DictConfig, like: Job | None = None) -> Job:
 
         check_style(config.report.style)
     if config.report.to:
-        from specbench.report.sinks.send import check_sinks  # likewise
+        from specbench.report.sinks import check_sinks  # likewise
 
         check_sinks(config.report.to, [resolved])
     _refuse_under_load(config)

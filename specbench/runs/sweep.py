@@ -105,7 +105,7 @@ def run_sweep(name: str, overrides: list[str]) -> int:
     code, to = max((job.code for job in ended), default=DONE), list(cfg.report.to)
     if len(runs) > 1 or (runs and to):
         from specbench.report import build_report
-        from specbench.report.sinks.send import send_report
+        from specbench.report.sinks import send_report
         from specbench.report.tables.terminal import print_findings, print_page
 
         console = open_console()
