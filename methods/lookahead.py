@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
+from methods.parts.array_draft import GrowingText
 from methods.parts.branches import PARENT, SIZE, SOURCE, allocate_tree, spell
 from methods.parts.gram_table import TOKENS, GramTable, list_followers
-from methods.parts.growing_text import GrowingText
 from methods.parts.lookahead_window import Window, largest_window
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method

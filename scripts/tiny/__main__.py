@@ -24,9 +24,8 @@ import torch
 
 from scripts.tiny.blocks import BlockSettings, new_block_head
 from scripts.tiny.corpus import write_corpus, write_suite
-from scripts.tiny.heads import HeadSettings, new_head
+from scripts.tiny.heads import HeadSettings, StackedSettings, new_head, new_stacked_heads
 from scripts.tiny.model import new_model, new_pard
-from scripts.tiny.stacked import StackedSettings, new_stacked_heads
 from scripts.tiny.train import (
     ASSETS,
     Trainee,

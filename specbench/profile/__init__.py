@@ -9,8 +9,7 @@ from specbench.profile.file import (
     require_folder,
     write_profile,
 )
-from specbench.profile.profile import Ceilings, ModelShape, Profile, RowGrid, device_name
-from specbench.profile.surface import Fit, Grid
+from specbench.profile.profile import Ceilings, Fit, Grid, ModelShape, Profile, RowGrid, device_name
 
 __all__ = [
     "Ceilings",

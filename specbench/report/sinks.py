@@ -35,8 +35,8 @@ from rich.console import Console
 
 from specbench.input import InputError, refuse_foreign
 from specbench.names import file_name, hide_secrets, is_dataset, printable
+from specbench.records.manifest import flatten
 from specbench.records.record import CONTROL, OVERALL, VANILLA, Sink
-from specbench.records.settings import flatten
 from specbench.records.store import EVAL_RESULTS, PAGE
 from specbench.report.build import Report
 from specbench.report.columns import COLUMN

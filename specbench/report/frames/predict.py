@@ -22,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from specbench.profile import Profile
-from specbench.profile.surface import Floats
+from specbench.profile.profile import Floats
 from specbench.records.record import CONTROL, VANILLA
 from specbench.report.frames.steps import Steps, contexts_of_tokens
 from specbench.report.frames.trials import Columns, Trials
