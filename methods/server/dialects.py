@@ -268,22 +268,10 @@ class Chat(OpenAI):
     path, reply = "/v1/chat/completions", ChatCompletion
 
     def __init__(self, base: OpenAI) -> None:
-        """base: the server's kind."""
-        self.base, self.name = base, base.name
-        self.steps, self.counts_drafts, self.info, self.isolates = (
-            base.steps,
-            base.counts_drafts,
-            base.info,
-            base.isolates,
-        )
-
-    def prepare(self, connection: Connection) -> bool:
-        """As of its kind."""
-        return self.base.prepare(connection)
-
-    def own(self) -> dict[str, Any]:
-        """As of its kind."""
-        return self.base.own()
+        """base: the server's kind, as which it does all but ask and read."""
+        self.base = base
+        for name in ("name", "steps", "counts_drafts", "info", "isolates", "prepare", "own", "score", "tokenize"):
+            setattr(self, name, getattr(base, name))
 
     def read(self, event: ChatCompletion, seen: int) -> Chunk:
         """Read one event. Raises CaseError if the server took calls of tools out of an answer without ids."""
@@ -303,14 +291,6 @@ class Chat(OpenAI):
         count = event.usage.prompt_tokens if event.usage else None
         text = "".join(filter(None, texts))
         return Chunk(choice.token_ids, text, finish or None, report, event.prompt_token_ids, count)
-
-    async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
-        """As of its kind, which takes ids."""
-        return await self.base.score(connection, model, context)
-
-    def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
-        """As of its kind."""
-        return self.base.tokenize(connection, model, text)
 
 
 def read_ids(connection: Connection, body: Mapping[str, Any]) -> list[int] | None:
