@@ -10,21 +10,3 @@ from specbench.profile.file import (
     write_profile,
 )
 from specbench.profile.profile import Ceilings, Fit, Grid, ModelShape, Profile, RowGrid, device_name
-
-__all__ = [
-    "Ceilings",
-    "Fit",
-    "Grid",
-    "ModelShape",
-    "Profile",
-    "RowGrid",
-    "analytic_profile",
-    "device_name",
-    "find_pair",
-    "find_profile",
-    "open_profile",
-    "published_profiles",
-    "read_profile",
-    "require_folder",
-    "write_profile",
-]

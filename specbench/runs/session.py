@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import traceback
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -207,7 +208,8 @@ class Session:
             asked = self.next_turn(case, answers)
             request = self.request(asked, (case.id, turn, block.round), block, entry.method, self._lengths[entry.name])
             if case.messages and self._keeps:
-                request = replace(request, kept=count_shared(cached, asked.prompt))
+                shared = os.path.commonprefix([cached, asked.prompt])  # noqa: RUF071 (of tokens, not of paths)
+                request = replace(request, kept=len(shared))
             before = self._meter.joules() if self._meter else None
             transcript = decode(self._engine, entry.method, request, self._clock)
             energy_j = self._meter.since(before) if self._meter else None
@@ -257,12 +259,6 @@ class Session:
     def _answer(self, turn: TurnRecord) -> str:
         """A turn's text after its thinking."""
         return turn.text if turn.thinking is None else answer_text(self._tokenizer, turn.ids[turn.thinking :])
-
-
-def count_shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Count the tokens that two contexts begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (first, second) in pairs if first != second), min(len(one), len(other)))
 
 
 def record_of(block: Block, case: Case, place: int, name: str, error: Failure | None = None) -> CaseRecord:
