@@ -17,8 +17,7 @@ import numpy as np
 
 from methods.parts.array_draft import ArrayDrafter
 from methods.parts.branches import END, ENDS, PARENT, TOKEN, add, allocate_tree, child, copy_nodes, start
-from methods.parts.built_file import BuiltFile
-from methods.parts.corpus import Corpus
+from methods.parts.corpus import BuiltFile, Corpus
 from methods.parts.gram_table import NEXT, NONE, TOKENS, GramTable, find, index_grams, put, recent
 from methods.parts.ngrams import Gram
 from methods.parts.parameters import KEPT, Parameters, count

@@ -17,10 +17,8 @@ from typing import Literal
 
 import numpy as np
 
-from methods.parts.array_draft import ArrayDrafter
-from methods.parts.built_file import BuiltFile
-from methods.parts.corpus import Corpus
-from methods.parts.counted_tree import CountedTree
+from methods.parts.array_draft import ArrayDrafter, CountedTree
+from methods.parts.corpus import BuiltFile, Corpus
 from methods.parts.parameters import KEPT, Parameters, count
 from methods.parts.suffix_array import CROSSING, MatchCounts, SuffixArray, cut_paths
 from specbench.method import Drafter, Method

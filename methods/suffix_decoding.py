@@ -16,8 +16,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from methods.parts.array_draft import ArrayDrafter, GrowingText
-from methods.parts.counted_tree import rate
+from methods.parts.array_draft import ArrayDrafter, GrowingText, rate
 from methods.parts.parameters import KEPT, Parameters, count, number, probability
 from methods.parts.suffix_automaton import NONE, QUEUED, Arrays, allocate, grow, make_room, match, nbytes
 from specbench.method import Drafter, Method
