@@ -432,7 +432,6 @@ class DFlashHead(TreeHead):
         return self.normed(embedded, self._first), embedded
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """Apply the head's own norm."""
         return self.normed(hidden, self._norms[1])
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -83,11 +83,9 @@ class FirstHead(TreeHead):
         return {**shapes, **layer_shapes(config, "layers.0.", hidden, biased(file))}
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
-        """The feature itself."""
         return features[0]
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Both from the mixture of embedding and state."""
         mixed = self._fc(torch.cat([self.ends.embed(ids), hidden], dim=-1))
         return mixed, mixed
 
@@ -210,7 +208,6 @@ class ThirdHead(TreeHead):
         return both, normed if NORM_BEFORE_RESIDUAL in self._flags else hidden
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """Unchanged, or after the last norm."""
         return self.normed(hidden, self._norm) if NORM_OUTPUT in self._flags else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -186,7 +186,6 @@ class ModulesMemory(LayerMemory):
         self.each = [head.layers.new_memory(0, 1) for head in heads]
 
     def forget(self) -> None:
-        """Start a request, in every module."""
         for memory in self.each:
             memory.forget()
 
@@ -370,7 +369,6 @@ class MtpHead(TreeHead):
 
     @classmethod
     def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
-        """Without the prefix."""
         hidden = require_width(file, config, target)
         shapes: dict[str, TensorShape] = {"input_proj.weight": (hidden, 2 * hidden)}
         shapes |= {f"{name}.weight": (hidden,) for name in NORMS}
@@ -405,7 +403,6 @@ class MtpHead(TreeHead):
         return self.normed(hidden, self._norms[name])
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """After the last norm, or unchanged."""
         return self._norm(hidden, "final_layernorm") if self._layout.normed else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -437,7 +434,6 @@ class LibraryHead(MtpHead):
         return list_shapes(config, file.where)
 
     def normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """(rows, D) after a norm of its family."""
         assert isinstance(self.layers, LibraryLayer)
         return self.layers.normed(hidden, weight)
 

@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import (
     LlamaDecoderLayer,
     LlamaMLP,
@@ -35,7 +35,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from scripts.tiny.corpus import documents
-from scripts.tiny.train import ASSETS, PackedBatch, Trainee, TrainingSettings, pack, separate
+from scripts.tiny.train import PackedBatch, Trainee, TrainingSettings, load_target, pack, separate
 
 FUSED = (1, 3, 4)  # hidden states that an EAGLE-3 head of this five-layer target fuses
 REGRESSION = 0.2  # weight of the feature loss
@@ -154,7 +154,6 @@ class MtpModule(EagleModule):
             block.input_proj.weight[:, hidden:] += torch.eye(hidden)
 
     def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Project both inputs after their norms; attention has one more norm."""
         layer = self._lent[0]
         mixed = layer.input_proj(torch.cat([layer.token_layernorm(embedded), layer.hidden_layernorm(features)], dim=-1))
         return layer.input_layernorm(mixed), mixed
@@ -185,7 +184,6 @@ class Eagle3Module(EagleModule):
         return self.fc(torch.cat([states[layer] for layer in FUSED], dim=-1))
 
     def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the normed embedding concatenated with the normed state, and the state as the residual."""
         layer = self._lent[0]
         return torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(features)], dim=-1), features
 
@@ -272,10 +270,7 @@ def head_config(target: Any, settings: HeadSettings) -> LlamaConfig:
 
 def new_head(settings: HeadSettings) -> Trainee:
     """Make an untrained head of the bundled model."""
-    target: Any = AutoModelForCausalLM.from_pretrained(ASSETS / "tiny", dtype=torch.float32).eval()
-    tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
-    target.requires_grad_(False)
-    torch.manual_seed(settings.seed)
+    target, tokenizer = load_target(settings.seed)
     config = head_config(target, settings)
     if settings.kind in ("eagle", "mtp"):
         head = {"eagle": EagleModule, "mtp": MtpModule}[settings.kind](config, target)
@@ -421,10 +416,7 @@ class HydraModule(nn.Module):
 
 def new_stacked_heads(settings: StackedSettings) -> Trainee:
     """Make untrained heads of the bundled model."""
-    target: Any = AutoModelForCausalLM.from_pretrained(ASSETS / "tiny", dtype=torch.float32).eval()
-    tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
-    target.requires_grad_(False)
-    torch.manual_seed(settings.seed)
+    target, tokenizer = load_target(settings.seed)
     module: Any = {"medusa": MedusaModule, "hydra": HydraModule}[settings.kind](target, settings)
     loss = partial(stacked_loss, module, target, settings=settings)
     return Trainee(settings, tokenizer, module, loss, partial(save_stacked, module, settings))

@@ -222,6 +222,13 @@ CHAIN, ANCHORS = 12, 64  # drafted tokens, one more than masks; sampled tokens o
 MASK = 0  # the id of the mask token, which is the padding
 
 
+def load_target(seed: int) -> tuple[Any, Any]:
+    """Load the bundled model, whose weights stay, and its tokenizer; a seed is set for the weights of a head."""
+    target: Any = AutoModelForCausalLM.from_pretrained(ASSETS / "tiny", dtype=torch.float32).eval()
+    torch.manual_seed(seed)
+    return target.requires_grad_(False), AutoTokenizer.from_pretrained(ASSETS / "tiny")
+
+
 def new_model(shape: Mapping[str, int], settings: TrainingSettings) -> Trainee:
     """Make an untrained model of a shape, compiled for its training, with the bundled tokenizer."""
     tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")

@@ -64,7 +64,6 @@ class ReplayEngine(Engine):
         return Prefill(self._answer[0])
 
     def forward(self, draft: Draft) -> None:
-        """Take the draft; nothing is computed."""
         request = self._request
         request.take(draft, self.max_nodes)
         self.fed = _count_batch(request.host_parents) if request.needs.rows else len(draft.tokens) + 1

@@ -371,7 +371,6 @@ class Timed(Recorded):
         return replace(found, card=replace(card, eos=found.card.eos))
 
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
-        """Load the weights for an engine that is driven along the record."""
         config, settings = self.config, self.config.engine
         log.info("loading the weights of %s", self.card.name)
         model = load_model(self.card, seed=_seed(config), **model_options(config))
