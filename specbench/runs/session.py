@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import traceback
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,10 @@ def set_stage(job: Job, earlier: Manifest | None = None, logs: Path | None = Non
             stage = replace(stage, profile=job.profile)
         elif job.priced:
             loading.info("measuring the cost of a step")
-            stage = _priced(stage, before.step_ms)
+            engine, target = stage.engine, stage.target
+            step_ms = {int(rows): ms for rows, ms in (before.step_ms or {}).items()}
+            step_ms = step_ms or measure_steps(engine, target.device, target.vocab_size)
+            stage = replace(stage, profile=profile_of_steps(step_ms, engine), step_ms=step_ms)
         readers = source.bind(job.entries, stage)
         loading.info("warming up, %d prompts a method", len(stage.warmup))
         yield replace(stage, readers=readers)
@@ -77,14 +80,6 @@ def set_stage(job: Job, earlier: Manifest | None = None, logs: Path | None = Non
         for entry in job.entries:
             entry.method.close()
         stage.engine.close()
-
-
-def _priced(stage: Stage, stored: Mapping[str, float] | None) -> Stage:
-    """A stage with the cost of its engine's steps: as stored, or measured."""
-    engine, target = stage.engine, stage.target
-    step_ms = {int(rows): ms for rows, ms in (stored or {}).items()}
-    step_ms = step_ms or measure_steps(engine, target.device, target.vocab_size)
-    return replace(stage, profile=profile_of_steps(step_ms, engine), step_ms=step_ms)
 
 
 class Session:
