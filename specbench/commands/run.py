@@ -37,8 +37,7 @@ def main(argv: Sequence[str]) -> int:
     from specbench.runs.execution import refuse_foreign
     from specbench.runs.job import begin_job, quiet_libraries
     from specbench.runs.launch import run_job
-    from specbench.runs.shards import needs_shards, run_shards
-    from specbench.runs.sweep import check_launcher, run_sweep
+    from specbench.runs.sweep import check_launcher, needs_shards, run_shards, run_sweep
 
     composition.register()
     quiet_libraries()
