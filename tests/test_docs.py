@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import pytest
 from doc_tables import TABLES, page_with_table
@@ -161,9 +161,9 @@ def test_a_setting_or_an_option_that_does_not_exist_is_found(monkeypatch):
 def methods_without_docstring(module) -> Iterator[str]:
     for kind in vars(module).values():
         if inspect.isclass(kind) and kind.__module__ == module.__name__ and not kind.__name__.startswith("_"):
-            for name, member in inspect.getmembers(kind):
-                own = name in vars(kind) and not name.startswith("_")
-                if own and (inspect.isroutine(member) or isinstance(member, property)) and not inspect.getdoc(member):
+            for name, member in vars(kind).items():
+                public = isinstance(member, (FunctionType, classmethod, staticmethod, property)) and name[0] != "_"
+                if public and not any(getattr(vars(base).get(name), "__doc__", None) for base in kind.__mro__):
                     yield f"{module.__name__}.{kind.__name__}.{name}"
 
 
