@@ -167,6 +167,7 @@ def methods_without_docstring(module) -> Iterator[str]:
                     yield f"{module.__name__}.{kind.__name__}.{name}"
 
 
+@pytest.mark.slow
 def test_every_public_method_has_a_docstring_or_overrides_one_that_has():
     packages = (pkgutil.walk_packages([root], f"{root}.") for root in ("specbench", "methods", "scripts"))
     names = {found.name for package in packages for found in package if not found.name.endswith("__main__")}
