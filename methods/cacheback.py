@@ -17,8 +17,7 @@ import numpy as np
 
 from methods.parts.array_draft import ArrayDrafter
 from methods.parts.branches import END, ENDS, PARENT, TOKEN, add, allocate_tree, child, copy_nodes, start
-from methods.parts.built_file import BuiltFile
-from methods.parts.corpus import Corpus
+from methods.parts.corpus import BuiltFile, Corpus
 from methods.parts.gram_table import NEXT, NONE, TOKENS, GramTable, find, index_grams, put, recent
 from methods.parts.ngrams import Gram
 from methods.parts.parameters import KEPT, Parameters, count
@@ -301,7 +300,6 @@ class Cacheback(Parameters, Method):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The frozen table's file."""
         return (self.table.path,) if self.table else ()
 
     def check(self, model: ModelCard) -> None:
@@ -350,5 +348,4 @@ class Cacheback(Parameters, Method):
         return _Cache(self, prompt, prefill.token)
 
     def state_bytes(self) -> int:
-        """Bytes of both tables."""
         return self.dynamic.nbytes() + (self.table.nbytes() if self.table else 0)

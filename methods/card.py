@@ -287,7 +287,6 @@ class CardActor(DraftActor):
         return CardSession(self, context)
 
     def first_answer(self, session: CardSession) -> dict[str, Any]:
-        """An empty chain, unless the target waits for one forward."""
         seconds = session.expand(1) if self.options["wait"] else []
         return {"seconds": seconds, **session.chain()}
 
@@ -370,7 +369,6 @@ class Card(ParallelDraft):
     wait: bool = False
 
     def options(self) -> dict[str, Any]:
-        """The actor's options."""
         names = ("nodes_per_layer", "max_depth", "correct", "wait")
         return {name: getattr(self, name) for name in names} | {"children": self.children or self.nodes_per_layer}
 
@@ -382,7 +380,6 @@ class Card(ParallelDraft):
         self.forwards = self.ratio or self.measure_ratio(target)
 
     def adopt(self, lm: DraftLM, traits: TargetTraits) -> None:
-        """As ``ParallelDraft.adopt``; the ratio must be given."""
         super().adopt(lm, traits)
         self.forwards = self.ratio or 1
 

@@ -76,14 +76,12 @@ class _Request(DraftRequest):
         self._taken = 0  # [tokens] of the target's context that it holds
 
     def feeding(self, context: Sequence[int], settled: int, masks: Sequence[int] = ()) -> DraftCall:
-        """As ``DraftRequest.feeding``; ``settled`` is known here."""
         cached = len(self._text)
         self._text += self._method.vocabularies.translate(context[self._taken :])
         self._taken = len(context)
         return super().feeding(self._text or [0], cached, masks)
 
     def stepping(self, token: int | Tensor) -> DraftCall:
-        """As ``DraftRequest.stepping``."""
         if self._shared:
             known = self._method.vocabularies.shared
             token = self._method.lookup[token] if isinstance(token, Tensor) else known[token]
@@ -156,9 +154,7 @@ class ForeignDraft(ChainMethod):
         self.free = self.drawn_from if self.sampling is not None and self._drawn else None
 
     def chain(self) -> DraftRequest:
-        """A request over the shared tokens."""
         return _Request(self, shared=True)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Start from an empty cache. seed: of the tokens drawn."""
         return super().begin(prompt, prefill, seed) if self.match == "token" else _Text(self, seed)

@@ -34,11 +34,9 @@ class HFAssisted(Parameters, HFPeer):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The draft model."""
         return (self._card.path,) if self._card else ()
 
     def check(self, model: ModelCard) -> None:
-        """The draft must have the target's vocabulary."""
         self._card = read_draft_card(self.draft, model, None, None)
 
     def bind(self, target: Target) -> None:

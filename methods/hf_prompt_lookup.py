@@ -21,6 +21,5 @@ class HFPromptLookup(Parameters, HFPeer):
     max_ngram: int = count(3)
 
     def bind(self, target: Target) -> None:
-        """Ask the library for its prompt lookup."""
         super().bind(target)
         self.options |= {"prompt_lookup_num_tokens": self.num_draft, "max_matching_ngram_size": self.max_ngram}

@@ -290,7 +290,6 @@ class Hybrid(Parameters, Method):
 
     @property
     def needs(self) -> Needs:
-        """The needs of all members together."""
         needs = [member.needs for member in self.members.values()]
         return Needs(
             node_topk=max(each.node_topk for each in needs), prompt_topk=max(each.prompt_topk for each in needs)
@@ -303,16 +302,13 @@ class Hybrid(Parameters, Method):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The members' files."""
         return tuple(path for member in self.members.values() for path in member.inputs)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The members' warnings."""
         return tuple(f"{name}: {text}" for name, member in self.members.items() for text in member.warnings)
 
     def check(self, model: ModelCard) -> None:
-        """Check every member."""
         for name, member in self.members.items():
             with named(f"members.{name}."):
                 member.check(model)
@@ -339,13 +335,11 @@ class Hybrid(Parameters, Method):
         tree.judge([1])
 
     def reset(self) -> None:
-        """Every member forgets, and so do the rates."""
         self.rates.clear()
         for member in self.members.values():
             member.reset()
 
     def private(self) -> Method | None:
-        """Return a hybrid of the members' private copies; None if a member has none."""
         own, members = super().private(), {name: member.private() for name, member in self.members.items()}
         if not isinstance(own, Hybrid) or None in members.values():
             return None
@@ -358,10 +352,8 @@ class Hybrid(Parameters, Method):
         return _Union(self, [member.begin(prompt, prefill, seed + number) for number, member in members])
 
     def state_bytes(self) -> int:
-        """Bytes of the members' state."""
         return sum(member.state_bytes() for member in self.members.values())
 
     def close(self) -> None:
-        """Close every member."""
         for member in self.members.values():
             member.close()

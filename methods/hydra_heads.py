@@ -86,7 +86,6 @@ class HydraRun(HeadRun):
     """One request's place: the tree grows head by head."""
 
     def root(self) -> Forwards:
-        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         if self.queue:
             (features,), following = self.taken()
             self._token, self._prefix = following[-1:], (yield from self.head.prefix(features, self.memory))
@@ -94,7 +93,6 @@ class HydraRun(HeadRun):
         return (yield from self._below(self._prefix, self._token))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """Returns the logits (w, Vd) below these nodes."""
         self._head += 1
         return (yield from self._below(self._paths.index_select(0, rows), ids))
 
@@ -113,7 +111,6 @@ class HydraTree(StackedHeads):
 
     @property
     def needs(self) -> Needs:
-        """The state after the final norm, of every token."""
         return Needs(hidden=self._layers, prompt_hidden=True)
 
     def check_kind(self, file: HeadFile) -> None:
@@ -130,7 +127,6 @@ class HydraTree(StackedHeads):
             )
 
     def shapes(self, heads: int, blocks: int, biased: bool) -> dict[str, TensorShape]:
-        """The prefix layer, which is like the target's, and the heads."""
         hidden, vocab = int(self.config.hidden_size), int(self.config.vocab_size)
         shapes = layer_shapes(self.config, LAYER, hidden, biased)
         shapes |= {f"{LAYER}input_layernorm.weight": (hidden,), f"{PREFIX}norm.weight": (hidden,)}
@@ -153,7 +149,6 @@ class HydraTree(StackedHeads):
         return heads, blocks, biased
 
     def bind(self, target: Target) -> None:
-        """Load prefix layer and heads onto the device of the target's output head."""
         state, (heads, blocks, biased), tree, ends = self.load(target)
         self._device = ends.device
         self._heads = HydraHeads(state, self.config, heads, blocks, biased, ends)

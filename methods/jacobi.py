@@ -59,7 +59,6 @@ class Jacobi(Parameters, Method):
 
     @property
     def needs(self) -> Needs:
-        """The best token of every row."""
         return Needs(node_topk=1, read_topk=True)
 
     def check(self, model: ModelCard) -> None:
@@ -68,7 +67,6 @@ class Jacobi(Parameters, Method):
         self.pad = pad if pad is not None and pad < model.vocab_size else min(model.eos, default=0)
 
     def bind(self, target: Target) -> None:
-        """Raises InputError where the engine takes fewer nodes."""
         require_nodes(f"window={self.window}", self.window, target.max_nodes)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

@@ -148,7 +148,6 @@ class LogitSpec(Parameters, Method):
         return Needs(node_topk=self._ranked, read_topk=True)
 
     def bind(self, target: Target) -> None:
-        """No more tokens can be ranked than there are. Raises InputError where the engine takes fewer nodes."""
         require_nodes(f"capacity={self.capacity}", self.capacity - 1, target.max_nodes)
         self._ranked = min(self.capacity, target.vocab_size)
         top = TopK(torch.zeros(1, self._ranked, dtype=torch.long), torch.zeros(1, self._ranked))

@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
+from methods.parts.array_draft import GrowingText
 from methods.parts.branches import PARENT, SIZE, SOURCE, allocate_tree, spell
 from methods.parts.gram_table import TOKENS, GramTable, list_followers
-from methods.parts.growing_text import GrowingText
 from methods.parts.lookahead_window import Window, largest_window
 from methods.parts.parameters import Parameters, count
 from specbench.method import Drafter, Method
@@ -105,7 +105,6 @@ class Lookahead(Parameters, Method):
         return Needs(node_topk=1, read_topk=True)
 
     def bind(self, target: Target) -> None:
-        """Refuse a window and n-grams that do not fit a draft."""
         nodes = largest_window(self.ngram, self.window) + self.guesses * self._verified
         require_nodes(f"window={self.window}, ngram={self.ngram}, guesses={self.guesses}", nodes, target.max_nodes)
         self.pool.put(np.zeros(self.ngram, np.int32))  # compile, so that no request does
@@ -113,7 +112,6 @@ class Lookahead(Parameters, Method):
         self.pool.clear()
 
     def reset(self) -> None:
-        """An empty pool."""
         self.pool.clear()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
@@ -128,5 +126,4 @@ class Lookahead(Parameters, Method):
         return tokens, parents
 
     def state_bytes(self) -> int:
-        """Bytes of the pool."""
         return self.pool.nbytes()

@@ -94,7 +94,6 @@ class Medusa(StackedHeads):
 
     @property
     def needs(self) -> Needs:
-        """The state after the final norm."""
         return Needs(hidden=self._layers)
 
     def shapes(self, heads: int, blocks: int, own: bool) -> dict[str, TensorShape]:
@@ -119,7 +118,6 @@ class Medusa(StackedHeads):
         return heads, blocks, own
 
     def bind(self, target: Target) -> None:
-        """Load the heads that the tree uses onto the device of the target's output head."""
         state, (heads, blocks, _), self.shape, ends = self.load(target)
         self.output = RowFunction(MedusaHeads(state, heads, blocks, ends.logits))
         self.width = max(self.shape.ranks) + 1
@@ -127,7 +125,6 @@ class Medusa(StackedHeads):
         self.plan(len(self.shape))
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Start from the state of the last prompt token."""
         hidden = prefill.hidden[self._layers[0]][-1:]
         return _Heads(self, hidden.to(self._device, copy=True))
 

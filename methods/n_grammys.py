@@ -268,7 +268,6 @@ class NGrammys(Parameters, Method):
         return Needs(rows=self.verify == "batch")
 
     def check(self, model: ModelCard) -> None:
-        """Raises InputError where ``bos`` is set and the tokenizer has no BOS token."""
         if self.bos and model.tokenizer.bos_token_id is None:
             raise InputError(f"bos=true: the tokenizer of model={model.name} has no BOS token; expected bos=false")
         self._first = model.tokenizer.bos_token_id if self.bos else None
@@ -303,9 +302,7 @@ class NGrammys(Parameters, Method):
         self._rows = greedy_rows(best, self.width)
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Index the prompt's n-grams."""
         return _Batch(self, prompt)
 
     def state_bytes(self) -> int:
-        """Bytes of the model's tables."""
         return self._top.nbytes + self._rows.nbytes

@@ -79,7 +79,6 @@ class NgramMod(Parameters, Method):
         require_count("min_draft", self.min_draft, low=0, high=self.num_draft)
 
     def reset(self) -> None:
-        """Empty the table."""
         self.table: dict[Gram, int] = {}
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:

@@ -114,7 +114,6 @@ class OptTree(DraftModelMethod):
     max_depth: int = count(10)
 
     def bind(self, target: Target) -> None:
-        """Refuse a tree larger than a draft; load the draft's weights."""
         require_nodes(f"nodes={self.nodes}", self.nodes, target.max_nodes)
         super().bind(target)
 
@@ -124,5 +123,4 @@ class OptTree(DraftModelMethod):
         lm.prepare((self.nodes, layers * self.nodes, self.nodes) for layers in range(1, self.max_depth))
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Start from an empty cache."""
         return _OptTree(self)

@@ -208,7 +208,6 @@ class Ouroboros(DraftModelMethod):
         return Needs(node_topk=1, read_topk=True)
 
     def bind(self, target: Target) -> None:
-        """Refuse what makes a draft larger than the engine takes; load the draft's weights."""
         nodes = self.gamma + self.level - 2 + self.endings * (self.level - 1)
         require_nodes(f"gamma={self.gamma}, level={self.level}, endings={self.endings}", nodes, target.max_nodes)
         super().bind(target)
@@ -224,7 +223,6 @@ class Ouroboros(DraftModelMethod):
         lm.prepare((rows, rows, rows) for rows in range(first, most + 1))
 
     def reset(self) -> None:
-        """An empty pool."""
         self.pool.clear()
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
@@ -232,5 +230,4 @@ class Ouroboros(DraftModelMethod):
         return _Ouroboros(self, prompt, prefill.token, seed)
 
     def state_bytes(self) -> int:
-        """Bytes of the pool."""
         return self.pool.nbytes()

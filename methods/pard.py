@@ -173,7 +173,6 @@ class Pard(DrawingMethod):
             )
 
     def check(self, model: ModelCard) -> None:
-        """The draft must have the target's vocabulary and a mask token."""
         if not self.draft:
             raise InputError(f"draft: not set and model={model.name} names none (model.heads.pard); expected a hub id")
         super().check(model)
@@ -228,11 +227,9 @@ class Pard(DrawingMethod):
 
     @property
     def needs(self) -> Needs:
-        """The states that a draft of PARD-2 reads."""
         return Needs(hidden=self.layers, prompt_hidden=True) if self.layers else Needs()
 
     def bind(self, target: Target) -> None:
-        """Load the draft's weights, and the projection if it has one."""
         if self._file is None:
             super().bind(target)
             return
@@ -260,5 +257,4 @@ class Pard(DrawingMethod):
         lm.prepare([(rows, rows, self.length) for rows in range(self.length, 2 * self.length + 1)])
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Start from an empty cache. seed: of the tokens drawn."""
         return _Chain(self, prefill, seed)

@@ -81,7 +81,6 @@ class PearlActor(DraftActor):
     """Draws at temperature > 0, takes the argmax at 0."""
 
     def session(self, context: list[int], seed: int) -> _Session:
-        """A session after ``context``, with its own random numbers."""
         return _Session(self, context, seed)
 
 
@@ -162,7 +161,6 @@ class Pearl(ParallelDraft):
     gamma: int = count(4)
 
     def bind(self, target: Target) -> None:
-        """Start the partner; see ``ParallelDraft.bind``."""
         require_nodes(f"gamma={self.gamma}", self.gamma - 1, target.max_nodes)
         super().bind(target)
 

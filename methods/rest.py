@@ -17,10 +17,8 @@ from typing import Literal
 
 import numpy as np
 
-from methods.parts.array_draft import ArrayDrafter
-from methods.parts.built_file import BuiltFile
-from methods.parts.corpus import Corpus
-from methods.parts.counted_tree import CountedTree
+from methods.parts.array_draft import ArrayDrafter, CountedTree
+from methods.parts.corpus import BuiltFile, Corpus
 from methods.parts.parameters import KEPT, Parameters, count
 from methods.parts.suffix_array import CROSSING, MatchCounts, SuffixArray, cut_paths
 from specbench.method import Drafter, Method
@@ -93,7 +91,6 @@ class _Retriever(ArrayDrafter):
         return tree.write(0, self.nodes, self.score)
 
     def stats(self) -> dict[str, float]:
-        """The figures of the request's queries."""
         return self._counts.stats()
 
 
@@ -120,7 +117,6 @@ class Rest(Parameters, Method):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The datastore's file."""
         return (self.store.path,) if self.store else ()
 
     def check(self, model: ModelCard) -> None:

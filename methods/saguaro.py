@@ -162,11 +162,9 @@ class SaguaroActor(DraftActor):
         lm.prepare([*chain, *((lines, length + lines * places, lines) for places in range(1, length + 1) if lines)])
 
     def session(self, context: list[int], seed: int) -> SaguaroSession:
-        """A session after ``context``, with its own random numbers."""
         return SaguaroSession(self, context, seed)
 
     def first_answer(self, session: SaguaroSession) -> dict[str, Any]:
-        """The first chain."""
         return session.draft()
 
 
@@ -235,11 +233,9 @@ class Saguaro(ParallelDraft):
         self._fan_out = given * (self.length + 1) if len(given) == 1 else given
 
     def options(self) -> dict[str, Any]:
-        """The actor's options."""
         return {"length": self.length, "fan_out": self._fan_out}
 
     def bind(self, target: Target) -> None:
-        """Start the partner; see ``ParallelDraft.bind``."""
         require_nodes(f"length={self.length}", self.length, target.max_nodes)
         super().bind(target)
 

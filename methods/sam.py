@@ -16,8 +16,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from methods.parts.built_file import BuiltFile
-from methods.parts.corpus import Corpus
+from methods.parts.corpus import BuiltFile, Corpus
 from methods.parts.parameters import Parameters, count, positive
 from methods.parts.recycling import RecyclingMatrix
 from methods.parts.suffix_automaton import EDGES, STATES, SuffixAutomaton
@@ -313,7 +312,6 @@ class SAM(Parameters, Method):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The static automaton's file."""
         return (self.corpus.path,) if self.corpus else ()
 
     def check(self, model: ModelCard) -> None:

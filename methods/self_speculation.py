@@ -159,7 +159,6 @@ class SelfSpeculation(ChainMethod):
         self.sets = draw_sets(kept, layers, self.search)
 
     def bind(self, target: Target) -> None:
-        """Draft with the target's own layers."""
         target.dtype  # noqa: B018 (raises for a replay, which has no weights)
         layers: Any = getattr(getattr(target.model, "model", None), "layers", None)
         if layers is None or not hasattr(layers[0], "self_attn"):
@@ -181,7 +180,6 @@ class SelfSpeculation(ChainMethod):
         return SearchedChain(self, seed, len(prompt)) if self.search else super().begin(prompt, prefill, seed)
 
     def chain(self) -> DraftRequest:
-        """A request on the layers that draft now."""
         if not self.search:
             return super().chain()
         return DraftRequest(self._find_lm(self.found.number), self.vocab)

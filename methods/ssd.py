@@ -102,7 +102,6 @@ class Spacelike(Parameters, Method):
         SuffixArray.build(np.array([1, 2, END], np.int32)).vote([1], 1, 1, 1).to_draft(CACHE)
 
     def reset(self) -> None:
-        """Empty the buffer, the suffix array and what is being built."""
         self.close()
         self.tokens = np.zeros(0, np.int32)  # of finished requests, the oldest first; replaced, never written to
         self.array = SuffixArray.build(self.tokens)

@@ -16,9 +16,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from methods.parts.array_draft import ArrayDrafter
-from methods.parts.counted_tree import rate
-from methods.parts.growing_text import GrowingText
+from methods.parts.array_draft import ArrayDrafter, GrowingText, rate
 from methods.parts.parameters import KEPT, Parameters, count, number, probability
 from methods.parts.suffix_automaton import NONE, QUEUED, Arrays, allocate, grow, make_room, match, nbytes
 from specbench.method import Drafter, Method
@@ -349,7 +347,6 @@ class SuffixDecoding(Parameters, Method):
         self.reset()
 
     def reset(self) -> None:
-        """Forget all answers."""
         if self.answers is not None:
             self.answers = SuffixTree(self.limits.depth, ties=self.ties)
 
@@ -358,5 +355,4 @@ class SuffixDecoding(Parameters, Method):
         return _Request(self, [*prompt, prefill.token] if prefill.given else prompt)
 
     def state_bytes(self) -> int:
-        """Bytes of the global tree."""
         return self.answers.nbytes() if self.answers is not None else 0

@@ -105,7 +105,6 @@ class TokenRecycling(Parameters, Method):
 
     @property
     def needs(self) -> Needs:
-        """The top-k of every node."""
         return Needs(node_topk=self.k, prompt_topk=self.k if self.update_from_prefill else 0)
 
     def check(self, model: ModelCard) -> None:
@@ -113,7 +112,6 @@ class TokenRecycling(Parameters, Method):
         require_count("k", self.k, high=min(MOST, model.vocab_size))
 
     def bind(self, target: Target) -> None:
-        """Allocate the matrix on the target's device."""
         require_nodes(self._given, len(self.shape), target.max_nodes)
         self.matrix = RecyclingMatrix(self.shape, self.k, self.update, target.vocab_size, target.device)
 
@@ -133,5 +131,4 @@ class TokenRecycling(Parameters, Method):
         return _Recycler(self.matrix)
 
     def state_bytes(self) -> int:
-        """Bytes of the matrix."""
         return self.matrix.nbytes()

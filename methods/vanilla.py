@@ -17,5 +17,4 @@ class Vanilla(Method):
     """One token a forward."""
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Nothing to remember."""
         return _NoDraft()

@@ -109,7 +109,6 @@ class SharedDrafter(Drafter):
         """``propose``: yields each forward, is sent its outcome, and returns the draft."""
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        """See ``Drafter.propose``."""
         return complete(self.drafting(context, budget))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.decode.block import BlockTest
+from specbench.decode.walk import BlockTest
 from specbench.types import ROOT
 
 VOCAB = 3

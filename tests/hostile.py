@@ -1,4 +1,4 @@
-"""A server whose answers at one path are a mode of ``scripts.lab.hostile``; at other paths it is ``stand_in``'s.
+"""A server whose answers at one path are a mode of ``scripts.lab.kinds.server``; at other paths it is ``stand_in``'s.
 
 ``server.hostile`` is the path, ``server.mode`` the mode's name, or a complete body. Requests for one token, by which a
 server is tried before a run, are answered.
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import stand_in
 
-from scripts.lab.hostile import ANY, JSON, METRICS, STREAM, whole
+from scripts.lab.kinds.server import ANY, JSON, METRICS, STREAM, whole
 
 PACKED = gzip.compress(b'{"tokens": null}')
 MODES = ANY | STREAM | METRICS | {"packed": lambda kind: whole(PACKED, kind, b"Content-Encoding: gzip")}

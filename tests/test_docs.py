@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
+import pkgutil
 import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 
 import pytest
 from doc_tables import TABLES, page_with_table
@@ -152,3 +156,40 @@ def test_a_setting_or_an_option_that_does_not_exist_is_found(monkeypatch):
         composed("method=[pld]", "method.pld.num_drafts=3")
     with pytest.raises(AssertionError, match="--concurency"):
         settings_of(["report", "RUN", "--concurency", "1"], monkeypatch)
+
+
+def methods_without_docstring(module) -> Iterator[str]:
+    for kind in vars(module).values():
+        if inspect.isclass(kind) and kind.__module__ == module.__name__ and not kind.__name__.startswith("_"):
+            for name, member in vars(kind).items():
+                public = isinstance(member, (FunctionType, classmethod, staticmethod, property)) and name[0] != "_"
+                if public and not any(getattr(vars(base).get(name), "__doc__", None) for base in kind.__mro__):
+                    yield f"{module.__name__}.{kind.__name__}.{name}"
+
+
+@pytest.mark.slow
+def test_every_public_method_has_a_docstring_or_overrides_one_that_has():
+    packages = (pkgutil.walk_packages([root], f"{root}.") for root in ("specbench", "methods", "scripts"))
+    names = {found.name for package in packages for found in package if not found.name.endswith("__main__")}
+    lacking = []
+    for name in sorted(names - {"scripts.lab.kernels"}):  # which has no methods, and turns Triton's interpreter off
+        try:
+            module = importlib.import_module(name)
+        except ImportError:  # of an extra that is not installed
+            continue
+        lacking += methods_without_docstring(module)
+    assert lacking == []
+
+
+def test_a_method_without_a_docstring_is_found():
+    class Base:
+        def stated(self):
+            """Return it."""
+
+    class Kind(Base):
+        def stated(self): ...
+
+        def other(self): ...
+
+    Kind.__module__ = "kinds"
+    assert [*methods_without_docstring(SimpleNamespace(__name__="kinds", Kind=Kind))] == ["kinds.Kind.other"]

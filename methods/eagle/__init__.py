@@ -2,5 +2,3 @@
 
 from methods.eagle.eagle import Eagle, Eagle3, PEagle
 from methods.eagle.mtp import Mtp
-
-__all__ = ["Eagle", "Eagle3", "Mtp", "PEagle"]

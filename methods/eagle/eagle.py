@@ -70,7 +70,6 @@ class FirstHead(TreeHead):
 
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
-        """The last one."""
         return (layers,)
 
     @classmethod
@@ -84,11 +83,9 @@ class FirstHead(TreeHead):
         return {**shapes, **layer_shapes(config, "layers.0.", hidden, biased(file))}
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
-        """The feature itself."""
         return features[0]
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Both from the mixture of embedding and state."""
         mixed = self._fc(torch.cat([self.ends.embed(ids), hidden], dim=-1))
         return mixed, mixed
 
@@ -211,7 +208,6 @@ class ThirdHead(TreeHead):
         return both, normed if NORM_BEFORE_RESIDUAL in self._flags else hidden
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """Unchanged, or after the last norm."""
         return self.normed(hidden, self._norm) if NORM_OUTPUT in self._flags else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -267,7 +263,6 @@ class EagleRun(HeadRun):
         self._fed = self._depth = 0
 
     def root(self) -> Forwards:
-        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         if self.queue:
             features, following = self.taken()
             inputs, residual = self.head.inputs(following, self.head.enter(features))
@@ -277,7 +272,6 @@ class EagleRun(HeadRun):
         return (yield RowsCall(self.head.output, self._root))
 
     def expand(self, ids: Tensor, rows: Tensor) -> Forwards:
-        """Returns the logits (w, Vd) below these nodes."""
         count = len(ids)
         inputs, residual = self.head.inputs(ids, self._hidden.index_select(0, rows))
         self._seen = self._seen.index_select(0, rows)
@@ -322,12 +316,10 @@ class Eagle(TreeMethod):
             raise InputError(f"vocabulary={self._frequent}: this head has an output matrix of its own; expected null")
 
     def usual_counts(self) -> Sequence[Sequence[int]]:
-        """Returns the counts of the published tree."""
         return EAGLE_TREE
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The head's file, and that of the ids."""
         return (*super().inputs, *([self._frequent] if self._frequent else []))
 
     def check(self, model: ModelCard) -> None:
@@ -345,11 +337,9 @@ class Eagle(TreeMethod):
         return head
 
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
-        """A request's place in the head."""
         return EagleRun(head, memory)
 
     def new_memory(self) -> LayerMemory:
-        """A request's keys and values."""
         if self.grown:
             top_k, depth, _ = self.grown
             return LayerMemory(self.bound.layers, depth * top_k, top_k)

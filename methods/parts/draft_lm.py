@@ -211,7 +211,6 @@ class TreeRequest(DraftRequest):
     """
 
     def __init__(self, lm: DraftLM, vocab: int) -> None:
-        """vocab: as in ``DraftRequest``."""
         super().__init__(lm, vocab)
         self._depths: list[int] = []  # of each node, 1 = child of the root
         self._lines = np.zeros((START + 1, START), dtype=bool)  # row 0 root, row i + 1: node i and its ancestors

@@ -59,7 +59,6 @@ class DraftModelMethod(Parameters, Method):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The draft model."""
         return (self._card.path,) if self._card else ()
 
     @property
@@ -72,7 +71,6 @@ class DraftModelMethod(Parameters, Method):
         self._card = read_draft_card(self.draft, model, self.dtype, self.device)
 
     def bind(self, target: Target) -> None:
-        """Load the draft's weights."""
         assert self._card is not None
         self.adopt(DraftLM.load(self._card, target.attention), TargetTraits.of(target))
 
@@ -130,7 +128,6 @@ class DraftChain(SharedDrafter):
         self._lengths: list[int] = []
 
     def drafting(self, context: Sequence[int], budget: int) -> Drafting:
-        """Draft a chain; see ``SharedDrafter``."""
         count = self._proposed = min(self._length, budget)
         if not count:
             return EMPTY
@@ -169,7 +166,6 @@ class DraftChain(SharedDrafter):
             self._length = self._length + 2 if matched else max(1, self._length - 1)
 
     def stats(self) -> dict[str, float]:
-        """Mean length of the chains."""
         return {"mean_draft_length": sum(self._lengths) / len(self._lengths)} if self._lengths else {}
 
 
@@ -187,5 +183,4 @@ class ChainMethod(DrawingMethod):
         self.draws = self.choice == "drawn"
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Start from an empty cache. seed: of the tokens drawn."""
         return DraftChain(self, seed)

@@ -38,7 +38,6 @@ class FixedTreeMethod(DrawingMethod):
         self._setting, self.shape = setting, shape
 
     def bind(self, target: Target) -> None:
-        """Refuse a tree larger than a draft; load the draft's weights."""
         require_nodes(self._setting, len(self.shape), target.max_nodes)
         if max(self.shape.ranks, default=0) >= target.vocab_size:
             raise InputError(f"{self._setting}: a node has more children than there are {target.vocab_size} tokens")
@@ -52,7 +51,6 @@ class FixedTreeMethod(DrawingMethod):
         lm.prepare([(count, nodes, count) for count, nodes in zip(fed, accumulate(fed), strict=True)])
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Start from an empty cache. seed: of the tokens drawn."""
         return _FixedTree(self, seed)
 
 

@@ -127,12 +127,10 @@ class HeadMethod(Parameters, Method):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The head's file."""
         return () if self._file is None or self._file.random else (self._file.path,)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A warning where the weights are random."""
         if self._file is None or not self._file.random:
             return ()
         return ("head=random: its drafts are meaningless, only their cost is a head's",)

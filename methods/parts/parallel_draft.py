@@ -201,7 +201,6 @@ class ParallelDrafter(Drafter):
                 self.port.post("close", self.number)
 
     def stats(self) -> dict[str, float]:
-        """Rounds and their times."""
         per_round = {"tokens_per_round": self._emitted / self._rounds} if self._rounds else {}
         found = {"rounds": float(self._rounds), "one_device": float(self._method.one_device)}
         return {**found, **per_round, **self.times.stats()}
@@ -229,7 +228,6 @@ class ParallelDraft(DraftModelMethod):
 
     @property
     def needs(self) -> Needs:
-        """Draft concurrently with the target."""
         return Needs(concurrent=True)
 
     def options(self) -> dict[str, Any]:
@@ -237,7 +235,6 @@ class ParallelDraft(DraftModelMethod):
         return {}
 
     def bind(self, target: Target) -> None:
-        """Start the partner, which loads the draft's weights."""
         assert self._card is not None
         card = replace(self._card, tokenizer=None)  # the partner gets ids only
         self._start(torch.device(card.device), TargetTraits.of(target), load_actor, self.kind, card, target.attention)
@@ -270,6 +267,5 @@ class ParallelDraft(DraftModelMethod):
         return self
 
     def close(self) -> None:
-        """End the partner."""
         if hasattr(self, "partner"):  # else ``bind`` has failed
             self.partner.close()

@@ -99,7 +99,6 @@ class MarkovHead(Correction):
         return self._mix(block.root, block.passed, before)[1] if len(block.passed) else before
 
     def apply(self, block: Block, level: int, ids: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds the bias."""
         read, before = self._mix(ids, block.states[level].expand(len(ids), -1), before)
         return block.logits[level] + functional.linear(read, self._w2), before
 
@@ -137,11 +136,9 @@ class Domino(Correction):
         self._down, self._up = state[DOWN], state[UP]
 
     def begin(self, block: Block) -> Tensor:
-        """(1, width) zeros."""
         return self._down.new_zeros(1, self._gru[1].shape[1])
 
     def apply(self, block: Block, level: int, ids: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """Reads the token before, and adds the bias."""
         state = torch.gru_cell(self._embed(ids), before, *self._gru)
         if level < self._plain:
             return block.logits[level].expand(len(ids), -1), state
@@ -178,7 +175,6 @@ class PairSelector(Correction):
         return super().begin(block)
 
     def apply(self, block: Block, level: int, ids: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores the candidates."""
         logits, tokens, context = (part[level] for part in block.notes)
         pairs = (functional.embedding(ids, self._before) * context) @ functional.embedding(tokens, self._after).T
         return only(block.logits[level], tokens, logits + pairs), before

@@ -122,7 +122,6 @@ class RuntimePeer(Parameters, Peer):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The draft model, if any."""
         return (self._card.path,) if self._card else ()
 
     def check(self, model: ModelCard) -> None:
@@ -176,7 +175,6 @@ class RuntimePeer(Parameters, Peer):
         """See the class. runtime: its module."""
 
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
-        """One request in the runtime's loop."""
         self._stats = {}
         self.run(prompt, limit, emit)
 
@@ -185,9 +183,7 @@ class RuntimePeer(Parameters, Peer):
         """Decode, and leave what the runtime counts of its drafts in ``self._stats``."""
 
     def stats(self) -> dict[str, float]:
-        """The runtime's figures for the last request's drafts."""
         return self._stats
 
     def close(self) -> None:
-        """Drop the runtime's model."""
         self._model = None

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydivsufsort import divsufsort
 
-from methods.parts.array_draft import PARENT, TOKEN
-from methods.parts.counted_tree import COUNT, CountedTree
+from methods.parts.array_draft import COUNT, PARENT, TOKEN, CountedTree
 from specbench.models.compiled_code import njit
 
 END = -1  # what follows the last token, and what separates texts; it sorts before every token

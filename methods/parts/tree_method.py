@@ -337,7 +337,6 @@ class LevelsRun(HeadRun):
         """(levels, Vd) logits of the first level, the second ...; reads the queue."""
 
     def root(self) -> Forwards:
-        """Reads the queue, if there is one, and returns the logits (1, Vd) below the root."""
         if self.queue:
             self._levels = yield from self.levels()
         self._level = 0
@@ -363,7 +362,6 @@ class TreeDrafter(SharedDrafter):
         self._random = torch.Generator(run.head.layers.like.device).manual_seed(seed)
 
     def drafting(self, context: Sequence[int], budget: int) -> Drafting:
-        """Grow or fill the tree; see ``SharedDrafter``."""
         method, run = self._method, self._run
         if budget < 1:
             return EMPTY
@@ -390,7 +388,6 @@ class TreeDrafter(SharedDrafter):
             self._method.remember(self._run, step.hidden, rows, step.emitted)
 
     def finish(self, context: Sequence[int]) -> None:
-        """Give the memory to a later request."""
         self._method.free.append(self._run.memory)
 
 
@@ -453,7 +450,6 @@ class TreeMethod(HeadMethod):
         self._file = file
 
     def bind(self, target: Target) -> None:
-        """Load the head onto the device of the target's output head."""
         ends = TargetEnds(target)
         assert self._file is not None
         self.target_sampling, self._device = target.sampling, ends.device
@@ -502,7 +498,6 @@ class LevelsMethod(TreeMethod):
             raise InputError(f"nodes={self.nodes}: the likeliest paths are not drawn; expected sampling=top")
 
     def usual_counts(self) -> Sequence[Sequence[int]]:
-        """Returns the counts of a chain of ``length`` tokens."""
         return [[1]] * (self.length or 7)
 
     def bind(self, target: Target) -> None:
@@ -514,5 +509,4 @@ class LevelsMethod(TreeMethod):
             self.grown = (min(self.nodes, drafted), len(self.shape.levels) - 1, self.nodes)
 
     def new_run(self, head: Any, memory: LayerMemory) -> HeadRun:
-        """A request's place in the head."""
         return self.runs(head, memory, len(self.shape.levels))

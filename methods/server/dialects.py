@@ -137,11 +137,9 @@ class VLLM(OpenAI):
     scoring: ClassVar[Mapping[str, Any]] = {"logprobs": SCORED, "return_tokens_as_token_ids": True}
 
     def own(self) -> dict[str, Any]:
-        """Ids, and a salt."""
         return {"return_token_ids": True, "cache_salt": uuid.uuid4().hex}
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
-        """Return the ids of a text, from ``/tokenize``."""
         return read_ids(connection, {"model": model, "prompt": text, "add_special_tokens": False})
 
     def read_report(self, event: Completion | ChatCompletion) -> DraftReport | None:
@@ -165,7 +163,6 @@ class TensorRTLLM(OpenAI):
     name, owner = "tensorrt_llm", "tensorrt_llm"
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """Return the JSON body of a request."""
         return super().body(question) | {"detokenize": False}
 
     def read(self, event: Completion, seen: int) -> Chunk:
@@ -191,7 +188,6 @@ class SGLang(OpenAI):
         return self.isolates or connection.post("/flush_cache")
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """Return the JSON body of a request."""
         drawing = {"temperature": 0.0, **question.drawing}
         drawing = {"sampling_seed" if name == "seed" else name: value for name, value in drawing.items()}
         given = {"text" if isinstance(question.prompt, str) else "input_ids": question.prompt}
@@ -209,7 +205,6 @@ class SGLang(OpenAI):
         return Chunk(ids, text, finish.type if finish else None, self.read_report(meta))
 
     def read_report(self, event: Meta) -> DraftReport | None:
-        """Reads ``meta_info``."""
         steps, accepted = event.spec_verify_ct, event.accepted
         if not steps or not event.finish_reason:
             return None
@@ -226,7 +221,6 @@ class LMDeploy(SGLang):
     isolates = True  # prefix caching is off unless the server was started with it
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """Return the JSON body of a request."""
         given = {"prompt" if isinstance(question.prompt, str) else "input_ids": question.prompt}
         drawing = {"temperature": 0.0, **question.drawing}
         drawing.pop("seed", None)
@@ -244,11 +238,9 @@ class LlamaCpp(OpenAI):
     info = ("/props",)
 
     def own(self) -> dict[str, Any]:
-        """No prompt from the cache."""
         return {"cache_prompt": False}
 
     def body(self, question: Asked) -> dict[str, Any]:
-        """Return the JSON body of a request."""
         drawing = {"temperature": 0.0, **question.drawing}
         own = {**self.own(), "return_tokens": True, "stream": True}
         return {"prompt": question.prompt, "n_predict": question.limit, **own, **drawing}
@@ -259,7 +251,6 @@ class LlamaCpp(OpenAI):
         return ((each.id, each.logprob) for place in places for each in place.top_logprobs or ())
 
     def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
-        """Return the ids of a text, from ``/tokenize``."""
         return read_ids(connection, {"content": text, "add_special": False})
 
     def read(self, event: LlamaCompletion, seen: int) -> Chunk:
@@ -277,22 +268,10 @@ class Chat(OpenAI):
     path, reply = "/v1/chat/completions", ChatCompletion
 
     def __init__(self, base: OpenAI) -> None:
-        """base: the server's kind."""
-        self.base, self.name = base, base.name
-        self.steps, self.counts_drafts, self.info, self.isolates = (
-            base.steps,
-            base.counts_drafts,
-            base.info,
-            base.isolates,
-        )
-
-    def prepare(self, connection: Connection) -> bool:
-        """As of its kind."""
-        return self.base.prepare(connection)
-
-    def own(self) -> dict[str, Any]:
-        """As of its kind."""
-        return self.base.own()
+        """base: the server's kind, as which it does all but ask and read."""
+        self.base = base
+        for name in ("name", "steps", "counts_drafts", "info", "isolates", "prepare", "own", "score", "tokenize"):
+            setattr(self, name, getattr(base, name))
 
     def read(self, event: ChatCompletion, seen: int) -> Chunk:
         """Read one event. Raises CaseError if the server took calls of tools out of an answer without ids."""
@@ -312,14 +291,6 @@ class Chat(OpenAI):
         count = event.usage.prompt_tokens if event.usage else None
         text = "".join(filter(None, texts))
         return Chunk(choice.token_ids, text, finish or None, report, event.prompt_token_ids, count)
-
-    async def score(self, connection: Connection, model: str, context: Sequence[int]) -> dict[int, float]:
-        """As of its kind, which takes ids."""
-        return await self.base.score(connection, model, context)
-
-    def tokenize(self, connection: Connection, model: str, text: str) -> list[int] | None:
-        """As of its kind."""
-        return self.base.tokenize(connection, model, text)
 
 
 def read_ids(connection: Connection, body: Mapping[str, Any]) -> list[int] | None:

@@ -346,7 +346,6 @@ class ServerPeer(Parameters, Remote):
         self._before = self._page()[1] if self._counts and alone else {}
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Runs ``work`` on the connection's event loop."""
         return self._connection.run(work)
 
     async def answer(
@@ -438,7 +437,6 @@ class ServerPeer(Parameters, Remote):
         return text, counters
 
     def close(self) -> None:
-        """Close the connection, and end the engine if it was started here."""
         self._connection.close()
         if self._engine:
             self._engine.end()

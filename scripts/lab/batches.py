@@ -19,7 +19,6 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,10 +28,10 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from methods.openvino_genai import OpenvinoBatches
-from scripts.lab.materials import load_engine, print_table, take_turns, timed
+from scripts.lab.materials import Asked, load_engine, print_table, take_turns, timed
 from specbench.decode.budgets import Budgets
 from specbench.decode.loop import Request
-from specbench.decode.together import SharedLaps, SharedRequest, SharedServer
+from specbench.decode.together import SharedLaps, SharedServer
 from specbench.decode.walk import Walk
 from specbench.input import whole_numbers
 from specbench.measure.clock import without_collector
@@ -83,29 +82,10 @@ class OneDraft(Drafter, Method):
         self._draft = draft
 
     def begin(self, prompt: Sequence[int], prefill: Prefill, seed: int) -> Drafter:
-        """Return the drafter, which has no state."""
         return self
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
-        """Return the draft."""
         return self._draft
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request of the shared server (``specbench.decode.together.Question``)."""
-
-    method: Method
-    asked: Request
-
-    def request(self) -> Request:
-        """Return the request."""
-        return self.asked
-
-    def close(self, shared: SharedRequest) -> None:
-        """End it; raises the request's error."""
-        if shared.error is not None:
-            raise shared.error
 
 
 class TogetherBench:

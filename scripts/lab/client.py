@@ -23,11 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-from scripts.lab.materials import print_table
+from scripts.lab.materials import Asked, print_table
 from specbench.decode.loop import Request
-from specbench.decode.together import SharedRequest
 from specbench.input import counts
-from specbench.method import Method, Remote
+from specbench.method import Remote
 from specbench.models.facade import Target
 from specbench.runs.job import job_of
 from specbench.serving.remote import RemoteServer, serve_remote
@@ -83,20 +82,6 @@ class ClientCost:
     cpu_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    method: Method
-    prompt: Sequence[int]
-    limit: int
-
-    def request(self) -> Request:
-        return Request(self.prompt, self.limit, None, 0)
-
-    def close(self, shared: SharedRequest) -> None:
-        if shared.error is not None:
-            raise shared.error
-
-
 def measure_client(
     method: Remote, prompts: Sequence[Sequence[int]], limit: int, requests: int, answers: int
 ) -> ClientCost:
@@ -105,7 +90,7 @@ def measure_client(
     The prompts are used in turn, again and again; ``limit`` is the length [tokens] of an answer. Raises CaseError if a
     request fails.
     """
-    questions = (_Question(method, prompt, limit) for prompt in itertools.cycle(prompts))
+    questions = (Asked(method, Request(prompt, limit, None, 0)) for prompt in itertools.cycle(prompts))
 
     async def ask() -> Served:
         server = RemoteServer(frozenset(), ROOM)

@@ -83,7 +83,6 @@ class Signal(Fault):
     signal = signal.SIGKILL
 
     def fire(self) -> None:
-        """Send it."""
         os.kill(os.getpid(), self.signal)
 
 
@@ -110,7 +109,6 @@ class Failure(Fault):
             self._due = True
 
     def fire(self) -> None:
-        """Raise the error."""
         self._due = self.lasting
         raise OSError(self.error, os.strerror(self.error))
 
@@ -123,7 +121,6 @@ class Clock(Fault):
     _at: float | None = None
 
     def fire(self) -> None:
-        """Move the clock that Python code reads."""
         real, real_ns, by_s = time.time, time.time_ns, self.by_s
         self._at = real()
 

@@ -88,6 +88,7 @@ class Labelled(Tensor):
 
 def _read_by(name: str) -> Callable[[Labelled], Any]:
     def read(labelled: Labelled) -> Any:
+        """Read the value on the host, which waits for the device."""
         labelled.counter.count(READ, True, "a value")
         return getattr(labelled.on_cpu, name)()
 

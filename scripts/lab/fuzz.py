@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.lab.forked import RAISED, fork
-from scripts.lab.kinds import calls, files, server, settings
+from scripts.lab.kinds import inputs, server, settings
 from scripts.lab.kinds.kind import ALONE, DONE, PYTHON, REFUSED, Fixture, Kind, prepare
 from scripts.lab.materials import print_table
 from specbench import commands
@@ -110,7 +110,7 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
 def make_kinds(fixture: Fixture) -> dict[str, list[Kind]]:
     """Returns all kinds by their groups."""
     found: dict[str, list[Kind]] = {}
-    for make in (*settings.KINDS, *files.KINDS, *calls.KINDS):
+    for make in (*settings.KINDS, *inputs.KINDS):
         for kind in make(fixture):
             found.setdefault(kind.group, []).append(kind)
     return found

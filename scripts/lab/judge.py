@@ -93,7 +93,6 @@ class SecondBest(_WrongToken):
     chance = 0.5
 
     def choose(self, row: Tensor, complete: bool) -> int:
-        """Return the second best token."""
         return int(row.topk(2).indices[1])
 
 
@@ -103,7 +102,6 @@ class AnyToken(_WrongToken):
     chance = 0.5
 
     def choose(self, row: Tensor, complete: bool) -> int:
-        """Return a random token."""
         return self.random.randrange(len(row))
 
 
@@ -111,7 +109,6 @@ class LateToken(_WrongToken):
     """Emits the first token of a late chain after a completely accepted draft, without verifying it."""
 
     def choose(self, row: Tensor, complete: bool) -> int | None:
-        """Return the first token of the late chain."""
         return int(self.late.tokens[0]) if complete and self.late is not None and len(self.late) else None
 
 
@@ -119,7 +116,6 @@ class ShiftedSlot(Fault):
     """Compacts an accepted path from the slots one after its own."""
 
     def plant(self) -> None:
-        """Wrap the cache's move, and let paths be moved by the cache."""
         engine: Any = self.engine
         real = engine.cache.move
 
@@ -136,7 +132,6 @@ class StaleMask(Fault):
     """Verifies a draft under the mask of the last draft of its size."""
 
     def plant(self) -> None:
-        """Wrap the engine's forward."""
         engine: Any = self.engine
         real = engine.compute
         masks: dict[tuple[str, int], Tensor] = {}

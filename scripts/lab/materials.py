@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from specbench.decode.loop import Request
+from specbench.decode.together import SharedRequest
+from specbench.method import Method
 from specbench.models.choose import make_engine
 from specbench.models.engine import Engine
 from specbench.models.load import load_model
@@ -76,6 +80,23 @@ def timed(call: Callable[[], Result]) -> tuple[Result, float, float]:
     start, start_cpu = time.perf_counter(), time.process_time()
     result = call()
     return result, time.perf_counter() - start, time.process_time() - start_cpu
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request of the shared server (``specbench.decode.together.Question``)."""
+
+    method: Method
+    asked: Request
+
+    def request(self) -> Request:
+        """Return the request."""
+        return self.asked
+
+    def close(self, shared: SharedRequest) -> None:
+        """End it; raises the request's error."""
+        if shared.error is not None:
+            raise shared.error
 
 
 def repeating_tokens(count: int, vocab: int, seed: int = 0) -> list[int]:

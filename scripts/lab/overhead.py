@@ -197,7 +197,6 @@ class TransferClock(Clock):
         self._launched = self.mode.launched
 
     def mark(self) -> None:
-        """End a step."""
         if self._open:
             now = self._now()
             self.steps_of.append((now[0] - self._seen[0], now[1] - self._seen[1]))

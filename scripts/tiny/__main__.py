@@ -24,15 +24,15 @@ import torch
 
 from scripts.tiny.blocks import BlockSettings, new_block_head
 from scripts.tiny.corpus import write_corpus, write_suite
-from scripts.tiny.heads import HeadSettings, new_head
-from scripts.tiny.model import new_model, new_pard
-from scripts.tiny.stacked import StackedSettings, new_stacked_heads
+from scripts.tiny.heads import HeadSettings, StackedSettings, new_head, new_stacked_heads
 from scripts.tiny.train import (
     ASSETS,
     Trainee,
     TrainingSettings,
     held_out_figures,
     means,
+    new_model,
+    new_pard,
     save_tokenizer,
     train,
     train_tokenizer,  # fmt: skip

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from scripts.tiny.heads import FUSED, HeadLayer, save_head
-from scripts.tiny.train import ASSETS, PackedBatch, Trainee, TrainingSettings, separate
+from scripts.tiny.train import PackedBatch, Trainee, TrainingSettings, load_target, separate
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,7 @@ def block_config(target: Any, settings: BlockSettings) -> LlamaConfig:
 
 def new_block_head(settings: BlockSettings) -> Trainee:
     """Make an untrained head of the bundled model."""
-    target: Any = AutoModelForCausalLM.from_pretrained(ASSETS / "tiny", dtype=torch.float32).eval()
-    tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
-    target.requires_grad_(False)
-    torch.manual_seed(settings.seed)
+    target, tokenizer = load_target(settings.seed)
     config = block_config(target, settings)
     head = BlockModule(config)
     head.norm.weight.data.copy_(target.model.norm.weight)

@@ -1,13 +1,19 @@
-"""Heads of EAGLE's kind for the bundled model: modules with the published names of weights, and their training.
+"""Heads of EAGLE's, Medusa's and Hydra's kinds for the bundled model: modules with the published names, and training.
 
-A head is one decoder layer that continues the target's own features. It is unrolled on its own output: pass d computes
-the nodes of depth d. A node's ancestors are earlier passes, and its context is the target's true features (the
-training-time test of EAGLE-3, Li et al. 2025, section 3.2). The loss at every unrolled depth compares with the target's
-distribution and, for a head in the shape of EAGLE-1, with a small weight also with the target's next feature.
+A head of EAGLE's kind is one decoder layer that continues the target's own features. It is unrolled on its own output:
+pass d computes the nodes of depth d. A node's ancestors are earlier passes, and its context is the target's true
+features (the training-time test of EAGLE-3, Li et al. 2025, section 3.2). The loss at every unrolled depth compares
+with the target's distribution and, for a head in the shape of EAGLE-1, with a small weight also with the target's next
+feature.
+
+Head d of Medusa's and Hydra's kinds reads a token's last state and drafts the token d + 2 places after that one; a
+Hydra head also reads the tokens between. The loss compares with the target's distribution, and later heads count less
+(Medusa, arXiv 2401.10774, section 2.2.1).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +25,17 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import (
+    LlamaDecoderLayer,
+    LlamaMLP,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb,
+)
 
 from scripts.tiny.corpus import documents
-from scripts.tiny.train import ASSETS, PackedBatch, Trainee, TrainingSettings, pack, separate
+from scripts.tiny.train import PackedBatch, Trainee, TrainingSettings, load_target, pack, separate
 
 FUSED = (1, 3, 4)  # hidden states that an EAGLE-3 head of this five-layer target fuses
 REGRESSION = 0.2  # weight of the feature loss
@@ -131,7 +143,6 @@ class MtpModule(EagleModule):
     """A module for multi-token prediction in the shape of the speculators package: norms around the projection."""
 
     def __init__(self, config: LlamaConfig, target: Any) -> None:
-        """Make a head that returns the feature itself."""
         nn.Module.__init__(self)
         hidden = config.hidden_size
         norms = ("token_layernorm", "hidden_layernorm", "input_layernorm", "final_layernorm")
@@ -143,13 +154,11 @@ class MtpModule(EagleModule):
             block.input_proj.weight[:, hidden:] += torch.eye(hidden)
 
     def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Project both inputs after their norms; attention has one more norm."""
         layer = self._lent[0]
         mixed = layer.input_proj(torch.cat([layer.token_layernorm(embedded), layer.hidden_layernorm(features)], dim=-1))
         return layer.input_layernorm(mixed), mixed
 
     def carry(self, hidden: Tensor) -> Tensor:
-        """Apply the last norm."""
         return self._lent[0].final_layernorm(hidden)
 
 
@@ -172,16 +181,13 @@ class Eagle3Module(EagleModule):
         self.ids = ids
 
     def enter(self, states: Sequence[Tensor]) -> Tensor:
-        """Fuse three states."""
         return self.fc(torch.cat([states[layer] for layer in FUSED], dim=-1))
 
     def mix(self, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the normed embedding concatenated with the normed state, and the state as the residual."""
         layer = self._lent[0]
         return torch.cat([layer.input_layernorm(embedded), layer.hidden_norm(features)], dim=-1), features
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Apply the head's own norm and output head."""
         return self.lm_head(self.norm(hidden))
 
 
@@ -264,10 +270,7 @@ def head_config(target: Any, settings: HeadSettings) -> LlamaConfig:
 
 def new_head(settings: HeadSettings) -> Trainee:
     """Make an untrained head of the bundled model."""
-    target: Any = AutoModelForCausalLM.from_pretrained(ASSETS / "tiny", dtype=torch.float32).eval()
-    tokenizer: Any = AutoTokenizer.from_pretrained(ASSETS / "tiny")
-    target.requires_grad_(False)
-    torch.manual_seed(settings.seed)
+    target, tokenizer = load_target(settings.seed)
     config = head_config(target, settings)
     if settings.kind in ("eagle", "mtp"):
         head = {"eagle": EagleModule, "mtp": MtpModule}[settings.kind](config, target)
@@ -322,3 +325,127 @@ def save_head(head: nn.Module, config: LlamaConfig, folder: Path) -> None:
     """Write weights in half precision and ``config.json``."""
     save_weights(head, folder / "model.safetensors")
     config.to_json_file(folder / "config.json")
+
+
+FADING = 0.8  # weight of a head's loss, as a part of that of the head before it
+
+
+@dataclass(frozen=True)
+class StackedSettings(TrainingSettings):
+    """The settings of a training whose loss counts answers only; the defaults are those of ``tiny_medusa``.
+
+    kind: medusa | hydra. heads: how many. blocks: of each.
+    """
+
+    kind: str = "medusa"
+    heads: int = 4
+    blocks: int = 3
+    steps: int = 400
+    warmup: int = 20
+    decay: float = 0.6
+    rows: int = 2
+    length: int = 384
+    prompt_weight: float = 0.0
+    matrix_rate: float = 0.0
+    rate: float = 0.004
+    seed: int = 23
+
+
+class MedusaModule(nn.ModuleList):
+    """Medusa's heads without output matrices of their own: the target's reads them all. At first each adds nothing."""
+
+    def __init__(self, target: Any, settings: StackedSettings) -> None:
+        hidden = target.config.hidden_size
+        super().__init__(
+            nn.ModuleList(nn.ModuleDict({"linear": nn.Linear(hidden, hidden)}) for _ in range(settings.blocks))
+            for _ in range(settings.heads)
+        )
+        for weight in self.parameters():
+            nn.init.zeros_(weight)
+        self._lent = [target.lm_head]
+
+    def enter(self, states: Tensor, batch: PackedBatch) -> Tensor:
+        """Return what the heads read, (rows, T, D), from the target's last states."""
+        return states
+
+    def guess(self, head: int, state: Tensor, path: Sequence[Tensor]) -> Tensor:
+        """Return the logits (n, V) of one head from (n, D) entered states and the (n, D) embeddings of a path."""
+        blocks: Any = self[head]
+        for block in blocks:
+            state = state + functional.silu(block["linear"](state))
+        return self._lent[0](state)
+
+
+class HydraModule(nn.Module):
+    """Hydra++: a decoder layer over the states, and heads that read its output and the embeddings of a path."""
+
+    def __init__(self, target: Any, settings: StackedSettings) -> None:
+        super().__init__()
+        config, hidden = target.config, target.config.hidden_size
+        norm = LlamaRMSNorm(hidden, eps=config.rms_norm_eps)
+        norm.weight.data.copy_(target.model.norm.weight)
+        prefix = {"layers": nn.ModuleList([LlamaDecoderLayer(config, 0)]), "norm": norm}
+        self.prefix_embeding_layer: Any = nn.ModuleDict(prefix)  # spelled as in the published files
+        self.hydra_mlp: Any = nn.ModuleList()
+        self.hydra_lm_head: Any = nn.ModuleList()
+        for head in range(settings.heads):
+            width = (head + 2) * hidden
+            first = nn.ModuleDict({"linear": nn.Linear(width, hidden), "res_connection": nn.Linear(width, hidden)})
+            rest = [nn.ModuleDict({"linear": nn.Linear(hidden, hidden)}) for _ in range(settings.blocks - 1)]
+            self.hydra_mlp.append(nn.Sequential(*(each for block in (first, *rest) for each in (nn.Dropout(), block))))
+            out = nn.Linear(hidden, config.vocab_size)
+            out.weight.data.copy_(target.lm_head.weight)
+            self.hydra_lm_head.append(nn.Sequential(nn.Dropout(), out))
+        self._rotary = [LlamaRotaryEmbedding(config)]
+
+    def enter(self, states: Tensor, batch: PackedBatch) -> Tensor:
+        """Return the prefix layer's outputs, (rows, T, D)."""
+        layers, norm = self.prefix_embeding_layer["layers"], self.prefix_embeding_layer["norm"]
+        turn = self._rotary[0](states, batch.positions)
+        return norm(layers[0](states, attention_mask=separate(batch.positions), position_embeddings=turn))
+
+    def guess(self, head: int, state: Tensor, path: Sequence[Tensor]) -> Tensor:
+        """Return the logits (n, V) of one head; path: from the root to the token below which it drafts."""
+        first, *rest = list(self.hydra_mlp[head])[1::2]
+        read = torch.cat([state, *path], dim=-1)
+        state = first["res_connection"](read) + functional.silu(first["linear"](read))
+        for block in rest:
+            state = state + functional.silu(block["linear"](state))
+        return self.hydra_lm_head[head][1](state)
+
+
+def new_stacked_heads(settings: StackedSettings) -> Trainee:
+    """Make untrained heads of the bundled model."""
+    target, tokenizer = load_target(settings.seed)
+    module: Any = {"medusa": MedusaModule, "hydra": HydraModule}[settings.kind](target, settings)
+    loss = partial(stacked_loss, module, target, settings=settings)
+    return Trainee(settings, tokenizer, module, loss, partial(save_stacked, module, settings))
+
+
+def stacked_loss(
+    module: MedusaModule | HydraModule, target: Any, batch: PackedBatch, settings: StackedSettings
+) -> tuple[Tensor, list[float]]:
+    """Return the loss of a batch, and for each head the share of answer tokens that it ranks first."""
+    with torch.no_grad():
+        kept = {"position_ids": batch.positions, "attention_mask": separate(batch.positions)}
+        states = target.model(batch.ids, **kept, use_cache=False).last_hidden_state
+        embedded, probs = target.get_input_embeddings()(batch.ids), target.lm_head(states).softmax(-1)
+    entered, total, right = module.enter(states, batch), states.new_zeros(()), []
+    for head in range(settings.heads):
+        ahead = head + 2
+        same = batch.positions[:, ahead:] == batch.positions[:, :-ahead] + ahead
+        rows, at = ((batch.weights[:, ahead:] > 0) & same).nonzero(as_tuple=True)
+        wanted = probs[rows, at + ahead - 1]
+        guess = module.guess(head, entered[rows, at], [embedded[rows, at + place] for place in range(1, ahead)])
+        total = total + FADING**head * functional.cross_entropy(guess, wanted)
+        right.append((guess.argmax(-1) == wanted.argmax(-1)).float().mean().item())
+    return total, right
+
+
+def save_stacked(module: MedusaModule | HydraModule, settings: StackedSettings, folder: Path) -> None:
+    """Write weights in half precision under the published file name, and ``config.json``."""
+    save_weights(module, folder / f"{settings.kind}_lm_head.safetensors")
+    blocks = {"medusa_num_layers": settings.blocks}
+    kind = blocks if settings.kind == "medusa" else {"hydra_head_arch": "prefix-mlp", "grounded_heads": True}
+    config = {f"{settings.kind}_num_heads": settings.heads, **kind}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

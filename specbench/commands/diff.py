@@ -15,8 +15,8 @@ import pandas as pd
 from specbench.commands import make_parser
 from specbench.input import InputError, file_path
 from specbench.names import printable
+from specbench.records.manifest import differing, flatten, spell_value
 from specbench.records.record import CONTROL, OVERALL, CaseRecord
-from specbench.records.settings import differing, flatten, spell_value
 from specbench.records.store import Run, RunError
 from specbench.report.build import read_findings
 from specbench.report.frames.findings import Findings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from specbench.commands import make_parser
 from specbench.names import hide_secrets, printable
-from specbench.report.remote import export_runs
+from specbench.report.locate import export_runs
 from specbench.screen import DONE
 
 

@@ -23,7 +23,7 @@ from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.exchange import spec_bench
 from specbench.report.exchange.formats import FORMATS, SAMPLES, export_run, show_imported
 from specbench.report.exchange.golden import GOLDEN
-from specbench.report.locate import DEFAULT_RUN, find_runs
+from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
 from specbench.report.plots import SCREEN
 from specbench.report.published import (
     compare,
@@ -33,8 +33,7 @@ from specbench.report.published import (
     summarise_verdicts,
     write_published,
 )
-from specbench.report.remote import fetch_runs, is_remote
-from specbench.report.sinks.send import check_sinks, send_report
+from specbench.report.sinks import check_sinks, send_report
 from specbench.report.table import Table
 from specbench.report.tables.modelled import crossover_table, prediction_table
 from specbench.report.tables.terminal import open_console, print_findings, print_page, print_table, print_warnings

@@ -69,8 +69,7 @@ def run_single(cfg: DictConfig, name: str, overrides: list[str], dry: bool) -> i
     from specbench.runs.job import begin_job
     from specbench.runs.launch import run_job
     from specbench.runs.search import run_search
-    from specbench.runs.shards import needs_shards, run_shards
-    from specbench.runs.sweep import check_launcher
+    from specbench.runs.sweep import check_launcher, needs_shards, run_shards
 
     job = begin_job(cfg, uuid.uuid4().hex)
     if cell := composition.spell_cell(cfg):

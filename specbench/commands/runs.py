@@ -21,8 +21,8 @@ from rich.text import Text
 from specbench.commands import make_parser
 from specbench.input import InputError, file_path
 from specbench.names import printable
+from specbench.records.manifest import differing, flatten, spell_value
 from specbench.records.record import CONTROL, OVERALL, VANILLA
-from specbench.records.settings import differing, flatten, spell_value
 from specbench.records.store import MANIFEST, RECORDS, SET_ASIDE, SHARDS, read_manifest
 from specbench.runs.digest import decisive
 from specbench.screen import Screen

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
@@ -25,12 +24,8 @@ def main(argv: Sequence[str]) -> int:
     """Print the schema."""
     parser = make_parser("schema", __doc__)
     parser.add_argument("file", nargs="?", choices=FILES, default="records", help="(default: %(default)s)")
-    text = json.dumps(schema_of(parser.parse_args(argv).file), indent=2)
+    file = parser.parse_args(argv).file
+    head = {"$schema": GenerateJsonSchema.schema_dialect, "$id": f"urn:specbench:{file}:{SCHEMA}"}
+    text = json.dumps(head | TypeAdapter(FILES[file]).json_schema(), indent=2)
     Screen().print(text, markup=False, highlight=False, soft_wrap=True)
     return 0
-
-
-def schema_of(file: str) -> dict[str, Any]:
-    """The JSON schema of one of ``FILES``, with its dialect and a name that changes with the format."""
-    head = {"$schema": GenerateJsonSchema.schema_dialect, "$id": f"urn:specbench:{file}:{SCHEMA}"}
-    return head | TypeAdapter(FILES[file]).json_schema()

@@ -25,8 +25,7 @@ from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.models.engine import Engine
 from specbench.models.tree import RowBatch, compute_depths
-from specbench.profile.profile import MEASURED, Ceilings, ModelShape, Profile, RowGrid
-from specbench.profile.surface import Floats, Grid
+from specbench.profile.profile import MEASURED, Ceilings, Floats, Grid, ModelShape, Profile, RowGrid
 from specbench.types import EMPTY, ROOT, Draft, InputError, Needs
 
 # [bytes] at most; several times any last-level cache; on a GPU so large that the launch is negligible

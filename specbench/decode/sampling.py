@@ -19,7 +19,7 @@ TOKEN, BLOCK = "token", "block"  # decode.verify
 class Sampling:
     """temperature: > 0. top_k: keep that many best tokens, 0 = all. top_p: smallest set of at least that mass.
 
-    blocks: nodes that were drawn are verified by whole paths (``specbench.decode.block``), not token by token.
+    blocks: nodes that were drawn are verified by whole paths (``specbench.decode.walk``), not token by token.
     """
 
     temperature: float

@@ -159,7 +159,6 @@ class LibraryRunner(Runner):
         return output.logits[0]
 
     def _masks(self, tree: TreeRows, keys: int) -> Tensor | Mapping[str, Tensor]:
-        """Build additive masks (1, 1, m, keys) of the rows: one, or one by kind of layer."""
         masks = {
             kind: upload(tree.build_mask(window, self.dtype, keys - len(tree.places)), self.device, self.dtype)
             for kind, window in self.windows.items()

@@ -37,7 +37,6 @@ ENTRIES = {
     "head": "head_dim",
     "vocab": "vocab_size",
 }
-HEAD_NORMS = ("q_norm", "k_norm")
 READERS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj")  # whose output is read
 INTO_HIDDEN = ("fc", "input_proj", "linear")  # of heads; their rows write hidden units
 

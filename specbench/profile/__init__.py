@@ -9,23 +9,4 @@ from specbench.profile.file import (
     require_folder,
     write_profile,
 )
-from specbench.profile.profile import Ceilings, ModelShape, Profile, RowGrid, device_name
-from specbench.profile.surface import Fit, Grid
-
-__all__ = [
-    "Ceilings",
-    "Fit",
-    "Grid",
-    "ModelShape",
-    "Profile",
-    "RowGrid",
-    "analytic_profile",
-    "device_name",
-    "find_pair",
-    "find_profile",
-    "open_profile",
-    "published_profiles",
-    "read_profile",
-    "require_folder",
-    "write_profile",
-]
+from specbench.profile.profile import Ceilings, Fit, Grid, ModelShape, Profile, RowGrid, device_name

@@ -17,8 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from specbench.input import InputError
-from specbench.profile.profile import ANALYTIC, ModelShape, Profile
-from specbench.profile.surface import Fit, Floats
+from specbench.profile.profile import ANALYTIC, Fit, Floats, ModelShape, Profile
 
 EFFICIENCY = 0.75  # of bandwidth and of peak
 HOST_MS = 1.2  # a step's, as in the published fit

@@ -17,8 +17,20 @@ from pydantic_core import PydanticCustomError
 
 from specbench.input import InputError, parse_as, read_file, refuse_foreign
 from specbench.profile.analytic import find_pair
-from specbench.profile.profile import MEASURED, PUBLISHED, Ceilings, ModelShape, Profile, RowGrid, Size, Whole
-from specbench.profile.surface import Fit, Floats, Grid, Positive
+from specbench.profile.profile import (
+    MEASURED,
+    PUBLISHED,
+    Ceilings,
+    Fit,
+    Floats,
+    Grid,
+    ModelShape,
+    Positive,
+    Profile,
+    RowGrid,
+    Size,
+    Whole,
+)
 from specbench.records.record import Amount
 from specbench.records.store import write_atomically
 

@@ -10,24 +10,3 @@ from specbench.report.frames.sweep import default_grids, rank
 from specbench.report.locate import chosen_profile, chosen_runs
 from specbench.report.published import compare, published_frame, published_tables, read_published
 from specbench.report.tables.terminal import print_findings
-
-__all__ = [
-    "Answer",
-    "AnswerTurn",
-    "Findings",
-    "Report",
-    "build_report",
-    "chosen_profile",
-    "chosen_runs",
-    "compare",
-    "default_grids",
-    "explain",
-    "gather",
-    "print_findings",
-    "published_frame",
-    "published_tables",
-    "rank",
-    "read_answers",
-    "read_findings",
-    "read_published",
-]

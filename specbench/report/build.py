@@ -101,9 +101,8 @@ def build_report(
     grids += default_grids(findings)
     if plots:
         logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports a home that cannot be written
-        from specbench.report.plots.catalogue import write_plots
-        from specbench.report.plots.curves import write_curves
-        from specbench.report.plots.heatmaps import write_heatmaps  # matplotlib is slow to import and not always wanted
+        from specbench.report.plots.catalogue import write_plots  # matplotlib is slow to import and not always wanted
+        from specbench.report.plots.sweep import write_curves, write_heatmaps
 
         log.info("plots")
         files += write_curves(default_curves(findings), output, style)

@@ -17,8 +17,8 @@ import pandas as pd
 from pydantic import BaseModel, BeforeValidator, FiniteFloat, ValidationError
 
 from specbench.input import cut, decode_text, describe, read_file
+from specbench.records.manifest import spell_value
 from specbench.records.record import OVERALL
-from specbench.records.settings import spell_value
 from specbench.records.store import Run, RunError
 from specbench.report.frames.facts import Facts, read_parameters, read_settings
 from specbench.report.frames.findings import Findings

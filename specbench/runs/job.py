@@ -146,7 +146,7 @@ def build_job(resolved: dict[str, Any], like: Job | None = None, optional: Colle
 
         check_style(config.report.style)
     if config.report.to:
-        from specbench.report.sinks.send import check_sinks  # likewise
+        from specbench.report.sinks import check_sinks  # likewise
 
         check_sinks(config.report.to, [resolved])
     _refuse_under_load(config)

@@ -87,7 +87,7 @@ def _report(settings: ReportConfig, directory: Path, console: Console, anew: boo
     """Report a run, unless that is done and not wanted ``anew``, and send it if it is ``alone``; returns the code."""
     from specbench.report import build_report, read_findings  # pandas and matplotlib only once they are needed
     from specbench.report.frames.headline import find_headlines
-    from specbench.report.sinks.send import send_report
+    from specbench.report.sinks import send_report
     from specbench.report.tables.terminal import print_findings, print_page
 
     page, manifest = directory / PAGE, directory / MANIFEST  # whose price, or blocks, may have changed since

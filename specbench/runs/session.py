@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import traceback
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,10 @@ def set_stage(job: Job, earlier: Manifest | None = None, logs: Path | None = Non
             stage = replace(stage, profile=job.profile)
         elif job.priced:
             loading.info("measuring the cost of a step")
-            stage = _priced(stage, before.step_ms)
+            engine, target = stage.engine, stage.target
+            step_ms = {int(rows): ms for rows, ms in (before.step_ms or {}).items()}
+            step_ms = step_ms or measure_steps(engine, target.device, target.vocab_size)
+            stage = replace(stage, profile=profile_of_steps(step_ms, engine), step_ms=step_ms)
         readers = source.bind(job.entries, stage)
         loading.info("warming up, %d prompts a method", len(stage.warmup))
         yield replace(stage, readers=readers)
@@ -76,14 +80,6 @@ def set_stage(job: Job, earlier: Manifest | None = None, logs: Path | None = Non
         for entry in job.entries:
             entry.method.close()
         stage.engine.close()
-
-
-def _priced(stage: Stage, stored: Mapping[str, float] | None) -> Stage:
-    """A stage with the cost of its engine's steps: as stored, or measured."""
-    engine, target = stage.engine, stage.target
-    step_ms = {int(rows): ms for rows, ms in (stored or {}).items()}
-    step_ms = step_ms or measure_steps(engine, target.device, target.vocab_size)
-    return replace(stage, profile=profile_of_steps(step_ms, engine), step_ms=step_ms)
 
 
 class Session:
@@ -207,7 +203,8 @@ class Session:
             asked = self.next_turn(case, answers)
             request = self.request(asked, (case.id, turn, block.round), block, entry.method, self._lengths[entry.name])
             if case.messages and self._keeps:
-                request = replace(request, kept=count_shared(cached, asked.prompt))
+                shared = os.path.commonprefix([cached, asked.prompt])  # noqa: RUF071 (of tokens, not of paths)
+                request = replace(request, kept=len(shared))
             before = self._meter.joules() if self._meter else None
             transcript = decode(self._engine, entry.method, request, self._clock)
             energy_j = self._meter.since(before) if self._meter else None
@@ -257,12 +254,6 @@ class Session:
     def _answer(self, turn: TurnRecord) -> str:
         """A turn's text after its thinking."""
         return turn.text if turn.thinking is None else answer_text(self._tokenizer, turn.ids[turn.thinking :])
-
-
-def count_shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Count the tokens that two contexts begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (first, second) in pairs if first != second), min(len(one), len(other)))
 
 
 def record_of(block: Block, case: Case, place: int, name: str, error: Failure | None = None) -> CaseRecord:

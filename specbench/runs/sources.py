@@ -30,9 +30,8 @@ from specbench.models.engine import Engine
 from specbench.models.facade import NOWHERE, ModelCard, Target
 from specbench.models.fast.attention import FastOptions
 from specbench.models.load import find_eos, find_vocab_size, load_model, locate, read_card, read_tokenizer
-from specbench.models.replay import ReplayEngine, ServerEngine
+from specbench.models.replay import AlongRecord, ReplayEngine, ServerEngine, SyntheticAcceptance
 from specbench.models.tensor_parallel.start import TeamSettings, start
-from specbench.models.timed import AlongRecord, SyntheticAcceptance
 from specbench.profile import Profile
 from specbench.records.record import VANILLA, CaseRecord, EngineKind
 from specbench.runs.config import Config
@@ -372,7 +371,6 @@ class Timed(Recorded):
         return replace(found, card=replace(card, eos=found.card.eos))
 
     def open(self, sampling: Sampling | None, way: str | None, why: str | None) -> Stage:
-        """Load the weights for an engine that is driven along the record."""
         config, settings = self.config, self.config.engine
         log.info("loading the weights of %s", self.card.name)
         model = load_model(self.card, seed=_seed(config), **model_options(config))

@@ -17,8 +17,7 @@ from specbench.records.record import OVERALL
 from specbench.suite.format import HubTables, SuiteFormat, Wording
 from specbench.suite.formats import format_named
 from specbench.suite.number import count_unread
-from specbench.suite.selection import select, whole_of
-from specbench.suite.settings import SuiteConfig
+from specbench.suite.settings import SuiteConfig, select, whole_of
 from specbench.suite.sources import locate
 from specbench.types import Case, InputError
 

@@ -10,9 +10,9 @@ import torch
 from drawn_laws import CHAIN, TREE, VOCAB, drafts, laws, outcomes, wanted_law
 from torch import Tensor
 
-from specbench.decode import block
+from specbench.decode import walk
 from specbench.decode.acceptance import RatioTest, Uniforms
-from specbench.decode.block import BlockTest
+from specbench.decode.walk import BlockTest
 from specbench.types import ROOT
 
 
@@ -67,13 +67,13 @@ def test_a_chain_is_never_accepted_less_than_token_by_token(seed):
 
 @pytest.mark.parametrize("wrong", ["weight", "residual"])
 def test_variants_that_lose_the_law_fail(wrong, monkeypatch):
-    whole = block.residuals
+    whole = walk.residuals
     if wrong == "residual":  # of the distribution, not of its share
 
         def residuals(scaled, drawn, distribution, untried):
             return whole(scaled / scaled.sum(-1, keepdim=True).clamp(min=1e-9), drawn, distribution, untried)
 
-        monkeypatch.setattr(block, "residuals", residuals)
+        monkeypatch.setattr(walk, "residuals", residuals)
     else:  # a node keeps its weight when a child is rejected
 
         class Kept(BlockTest):

@@ -12,10 +12,10 @@ from drawn_laws import CHAIN, VOCAB, drafts, laws, outcomes, wanted_law
 
 from draft_models import MarkovLM, begin, fitted
 from methods.speculative_sampling import SpeculativeSampling
-from specbench.decode.block import BlockTest
 from specbench.decode.budgets import EqualBudget, cut_draft
 from specbench.decode.lengths import AdaEdl, Bandit, Confidence, LengthBudget, Policy, Price, describe_idle, make_limit
 from specbench.decode.sampling import Sampling
+from specbench.decode.walk import BlockTest
 from specbench.method import DraftLevel
 from specbench.types import Draft, InputError, Needs, Step
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.lab import fuzz
-from scripts.lab.kinds import calls, damage, server, settings
+from scripts.lab.kinds import damage, inputs, server, settings
 from scripts.lab.kinds.kind import ANY, PYTHON, REFUSED, Fixture, Kind
 from specbench import commands
 from specbench.input import InputError
@@ -103,7 +103,7 @@ CLEAN = (
 def test_kinds_of_each_source_end_cleanly(tmp_path):
     """A run of the program in small: thirty kinds that every version refuses."""
     pytest.importorskip("torch")
-    made = (kind for make in (*settings.KINDS, calls.options, calls.calls) for kind in make(NOTHING))
+    made = (kind for make in (*settings.KINDS, inputs.options, inputs.calls) for kind in make(NOTHING))
     chosen = [kind for kind in made if kind.name in CLEAN]
     assert {kind.name for kind in chosen} == set(CLEAN)
     chosen = [Kind(kind.group, kind.place, kind.fault, kind.command, kind.expected, kind.words) for kind in chosen]

@@ -18,10 +18,10 @@ from head_models import HOSTILE, begun, bound, card_of, features_of, paths_of, r
 from methods.dflash import DFlash
 from methods.parts import tree_method
 from methods.parts.draft_layer import CompiledLayers
-from specbench.decode.block import BlockTest
 from specbench.decode.lengths import Confidence
 from specbench.decode.sampling import Sampling
 from specbench.decode.together import SharedRequest, draft_on
+from specbench.decode.walk import BlockTest
 from specbench.types import InputError
 
 IDS, SAMPLING = [5, 6, 7, 8, 9, 17, 30, 44, 3, 9, 21], Sampling(0.9)

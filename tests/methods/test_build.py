@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from builders.runs import Done, job_for, run_main
 from methods.cacheback import FrozenTable
-from methods.parts.built_file import BuiltFile
+from methods.parts.corpus import BuiltFile
 from methods.rest import Datastore
 from methods.sam import StaticAutomaton
 from specbench import commands

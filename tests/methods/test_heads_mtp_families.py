@@ -13,7 +13,7 @@ from torch import nn
 from builders.models import build, plain_greedy
 from head_models import CONTEXT, begun, bound, causal, run, watched
 from methods.eagle import Mtp
-from methods.parts.library_layer import LibraryLayer
+from methods.eagle.mtp import LibraryLayer
 from specbench.decode.sampling import Sampling
 from specbench.decode.together import SharedRequest, draft_on
 from specbench.models.facade import ModelCard, Target
@@ -165,14 +165,14 @@ def test_a_long_prompt_is_read_in_parts(latent, tmp_path, monkeypatch):
     folder = modules[0].save(tmp_path, modules[1].tensors(), num_nextn_predict_layers=2)
     method = bound(Mtp(folder, length=3), latent)
     parts = lambda end, start: [slice(at, min(at + 16, end)) for at in range(start, end, 16)]  # noqa: E731
-    monkeypatch.setattr("methods.parts.library_layer.list_masked_chunks", parts)
+    monkeypatch.setattr("methods.eagle.mtp.list_masked_chunks", parts)
 
     def drafts():
         return [begun(method, latent, ids).propose(ids, 64).tokens.tolist() for ids in contexts]
 
     right = [in_turn(modules, latent, ids, 3).argmax(-1).tolist() for ids in contexts]
     assert drafts() == right
-    mask = "methods.parts.library_layer.build_causal_mask"
+    mask = "methods.eagle.mtp.build_causal_mask"
     monkeypatch.setattr(mask, lambda end, window, dtype, start: torch.zeros(1, 1, end - start, end, dtype=dtype))
     assert drafts() != right
 

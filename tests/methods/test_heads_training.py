@@ -25,15 +25,19 @@ from scripts.tiny.heads import (
     Eagle3Module,
     EagleModule,
     HeadSettings,
+    HydraModule,
+    MedusaModule,
     MtpModule,
     PEagleModule,
+    StackedSettings,
     attend,
     head_config,
     new_head,
+    new_stacked_heads,
     save_head,
+    save_stacked,
     visible,
 )
-from scripts.tiny.stacked import HydraModule, MedusaModule, StackedSettings, new_stacked_heads, save_stacked
 from scripts.tiny.train import PackedBatch, pack, separate
 from specbench.method import complete
 from specbench.models.load import load_model

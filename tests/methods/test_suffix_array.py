@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.drafts import root_paths
-from methods.parts.array_draft import TOKEN
-from methods.parts.counted_tree import COUNT, CountedTree
+from methods.parts.array_draft import COUNT, TOKEN, CountedTree
 from methods.parts.suffix_array import CROSSING, END, SuffixArray, cut_paths, longest, take
 
 TEXT = st.lists(st.integers(0, 3), max_size=40)

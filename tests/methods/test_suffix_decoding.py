@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from methods.parts.counted_tree import CountedTree
+from methods.parts.array_draft import CountedTree
 from methods.parts.suffix_automaton import EDGES, STATES, find
 from methods.suffix_decoding import GLOBAL, LOCAL, Limits, SuffixDecoding, SuffixTree, Text, _fewest, _sort
 from methods.suffix_decoding import choose as compiled

@@ -26,7 +26,7 @@ from specbench.models.fast import engine as engines
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.load import load_model
-from specbench.models.timed import TimedFast
+from specbench.models.replay import TimedFast
 from specbench.records.record import VANILLA
 
 DRAWN = Sampling(0.8)

@@ -33,9 +33,8 @@ from specbench.models.fast.batch import FastBatch, PackedFrame
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import Buckets
 from specbench.models.fast.host.forward import CompiledForward
-from specbench.models.replay import ReplayEngine
+from specbench.models.replay import ReplayEngine, TimedEager, TimedFast
 from specbench.models.tensor_parallel.team import TeamError
-from specbench.models.timed import TimedEager, TimedFast
 from specbench.types import CaseError, Draft, InputError, Needs, Step
 
 TRUTHS: dict[tuple[int, ...], list[int]] = {}

@@ -223,7 +223,7 @@ def test_rows_of_shares_mix_the_same_bits_in_any_number(size, stored):
 
 @pytest.mark.parametrize("name", TYPES)
 def test_products_of_any_shape_have_the_bits_of_each_row_alone(name):
-    """Weights whose rows do not fill a tile, or leave threads without a share; one to twenty rows of inputs, whole or in slices."""
+    """Rows of weights that do not fill a tile, or leave threads without a share; rows of inputs, whole or in slices."""
     torch.manual_seed(0)
     for outputs, size in itertools.product((1, 3, 7, 18, 35), (32, 96, 1120)):
         weight, rows = torch.randn(outputs, size).to(TYPES[name]), torch.randn(20, size).to(TYPES[name])

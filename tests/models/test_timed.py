@@ -22,8 +22,7 @@ from specbench.models.engine import Silent
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import EXACT, GRAPHED
-from specbench.models.replay import ReplayEngine
-from specbench.models.timed import SyntheticAcceptance, TimedEager, TimedFast
+from specbench.models.replay import ReplayEngine, SyntheticAcceptance, TimedEager, TimedFast
 from specbench.records.store import read_manifest, read_run
 from specbench.report.frames.findings import gather
 from specbench.report.frames.headline import find_headlines

@@ -13,8 +13,7 @@ from specbench.records.store import read_run
 from specbench.runs.execution import execute
 from specbench.runs.sources import trace_warnings
 from specbench.suite.prompt import PromptBuilder
-from specbench.trace import read_trace
-from specbench.trace.texts import conversation_ids
+from specbench.trace import conversation_ids, read_trace
 from specbench.types import Case, InputError
 
 REWRITES = (

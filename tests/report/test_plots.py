@@ -41,9 +41,9 @@ from specbench.report.plots.canvas import (
     take_caption,
 )
 from specbench.report.plots.catalogue import draw_plots
-from specbench.report.plots.heatmaps import draw_heatmap
 from specbench.report.plots.latency import draw_latency, draw_rows
 from specbench.report.plots.scene import DPI, HATCHES, scenes, style_of
+from specbench.report.plots.sweep import draw_heatmap
 from specbench.report.table import Table
 from specbench.report.writers import to_latex, to_notes
 

@@ -12,8 +12,8 @@ from report.conftest import THREE
 
 from specbench.commands import main
 from specbench.records.store import MANIFEST, RECORDS, RunError
-from specbench.report import remote
-from specbench.report.remote import UNFINISHED, export_runs, fetch_runs
+from specbench.report import locate
+from specbench.report.locate import UNFINISHED, export_runs, fetch_runs
 from specbench.screen import DONE, USAGE
 
 PLD = {"pld": (4.0, 0.5, 0.001)}
@@ -189,7 +189,7 @@ def test_a_store_that_cannot_be_written(make_run, store, monkeypatch, capsys, ur
 
 
 def test_a_mistake_of_ours_is_no_error_of_the_store(make_run, store, monkeypatch):
-    monkeypatch.setattr(remote, "_put", lambda *_: {}["a mistake"])
+    monkeypatch.setattr(locate, "_put", lambda *_: {}["a mistake"])
     with pytest.raises(KeyError):
         export_runs(make_run(methods=PLD, per_category=1), "memory://bucket/run")
 

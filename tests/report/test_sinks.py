@@ -15,9 +15,8 @@ from huggingface_hub import parse_eval_result_entries
 from specbench.commands import main
 from specbench.input import InputError
 from specbench.records.store import EVAL_RESULTS, MANIFEST, RECORDS
-from specbench.report import build_report
-from specbench.report.sinks import mlflow_runs, send
-from specbench.report.sinks.mlflow_runs import log_to_mlflow
+from specbench.report import build_report, sinks
+from specbench.report.sinks import log_to_mlflow
 from specbench.runs.job import job_at
 from specbench.screen import DONE, FAILED, USAGE
 
@@ -87,7 +86,7 @@ def test_the_data_set_is_the_suite_s_own_or_named(make_run, capsys):
     ],
 )
 def test_what_cannot_be_sent_is_refused_before_the_run(monkeypatch, settings, message):
-    monkeypatch.setattr(send, "find_spec", lambda name: None)
+    monkeypatch.setattr(sinks, "find_spec", lambda name: None)
     with pytest.raises(InputError) as refused:
         job_at(["method=[pld]", *settings])
     assert message in str(refused.value)
@@ -97,7 +96,7 @@ def test_what_cannot_be_sent_is_refused_before_the_run(monkeypatch, settings, me
 def given(monkeypatch):
     """What the client of MLflow was given, which is not started."""
     found: list[dict] = []
-    monkeypatch.setattr(mlflow_runs, "_run_client", lambda values: found.append(values) or "mlflow: there")
+    monkeypatch.setattr(sinks, "_run_client", lambda values: found.append(values) or "mlflow: there")
     return found
 
 
@@ -196,7 +195,7 @@ def test_a_server_that_does_not_answer_costs_no_result_and_bounded_time(
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:{SECRET}@127.0.0.1:{port}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         with monkeypatch.context() as patched:  # the second call may take its time
-            patched.setattr(mlflow_runs, "LONGEST_S", 15 if server == "closed" else 6)
+            patched.setattr(sinks, "LONGEST_S", 15 if server == "closed" else 6)
             assert report(run, "--to", "mlflow") == FAILED
     out = capsys.readouterr().out.replace("\n", " ")
     assert f"The results are complete; to send them: specbench report {run} --to mlflow" in out
@@ -213,7 +212,7 @@ def test_a_run_that_cannot_be_sent_is_complete_and_fails(tmp_path, monkeypatch, 
     from specbench.commands import run as run_command
 
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(mlflow_runs, "CLIENT", {"PYTHONPATH": str(tmp_path)})
+    monkeypatch.setattr(sinks, "CLIENT", {"PYTHONPATH": str(tmp_path)})
     monkeypatch.delenv("PYTHONPATH", raising=False)
     (tmp_path / "mlflow.py").write_text("raise RuntimeError('the server is away')")
     settings = ["method=[pld]", "suite.limit=1", "suite.categories=[qa]", "decode.max_new_tokens=8", "measure=quick"]

@@ -14,8 +14,7 @@ from specbench.records.store import RunError
 from specbench.report import print_findings, read_findings
 from specbench.report.frames.summary import drop_repeated_rows
 from specbench.report.frames.sweep import Heatmap, asked_grids, best_settings, default_curves, default_grids
-from specbench.report.plots.curves import _grows_by_factors, draw_curve
-from specbench.report.plots.heatmaps import draw_heatmap
+from specbench.report.plots.sweep import _grows_by_factors, draw_curve, draw_heatmap
 
 PAIRS = [(leader, follower) for leader in (1, 2, 10) for follower in (None, 3, 20) if (leader, follower) != (2, 3)]
 

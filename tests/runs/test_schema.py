@@ -23,7 +23,7 @@ from specbench.records.answers import read_answers
 from specbench.records.manifest import Manifest
 from specbench.records.record import CaseRecord
 from specbench.records.store import MANIFEST, RECORDS
-from specbench.trace.recorded import read_live
+from specbench.trace import read_live
 
 SMALL = ("model=tiny", "suite.limit=1", "suite.categories=[qa]", "measure=quick", "decode.max_new_tokens=8")
 RUNS = {

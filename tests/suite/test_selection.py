@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specbench.suite.selection import select
-from specbench.suite.settings import SuiteConfig
+from specbench.suite.settings import SuiteConfig, select
 from specbench.types import Case, InputError
 
 RAW_OF = {"multi-turn": ("writing", "math", "coding"), "qa": ("qa",), "rag": ("rag",)}

@@ -136,7 +136,6 @@ class EagerEngine(Engine):
 
     @torch.inference_mode()
     def start(self, prompt: Sequence[int], limit: int, walk: Verifier, needs: Needs, laps: Laps) -> Prefill:
-        """Read ``prompt`` and pick the first token; see ``Engine.start``."""
         request = self.request = EagerRequest(needs, laps)
         request.walk = walk
         self.reserve(len(prompt) + limit)
@@ -157,7 +156,6 @@ class EagerEngine(Engine):
 
     @torch.inference_mode()
     def forward(self, draft: Draft) -> None:
-        """Feed the root and the draft's nodes; the result waits for ``settle``."""
         request = self.request
         request.take(draft, self.max_nodes)
         parents, depths = request.host_parents, compute_depths(request.host_parents)
@@ -177,7 +175,6 @@ class EagerEngine(Engine):
 
     @torch.inference_mode()
     def settle(self, left: int, late: Draft | None = None) -> Step:
-        """Accept, cut and commit; see ``Engine.settle``."""
         request = self.request
         needs, output = request.needs, request.output
         logits = request.select(output.logits)

@@ -46,7 +46,7 @@ def count_lengths(found: MethodTrials, timed: bool, vanilla: MethodTrials | None
                 totals[number] += own.sum(), emitted[own].sum(), seconds[own].sum()
         speedups = [Estimate(BLANK, None, None, 0)] * len(edges)
         if known and vanilla is not None and is_timed(vanilla):
-            speedups = compare_bins(vanilla, found, axis)
+            speedups = compare_bins(_sum_by_case(vanilla, axis), _sum_by_case(found, axis), found is not vanilla)
         for edge, speedup, (steps, emitted, seconds) in zip(edges, speedups, totals, strict=True):
             if steps:
                 mat, mean_ms = float(emitted / steps), 1e3 * float(seconds / steps) if known else BLANK
@@ -58,19 +58,14 @@ def is_timed(found: MethodTrials) -> bool:
     return found.turns.steps.timed == len(found.turns.steps)
 
 
-def compare_bins(vanilla: MethodTrials, found: MethodTrials, axis: str) -> list[Estimate]:
-    """For each bin: vanilla's time per token over the method's, over the cases in which both have steps there.
-
-    Cases without steps in the bin are zeros: with them every bin has the same resamples.
-    """
-    return _compare(_sum_by_case(vanilla, axis), _sum_by_case(found, axis), found is not vanilla)
-
-
 _Sums = tuple[np.ndarray, np.ndarray]  # (C,) numbers of cases, and (2, C, bins) their seconds and tokens
 
 
-def _compare(vanilla: _Sums, found: _Sums, resampled: bool) -> list[Estimate]:
-    """See ``compare_bins``. resampled: with intervals."""
+def compare_bins(vanilla: _Sums, found: _Sums, resampled: bool) -> list[Estimate]:
+    """For each bin: vanilla's time per token over the method's, over the cases in which both have steps there.
+
+    Cases without steps in the bin are zeros: with them every bin has the same resamples. resampled: with intervals.
+    """
     (cases, sums), (others, theirs) = found, vanilla
     _, own, base = np.intersect1d(cases, others, assume_unique=True, return_indices=True)
     pairs = np.concatenate([theirs[:, base], sums[:, own]])  # (4, C, bins)
@@ -109,7 +104,7 @@ def count_turns(found: MethodTrials, timed: bool, vanilla: MethodTrials | None =
     ratios = [[Estimate(BLANK, None, None, 0)] * len(TURNS)] * 2
     if timed and vanilla is not None and len(vanilla.turns):
         sums = [[_sum_turns(each, whole) for each in (vanilla, found)] for whole in (True, False)]
-        ratios = [_compare(theirs, ours, found is not vanilla) for theirs, ours in sums]
+        ratios = [compare_bins(theirs, ours, found is not vanilla) for theirs, ours in sums]
     for number in np.unique(place):
         own = place == number
         steps, emitted = (int(requests[name][own].sum()) for name in ("steps", "emitted"))

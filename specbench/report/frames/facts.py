@@ -16,8 +16,8 @@ from typing import Any
 from specbench.input import InputError
 from specbench.profile import Profile, device_name, find_profile, open_profile
 from specbench.profile.profile import MEASURED
+from specbench.records.manifest import differing, flatten, spell_value
 from specbench.records.record import CONTROL, VANILLA, EngineKind
-from specbench.records.settings import differing, flatten, spell_value
 from specbench.records.store import MANIFEST, Run, RunError
 
 LATER = "added_later"  # of the manifest of a run whose vanilla is not shown

@@ -22,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from specbench.profile import Profile
-from specbench.profile.surface import Floats
+from specbench.profile.profile import Floats
 from specbench.records.record import CONTROL, VANILLA
 from specbench.report.frames.steps import Steps, contexts_of_tokens
 from specbench.report.frames.trials import Columns, Trials
@@ -77,15 +77,6 @@ def processor_share(rows: Columns) -> Floats:
     return np.where(np.isnan(share), 1.0, np.minimum(share, 1.0))
 
 
-def speedups_at(cases: Mapping[str, pd.DataFrame], factor: float) -> dict[str, float]:
-    """Method -> modelled speedup if drafting took ``factor`` times as long, the fastest first."""
-    found = {
-        name: float(rows["vanilla_ms"].sum() / (rows["method_ms"] + (factor - 1) * rows["own_ms"]).sum())
-        for name, rows in cases.items()
-    }
-    return dict(sorted(found.items(), key=lambda each: -each[1]))
-
-
 LEADS = "With drafting at half and at twice the measured time"
 
 
@@ -98,7 +89,11 @@ def describe_leads(cases: Mapping[str, pd.DataFrame]) -> str:
         return ""
     leads = []
     for factor in (0.5, 2.0):
-        (first, best), (second, next_best), *_ = speedups_at(cases, factor).items()
+        found = {
+            name: float(rows["vanilla_ms"].sum() / (rows["method_ms"] + (factor - 1) * rows["own_ms"]).sum())
+            for name, rows in cases.items()
+        }
+        (first, best), (second, next_best), *_ = sorted(found.items(), key=lambda each: -each[1])
         leads.append((f"{first} leads {second} by ", f"{best / next_best:.3f}"))
     (half, by_half), (twice, by_twice) = leads
     both = f"{by_half} and {by_twice}" if half == twice else f"{by_half} and {twice}{by_twice}"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from specbench.records.manifest import UNSET, differing, spell_value
 from specbench.records.record import CONTROL, OVERALL, VANILLA
-from specbench.records.settings import UNSET, differing, spell_value
 from specbench.records.store import RunError
 from specbench.report.columns import COLUMN, COLUMNS
 from specbench.report.frames.facts import read_parameters, read_settings

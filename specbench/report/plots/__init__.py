@@ -11,11 +11,11 @@ SCREEN, PAPER = "screen", "paper"
 _SUFFIX = ".mplstyle"
 
 
-def check_style(style: str, setting: str = "report.style") -> None:
+def check_style(style: str) -> None:
     """Raises InputError if it is neither a look nor a style file."""
     if style in (SCREEN, PAPER):
         return
     if not style.endswith(_SUFFIX):
-        raise RunError(f"{setting}={style}: expected {SCREEN}, {PAPER}, or a style file of matplotlib (*{_SUFFIX})")
+        raise RunError(f"report.style={style}: expected {SCREEN}, {PAPER}, or a style file of matplotlib (*{_SUFFIX})")
     fix = "expected a style file of matplotlib"
-    decode_text(read_file(Path(style), f"{setting}=", fix), f"{setting}={style}")
+    decode_text(read_file(Path(style), "report.style=", fix), f"report.style={style}")

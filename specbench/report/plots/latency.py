@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from specbench.profile import Grid, Profile
 from specbench.report.plots.canvas import drawing, finish, make_sheet, save, set_log2
-from specbench.report.plots.heatmaps import paint_cells, write_cells
 from specbench.report.plots.scene import style_of
+from specbench.report.plots.sweep import paint_cells, write_cells
 
 _PANEL_INCH = (3.8, 2.3)
 _CELL_INCH = (0.5, 0.3)
