@@ -176,8 +176,8 @@ FAR = LANES == 8
 ALONE, HIGH, LOW, MANY = (4, 2, 2, 8) if FAR else (8, 4, 2, 8)
 FETCHED = 0 if FAR else 1  # 1: weights are fetched ahead for one row of inputs, too
 AHEAD = 64 << 10  # [bytes] that neighbouring weights are fetched ahead
-# [numbers] Several longer rows of inputs do not stay in the first cache: slices of them are multiplied by GROUP rows of
-# weights, whose sums with MANY rows of inputs wait in memory. Far rows are never cut.
+# [numbers] More than 4 longer rows of inputs do not stay in the first cache: slices of them are multiplied by GROUP rows
+# of weights, whose sums with MANY rows of inputs wait in memory. Far rows are never cut.
 WHOLE, SLICE, GROUP = 1024, 512, 16
 LINE = 16  # numbers in a line of the cache; a line of results is written by one thread
 WIDE, HALF = 32 // LANES, 16 // LANES  # vectors that one or two rows are mixed from: sums that do not wait for others
@@ -191,7 +191,7 @@ def wake(threads):
 
 @njit(error_model="numpy")
 def multiply_slices(rows, count, size, weights, like, out, width, start, stop):
-    """See ``multiply``: long rows, in slices, by neighbouring rows of weights. Absent rows of a tile are zeros."""
+    """See ``multiply``: more than 4 long rows, in slices, by neighbouring rows of weights; rows are added as zeros."""
     stored, item, padded = like.itemsize, rows.itemsize, count + MANY
     slices, sums = np.zeros((-(-size // SLICE) * padded, SLICE), rows.dtype), np.empty(GROUP * MANY * LANES, np.float32)
     for row in range(count):
@@ -231,7 +231,7 @@ def multiply(rows, count, size, weights, like, out, width, start, stop):
     high = ALONE if count == 1 else LOW if at_once else HIGH
     part = max(stop - start, 0) // high
     step, apart, ahead = (1, part, size) if FAR else (high, 1, AHEAD // stored)
-    if not FAR and count > 1 and size > WHOLE:
+    if not FAR and count > 4 and size > WHOLE:
         multiply_slices(rows, count, size, weights, like, out, width, start, start + part * high)
     else:
         for first in range(start, start + part * step, step):
