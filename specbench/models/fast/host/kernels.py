@@ -176,7 +176,7 @@ FAR = LANES == 8
 ALONE, HIGH, LOW, MANY = (4, 2, 2, 8) if FAR else (8, 4, 2, 8)
 FETCHED = 0 if FAR else 1  # 1: weights are fetched ahead for one row of inputs, too
 AHEAD = 64 << 10  # [bytes] that neighbouring weights are fetched ahead
-# [numbers] More than 4 longer rows of inputs do not stay in the first cache: slices of them are multiplied by GROUP rows
+# [numbers] More than 4 longer rows of inputs do not stay in the first cache: slices are multiplied by GROUP rows
 # of weights, whose sums with MANY rows of inputs wait in memory. Far rows are never cut.
 WHOLE, SLICE, GROUP = 1024, 512, 16
 LINE = 16  # numbers in a line of the cache; a line of results is written by one thread
