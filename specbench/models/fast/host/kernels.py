@@ -175,7 +175,10 @@ FAR = LANES == 8
 # Rows of weights that are multiplied together by one row of inputs, by up to 4, and by 8: the sums fit the registers.
 ALONE, HIGH, LOW, MANY = (4, 2, 2, 8) if FAR else (8, 4, 2, 8)
 FETCHED = 0 if FAR else 1  # 1: weights are fetched ahead for one row of inputs, too
-AHEAD = 64 << 10  # [bytes] that neighbouring weights are fetched ahead
+AHEAD, PART = (
+    64 << 10,
+    64,
+)  # [bytes] neighbouring weights are fetched ahead, or one of so many parts of a smaller matrix
 # [numbers] More than 4 longer rows of inputs do not stay in the first cache: slices are multiplied by GROUP rows
 # of weights, whose sums with MANY rows of inputs wait in memory. Far rows are never cut.
 WHOLE, SLICE, GROUP = 1024, 512, 16
@@ -230,7 +233,7 @@ def multiply(rows, count, size, weights, like, out, width, start, stop):
     at_once = not FAR and count == MANY and size <= WHOLE
     high = ALONE if count == 1 else LOW if at_once else HIGH
     part = max(stop - start, 0) // high
-    step, apart, ahead = (1, part, size) if FAR else (high, 1, AHEAD // stored)
+    step, apart, ahead = (1, part, size) if FAR else (high, 1, min(AHEAD // stored, part * high * size // PART))
     if not FAR and count > 4 and size > WHOLE:
         multiply_slices(rows, count, size, weights, like, out, width, start, start + part * high)
     else:
