@@ -47,7 +47,6 @@ def _prepare() -> None:
     import torch.multiprocessing
     import transformers
 
-    import specbench.runs.shards  # noqa: F401  (imported first while a test patches ``run_one``, it would keep that)
     from specbench.decode import check
     from specbench.measure import environment
     from specbench.models import load
