@@ -94,9 +94,12 @@ def _prepare() -> None:
 
 def _in_turn(compile_function: Callable) -> Callable:
     """One process compiles a function; another that needs it waits, and reads the file."""
+    from numba.core.caching import NullCache
     from numba.core.compiler_lock import global_compiler_lock
 
     def compile_once(dispatcher, types):
+        if isinstance(dispatcher._cache, NullCache):  # no file that another process could read
+            return compile_function(dispatcher, types)
         key = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}{types}"
         place = Path(os.environ["XDG_CACHE_HOME"], hashlib.sha256(key.encode()).hexdigest())
         with global_compiler_lock, filelock.FileLock(place):  # in this order: threads compile too
@@ -159,7 +162,7 @@ def pytest_runtest_teardown() -> None:
     torch.set_num_threads(1)
 
 
-SHORT, PART = 2, 8  # parameters of a test that all run in every run; of more, one of so many
+SHORT, PART = 2, 12  # parameters of a test that all run in every run; of more, one of so many
 
 
 def pytest_unconfigure() -> None:
@@ -169,7 +172,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as ``exhaustive`` what is not on the diagonal of a ``matrix``, and seven of eight in a list.
+    """Mark as ``exhaustive`` what is not on the diagonal of a ``matrix``, and eleven of twelve in a list.
 
     The diagonal has as many points as the longest axis, the others begin anew: it has every value of every axis. A list
     is the parameters of a test that has more than ``SHORT`` of them and no mark.

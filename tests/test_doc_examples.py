@@ -77,6 +77,7 @@ def test_the_pages_show_the_files_that_they_speak_of():
     assert len(files_of(README)["methods/echo.py"].splitlines()) <= 25
 
 
+@pytest.mark.exhaustive
 def test_the_readmes_commands_run_in_their_order(run):
     """Their output has the words that the README shows."""
     shown = README.read_text(encoding="utf-8")

@@ -179,6 +179,7 @@ class InTurn:
             self._changed.notify_all()
 
 
+@pytest.mark.exhaustive
 def test_a_search_on_servers_end_to_end(tmp_path):
     """Each server answers one request after the other, so that n clients wait for n services."""
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:

@@ -24,7 +24,7 @@ SUITE = ("suite.limit=1", "suite.first=1", *QUICK)
 LOAD = ("load=closed", "load.requests=3", "load.block=2", "load.ramp=1", "load.chunk=16", "load.tokens=400")
 CASES = ("suite.limit=1", "suite.first=2", *QUICK, "engine=fast")
 BRIEF = (*CASES, "decode.max_new_tokens=5")
-RECORDED = ("n_grammys", "eagle3")
+RECORDED = ("n_grammys",)
 LOADED = ("token_recycling", "speculative_sampling", "pard")
 
 # One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, the library's loop.

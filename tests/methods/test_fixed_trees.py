@@ -121,6 +121,7 @@ def test_the_tree_holds_the_drafts_best_tokens_by_depth(model):
     assert list(draft.parents) == [-1, -1, 0, 1]
 
 
+@pytest.mark.exhaustive
 def test_siblings_without_replacement_that_state_the_first_distribution_fail(monkeypatch):
     target, draft = markov_tables()
     monkeypatch.setattr(tree_shape, "without_earlier", lambda probs, siblings, ranks: probs)

@@ -209,6 +209,7 @@ def entropy(trainee) -> float:
 LEAST = {"eagle": 3.0, "eagle2": 3.5, "eagle3": 2.5, "p_eagle": 1.4, "dflash": 1.6, "medusa": 1.6}
 
 
+@pytest.mark.exhaustive
 def test_bundled_heads_are_worth_their_bytes():
     job = job_for(f"method=[{','.join(LEAST)}]", "suite.categories=[qa]", "suite.limit=3")
     model = load_model(job.source.card)

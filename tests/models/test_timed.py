@@ -245,6 +245,7 @@ class _Stop(Exception):
     pass
 
 
+@pytest.mark.exhaustive
 def test_resume(live, tmp_path):
     trace, found = live
     options = ("model=random", "engine=timed", f"model.trace={trace}", "method=[pld,token_recycling]", *QUICK)

@@ -267,6 +267,7 @@ def test_command(make_run, tmp_path, capsys):
     assert "--answers" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_replay_reproduces_the_leaderboard(data, tmp_path, monkeypatch):
     """Prompt lookup on the recorded answers of Vicuna 7B: every published MAT of it, within the tolerance."""
     from builders.runs import job_for

@@ -32,7 +32,7 @@ def report(*arguments: object) -> int:
     return main(["report", *map(str, arguments), "--no-plots"])
 
 
-@pytest.mark.parametrize("kind", ["memory", "file"])
+@pytest.mark.parametrize("kind", [pytest.param("memory", marks=pytest.mark.exhaustive), "file"])
 def test_an_export_is_read_back_with_equal_figures(make_run, store, tmp_path, capsys, kind):
     run = make_run(per_category=1)
     assert report(run) == DONE

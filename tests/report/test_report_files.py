@@ -119,6 +119,7 @@ def test_terminal_fits_a_hundred_columns(make_run, count):
     assert "…" not in text
 
 
+@pytest.mark.exhaustive
 def test_no_figure_is_cut_short(make_run):
     """Whatever a width leaves for the last column."""
     methods = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4)}

@@ -77,6 +77,7 @@ def swept(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.exhaustive
 def test_a_setting_that_counts_in_one_job_of_a_sweep_is_taken(swept):
     assert swept("decode.temperature=0,0.7", "decode.top_p=0.9") == (DONE, "")
     assert swept("load=one,closed", "load.requests=2,4") == (DONE, "")

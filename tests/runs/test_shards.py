@@ -78,6 +78,7 @@ def test_the_same_command_does_what_is_left(command, single, tmp_path):
     assert len(json.loads((first / MANIFEST).read_text())["processes"]) == 2
 
 
+@pytest.mark.exhaustive
 def test_a_run_is_begun_anew_or_goes_on_as_it_was_begun(command, single, tmp_path, capsys):
     run = tmp_path / "run"
     assert command("run.shards=2") == 0

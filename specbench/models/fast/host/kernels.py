@@ -233,7 +233,9 @@ def multiply(rows, count, size, weights, like, out, width, start, stop):
     at_once = not FAR and count == MANY and size <= WHOLE
     high = ALONE if count == 1 else LOW if at_once else HIGH
     part = max(stop - start, 0) // high
-    step, apart, ahead = (1, part, size) if FAR else (high, 1, min(AHEAD // stored, part * high * size // PART))
+    step, apart, ahead = (
+        (1, part, size * ITEM // stored) if FAR else (high, 1, min(AHEAD // stored, part * high * size // PART))
+    )
     if not FAR and count > 4 and size > WHOLE:
         multiply_slices(rows, count, size, weights, like, out, width, start, start + part * high)
     else:
