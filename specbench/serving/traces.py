@@ -86,13 +86,13 @@ class RecordedArrivals:
         """[requests/s] In the mean, if the record begins again one mean gap after its last arrival."""
         return (len(self.times_s) - 1) / (self.times_s[-1] - self.times_s[0])
 
-    def repeat(self, first: int, rate: float) -> Iterator[float]:
-        """[s] Arrivals without end from number ``first`` on, which is at 0, with this mean rate [requests/s]."""
+    def repeat(self, first: int = 0, rate: float | None = None) -> Iterator[float]:
+        """[s] Arrivals without end from number ``first`` on, which is at 0; rate: the mean one, None = as recorded."""
         count, begin, recorded = len(self.times_s), self.times_s[first % len(self.times_s)], self.rate
         length = count / recorded
         for number in itertools.count(first % count):
             lap, place = divmod(number, count)
-            yield (lap * length + self.times_s[place] - begin) * recorded / rate
+            yield (lap * length + self.times_s[place] - begin) * recorded / (rate or recorded)
 
     def count(self, first: int, seconds: float, rate: float) -> int:
         """Those of ``repeat`` that arrive within so many seconds of number ``first``, which is one of them."""
