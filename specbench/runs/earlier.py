@@ -44,7 +44,7 @@ def _refuse_settings(job: Job, earlier: Manifest, directory: Path) -> None:
     if old != new or not there:
         what = f"{key}={old!r}, here {new!r}" if there else "its settings are not known"
         raise InputError(
-            f"results directory {directory}: holds a run of another configuration ({what}); choose another with"
+            f"results directory {directory}: has a run of another configuration ({what}); choose another with"
             " hydra.run.dir=..., or keep it aside with measure.fresh=true"
         )
 
@@ -66,7 +66,7 @@ def check_same(job: Job, earlier: Manifest, directory: Path) -> None:
     for what, old, new in compared:
         if hide_identity(old) != hide_identity(new):
             raise InputError(
-                f"results directory {directory}: holds a run of another {what};"
+                f"results directory {directory}: has a run of another {what};"
                 " choose another with hydra.run.dir=..., or keep it aside with measure.fresh=true"
             )
 
@@ -78,7 +78,7 @@ def check_forward(stage: Stage, earlier: Manifest, directory: Path) -> None:
         if old not in (None, new):
             why = f" ({stage.note})" if stage.note else ""
             raise InputError(
-                f"results directory {directory}: holds a run whose {what} is {old!r}, here it is {new!r}{why}; expected"
+                f"results directory {directory}: has a run whose {what} is {old!r}, here it is {new!r}{why}; expected"
                 " the GPU and the packages of that run; or choose another directory with hydra.run.dir=..., or keep it"
                 " aside with measure.fresh=true"
             )
@@ -121,7 +121,7 @@ def check_growth(job: Job, earlier: Manifest, ledger: Ledger, directory: Path) -
         fault = "a method of it learns across cases (reset), so that more cases make other figures; expected a new run"
     if fault:
         raise InputError(
-            f"results directory {directory}: holds a run of another configuration, which cannot grow into this one:"
+            f"results directory {directory}: has a run of another configuration, which cannot grow into this one:"
             f" {fault}, hydra.run.dir=..., or measure.fresh=true"
         )
 

@@ -19,12 +19,15 @@ from specbench.serving.traces import read_arrivals
 ONE, CLOSED, POISSON, CONSTANT, GAMMA, TRACE = (kind.value for kind in LoadKind)
 AT_RATE = (POISSON, CONSTANT, GAMMA)
 DAY_S = 86_400
+MOST = 1_000_000  # requests of a ramp, and measured ones of a stretch
 ABOVE_0 = must(lambda value: math.isfinite(value) and value > 0, "a finite number above 0")
 SHARED = when("load.kind", lambda run: run.load.kind != ONE, "load=closed, poisson, constant, gamma or trace")
 HERE = when("engine.kind", lambda run: run.engine.kind != "server", "an engine that runs here; a server has its own")
 DIVIDED = when("load.budget", lambda run: run.load.budget in ("equal", "score"), "load.budget=equal or score")
 ARRIVING = when("load.kind", lambda run: run.load.kind not in (ONE, CLOSED), "load=poisson, constant, gamma or trace")
-COUNTED = when("load.seconds", lambda run: run.load.seconds is None, "load.seconds=null")
+COUNTED = when(
+    "load.seconds", lambda run: run.load.seconds is None or run.load.find, "load.seconds=null, or with load.find=slo"
+)
 BURSTY = when("load.kind", lambda run: run.load.kind == GAMMA, "load=gamma")
 RECORDED = when("load.kind", lambda run: run.load.kind == TRACE, "load=trace")
 SLO = "slo"
@@ -55,9 +58,10 @@ class LoadConfig:
     requests: the most concurrent ones. rate: [requests/s] of poisson, constant and gamma; of trace, null = as recorded.
     shape: of gamma's gaps: 1 = poisson's, below it bursts, above it more even. times: file of recorded arrivals.
     answers: recorded = an answer ends at its arrival's recorded tokens, if the file has them | free.
-    block: measured cases of a stretch. seconds: [s] in which they arrive instead, null = block. ramp: cases before
-    them, null = as many as requests. patience: [s] an arrival may wait for a place before its stretch is given up,
-    null = with seconds or find, as long as the stretch's requests take to arrive, else without end.
+    block: measured cases of a stretch. seconds: [s] in which they arrive instead, null = block, which the closed loop
+    of a search has in any case. ramp: cases before them, null = as many as requests. patience: [s] an arrival may wait
+    for a place before its stretch is given up, null = with seconds or find, as long as the stretch's requests take to
+    arrive, else without end.
     chunk: [tokens] of prompts read between two forwards, 0 = no limit. tokens: [tokens] that one request has room
     for, null = the model's context. budget: full | equal | score | controlled, see docs/batching.md.
     nodes: of a forward, shared by its requests (equal, score), null = engine.max_nodes.
@@ -67,12 +71,12 @@ class LoadConfig:
     kind: Annotated[str, one_of(*LoadKind)] = ONE
     requests: Annotated[int, _whole(1, 4096), SHARED] = 1
     rate: Annotated[float | None, ABOVE_0, ARRIVING] = None
-    shape: Annotated[float, ABOVE_0, BURSTY] = 1.0
+    shape: Annotated[float, within(0.01, 1_000_000), BURSTY] = 1.0
     times: Annotated[str | None, RECORDED] = None
     answers: Annotated[str, one_of("recorded", "free"), RECORDED] = "recorded"
-    block: Annotated[int, _whole(1), SHARED, COUNTED] = 16
+    block: Annotated[int, _whole(1, MOST), SHARED, COUNTED] = 16
     seconds: Annotated[float | None, ABOVE_0, ARRIVING] = None
-    ramp: Annotated[int | None, _whole(0), SHARED] = None
+    ramp: Annotated[int | None, _whole(0, MOST), SHARED] = None
     patience: Annotated[float | None, ABOVE_0, ARRIVING] = None
     chunk: Annotated[int, _whole(0), SHARED, HERE] = 256
     tokens: Annotated[int | None, _whole(2), SHARED] = None
@@ -104,8 +108,13 @@ def check_load(load: LoadConfig) -> None:
             f"load.find={load.find}: no limit is set; expected load.slo.ttft_ms=..., tpot_ms or itl_ms, as"
             " load.slo.ttft_ms=500"
         )
+    if load.seconds and (rate := find_rate(load)) and load.seconds * rate > MOST:
+        raise InputError(
+            f"load.seconds={load.seconds:g}: {load.seconds * rate:.3g} requests arrive in them, {rate:g} a second;"
+            f" expected at most {MOST}: fewer seconds, or a lower load.rate"
+        )
     count, last_s = find_last_arrival(load)
-    if last_s > DAY_S:
+    if not last_s <= DAY_S:
         key = "seconds" if load.seconds else "rate" if load.rate else "times"
         raise InputError(
             f"load.{key}={getattr(load, key)}: the {count} requests of a stretch (load.ramp,"
@@ -122,9 +131,11 @@ def find_last_arrival(load: LoadConfig) -> tuple[int, float]:
 
 def count_measured(load: LoadConfig, seed: int, place: int = 0) -> int:
     """The measured requests of a stretch: ``block``, or those that arrive within ``seconds`` of the first of them."""
-    arrivals = make_arrivals(load, seed, place) if load.seconds else None
-    if arrivals is None or load.seconds is None:
+    rate, arrivals = find_rate(load), make_arrivals(load, seed)
+    if load.seconds is None or rate is None or arrivals is None:
         return load.block
+    if load.kind == TRACE and load.times is not None:
+        return read_arrivals(load.times).count(find_first(load, place) + load.before, load.seconds, rate)
     own = itertools.islice(arrivals, load.before, None)
     end = next(own) + load.seconds
     return 1 + sum(1 for _ in itertools.takewhile(lambda time: time < end, own))
@@ -134,11 +145,11 @@ def find_patience(load: LoadConfig) -> float:
     """[s] An arrival may wait for a place before its stretch is given up.
 
     By default, if a stretch ends by time or the load is searched for: as long as the stretch's requests take to arrive
-    in the mean. Who waits for longer came to a server that at least twice as many requests reach as leave.
+    in the mean. If an arrival waits for longer, requests arrive at least twice as fast as they leave the server.
     """
     if load.patience is not None:
         return load.patience
-    rate = read_arrivals(load.times).rate if load.kind == TRACE and load.times and not load.rate else load.rate
+    rate = find_rate(load)
     if rate is None or not (load.seconds or load.find):
         return math.inf
     return load.before / rate + (load.seconds or load.block / rate)
@@ -152,18 +163,27 @@ def make_arrivals(load: LoadConfig, seed: int, place: int = 0) -> Iterator[float
     """
     if load.kind in AT_RATE and load.rate is not None:
         return draw_arrivals(load.kind, load.rate, seed, load.shape)
-    if load.kind != TRACE or load.times is None:
+    rate = find_rate(load)
+    if load.kind != TRACE or load.times is None or rate is None:
         return None
-    recorded = read_arrivals(load.times)
-    return recorded.repeat(find_first(load, place), 1.0 if load.rate is None else load.rate / recorded.rate)
+    return read_arrivals(load.times).repeat(find_first(load, place), rate)
+
+
+def find_rate(load: LoadConfig) -> float | None:
+    """[requests/s] In the mean; None for a closed loop, and before the load is found."""
+    if load.kind == TRACE and load.rate is None and load.times is not None:
+        return read_arrivals(load.times).rate
+    return load.rate
 
 
 def find_first(load: LoadConfig, place: int) -> int:
-    """The number of the recorded arrival with which a stretch begins."""
-    measured = load.block
-    if load.seconds is not None and load.times is not None:
-        measured = math.ceil(load.seconds * (load.rate or read_arrivals(load.times).rate))
-    return place * (load.before + measured)
+    """The number of the recorded arrival with which a stretch begins: the one after the last of the stretch before."""
+    if load.seconds is None or load.times is None:
+        return place * (load.before + load.block)
+    first, recorded = 0, read_arrivals(load.times)
+    for _ in range(place):
+        first += load.before + recorded.count(first + load.before, load.seconds, load.rate or recorded.rate)
+    return first
 
 
 def find_limits(load: LoadConfig, place: int) -> Iterator[int] | None:
@@ -185,5 +205,5 @@ def draw_arrivals(kind: str, rate: float, seed: int, shape: float = 1.0) -> Iter
     generator = random.Random(seed)
     gap = functools.partial(generator.expovariate, rate)
     if kind == GAMMA:
-        gap = functools.partial(generator.gammavariate, shape, 1 / (rate * shape))
+        gap = functools.partial(generator.gammavariate, shape, 1 / rate / shape)
     return itertools.accumulate(gap() for _ in itertools.count())

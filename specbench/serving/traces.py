@@ -6,10 +6,12 @@ since a trace has none. Requests without an answer failed when they were recorde
 
 from __future__ import annotations
 
+import codecs
 import csv
 import functools
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,27 +21,28 @@ from typing import Any
 from specbench.input import InputError, cut, decode_text, parse_json, read_file, read_lines
 
 MOST_ARRIVALS = 1_000_000  # rows that are read of a file; public traces have up to 44 million
+LEAST_RATE, MOST_RATE = 1e-6, 1e9  # [requests/s] of a file, in the mean
 _FIX = (
     "expected a JSON list of arrival times in seconds, ascending, or the file of a public trace (Mooncake, BurstGPT,"
     " Azure; docs/batching.md)"
 )
 
 
-def _read_number(value: Any) -> float:
-    """A finite number of seconds; a text in a file of columns, a number in a file of JSON lines."""
+def _read_number(value: Any, text: bool) -> float:
+    """A finite number. text: the file has columns, so that all values are texts; JSON has numbers."""
     found = float(value)
-    if isinstance(value, bool) or not math.isfinite(found):
+    if isinstance(value, str) != text or isinstance(value, bool) or not math.isfinite(found):
         raise ValueError
     return found
 
 
-def _read_count(value: Any) -> int:
-    if isinstance(value, (bool, float)) or int(value) < 0:
+def _read_count(value: Any, text: bool) -> int:
+    if isinstance(value, str) != text or isinstance(value, (bool, float)) or int(value) < 0:
         raise ValueError
     return int(value)
 
 
-def _read_date(value: str) -> float:
+def _read_date(value: str, _text: bool) -> float:
     """Seconds of a date; one without a zone is in UTC."""
     found = datetime.fromisoformat(value)
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
@@ -55,13 +58,15 @@ class Form:
 
     time: str
     expected: str
-    read: Callable[[Any], float]
+    read: Callable[[Any, bool], float]
     tokens: str
 
 
 FORMS = {
     # github.com/kvcache-ai/Mooncake, FAST25-release/traces/*.jsonl: also input_length, hash_ids
-    "mooncake": Form("timestamp", "milliseconds", lambda value: 1e-3 * _read_number(value), "output_length"),
+    "mooncake": Form(
+        "timestamp", "milliseconds", lambda value, text: 1e-3 * _read_number(value, text), "output_length"
+    ),
     # github.com/HPMLL/BurstGPT, data/*.csv: also Model, Request tokens, Total tokens, Log Type
     "burstgpt": Form("Timestamp", "seconds", _read_number, "Response tokens"),
     # github.com/Azure/AzurePublicDataset, AzureLLMInferenceTrace_*.csv: also ContextTokens
@@ -81,13 +86,20 @@ class RecordedArrivals:
         """[requests/s] In the mean, if the record begins again one mean gap after its last arrival."""
         return (len(self.times_s) - 1) / (self.times_s[-1] - self.times_s[0])
 
-    def repeat(self, first: int = 0, speed: float = 1.0) -> Iterator[float]:
-        """[s] Arrivals without end from number ``first`` on, which is at 0; ``speed`` times as many a second."""
-        count, begin = len(self.times_s), self.times_s[first % len(self.times_s)]
-        length = count / self.rate
+    def repeat(self, first: int = 0, rate: float | None = None) -> Iterator[float]:
+        """[s] Arrivals without end from number ``first`` on, which is at 0; rate: the mean one, None = as recorded."""
+        count, begin, recorded = len(self.times_s), self.times_s[first % len(self.times_s)], self.rate
+        length = count / recorded
         for number in itertools.count(first % count):
             lap, place = divmod(number, count)
-            yield (lap * length + self.times_s[place] - begin) / speed
+            yield (lap * length + self.times_s[place] - begin) * recorded / (rate or recorded)
+
+    def count(self, first: int, seconds: float, rate: float) -> int:
+        """Those of ``repeat`` that arrive within so many seconds of number ``first``, which is one of them."""
+        count, begin, recorded = len(self.times_s), self.times_s[0], self.rate
+        place = first % count
+        laps, rest = divmod(self.times_s[place] - begin + seconds * rate / recorded, count / recorded)
+        return int(laps) * count + bisect_left(self.times_s, begin + rest) - place
 
 
 def read_arrivals(path: str) -> RecordedArrivals:
@@ -100,56 +112,69 @@ def read_arrivals(path: str) -> RecordedArrivals:
 @functools.lru_cache(maxsize=1)  # of a run: each of its stretches asks again
 def _read(path: Path, _version: object) -> RecordedArrivals:
     what = "load.times="
-    first = next((line for line in read_lines(path, what, _FIX, rest=True) if line.strip()), b"")
-    if first.lstrip().removeprefix(b"\xef\xbb\xbf").startswith(b"["):
+    first = next((line for line in _read_lines(path) if line.strip()), b"").lstrip()
+    if first.startswith(b"["):
         found = RecordedArrivals(_read_list(path))
     else:
         rows = sorted(_read_rows(path, first), key=lambda row: row[0])
         found = RecordedArrivals(*zip(*rows, strict=True)) if rows else RecordedArrivals(())
     if len(found.times_s) < 2 or found.times_s[0] == found.times_s[-1]:
         raise InputError(f"{what}{path}: has {len(found.times_s)} arrivals; {_FIX}, at least two of them apart")
+    if not LEAST_RATE <= found.rate <= MOST_RATE:
+        raise InputError(
+            f"{what}{path}: has {found.rate:.3g} arrivals a second in the mean, from {found.times_s[0]:g} to"
+            f" {found.times_s[-1]:g} s; {_FIX}, with {LEAST_RATE:g} to {MOST_RATE:g} a second"
+        )
     return found
 
 
+def _read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file without its byte order mark."""
+    for number, line in enumerate(read_lines(path, "load.times=", _FIX, rest=True)):
+        yield line if number else line.removeprefix(codecs.BOM_UTF8)
+
+
 def _read_list(path: Path) -> tuple[float, ...]:
-    times = parse_json(read_file(path, "load.times=", _FIX), f"load.times={path}", _FIX)
-    for place, time in enumerate(times):
-        if not isinstance(time, (int, float)) or isinstance(time, bool):
-            raise InputError(f"load.times={path}, entry {place}: got {cut(repr(time))}; expected a number of seconds")
-        if place and time < times[place - 1]:
+    times: list[float] = []
+    raw = read_file(path, "load.times=", _FIX).removeprefix(codecs.BOM_UTF8)
+    for place, value in enumerate(parse_json(raw, f"load.times={path}", _FIX)):
+        where = f"load.times={path}, entry {place}"
+        times.append(_convert(value, _read_number, False, "a number of seconds", where))
+        if times[-1] < times[place - 1]:
             raise InputError(
-                f"load.times={path}, entry {place}: got {time}, after {times[place - 1]}; expected ascending times"
+                f"{where}: got {cut(repr(value))}, after {times[place - 1]:.15g}; expected ascending times"
             )
-    return tuple(map(float, times))
+    return tuple(times)
 
 
 def _read_rows(path: Path, first: bytes) -> Iterator[tuple[float, int]]:
     """(arrival [s], tokens of the answer) of each row of a public trace with an answer."""
-    lined = first.lstrip().startswith(b"{")  # JSON lines; else columns under a header
+    columns = not first.startswith(b"{")  # under a header; else JSON lines
     form: Form | None = None
-    for number, row in itertools.islice(_json_rows(path) if lined else _csv_rows(path), MOST_ARRIVALS):
+    for number, row in itertools.islice(_csv_rows(path) if columns else _json_rows(path), MOST_ARRIVALS):
         where = f"load.times={path}, line {number}"
         form = form or next((each for each in FORMS.values() if each.time in row), None)
         if form is None:
             known = "; ".join(f"{name}: {each.time}, {each.tokens}" for name, each in FORMS.items())
             raise InputError(f"{where}: has {cut(', '.join(map(str, row)))}; expected the columns of a trace ({known})")
-        time_s = _read_value(row, form.time, form.read, form.expected, where)
-        if tokens := _read_value(row, form.tokens, _read_count, "a number of tokens", where):
+        for column, expected in ((form.time, form.expected), (form.tokens, "a number of tokens")):
+            if row.get(column) is None:
+                raise InputError(f"{where}: column {column} is missing; expected {expected} in it")
+        time_s = _convert(row[form.time], form.read, columns, form.expected, f"{where}, column {form.time}")
+        what = f"{where}, column {form.tokens}"
+        if tokens := _convert(row[form.tokens], _read_count, columns, "a number of tokens", what):
             yield time_s, tokens
 
 
-def _read_value(row: Mapping[str, Any], column: str, read: Callable[[Any], Any], expected: str, where: str) -> Any:
-    value = row.get(column)
-    if value is None:
-        raise InputError(f"{where}: column {column} is missing; expected {expected} in it")
+def _convert(value: Any, read: Callable[[Any, bool], Any], text: bool, expected: str, where: str) -> Any:
     try:
-        return read(value)
+        return read(value, text)
     except (ValueError, TypeError, OverflowError):
-        raise InputError(f"{where}, column {column}: got {cut(repr(value))}; expected {expected}") from None
+        raise InputError(f"{where}: got {cut(repr(value))}; expected {expected}") from None
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(read_lines(path, "load.times=", _FIX, rest=True), start=1):
+    for number, line in enumerate(_read_lines(path), start=1):
         if line.strip():
             where = f"load.times={path}, line {number}"
             row = parse_json(line, where, _FIX)
@@ -160,7 +185,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     where = f"load.times={path}"
-    lines = (decode_text(line, where) for line in read_lines(path, "load.times=", _FIX, rest=True))
+    lines = (decode_text(line, where) for line in _read_lines(path))
     reader = csv.reader(lines, strict=True)
     try:
         header = next(reader, [])

@@ -153,7 +153,7 @@ def pair_results(messages: Sequence[Message], name: str, first: int) -> list[Mes
         where, role, before = f"message {number} of {name}", message["role"], found[-1]["role"] if found else None
         if role == ASSISTANT:
             if before in (None, ASSISTANT):
-                there = "there is none before it" if before is None else "the one before it is of the assistant, too"
+                there = "it is the first one" if before is None else "the one before it is of the assistant, too"
                 raise InputError(
                     f"{where} is of the assistant, and {there}; expected a user's or a tool's between them."
                 )

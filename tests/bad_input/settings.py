@@ -251,7 +251,7 @@ OPTIONS = (
     bad("load=poisson", "load.rate: not set; load=poisson needs it"),
     bad("load=trace", "load.times: not set; load=trace needs it"),
     bad("load=constant", "load.rate: not set; load=constant needs it"),
-    bad("load=gamma load.rate=2 load.shape=0", "load.shape=0.0: expected a finite number above 0"),
+    bad("load=gamma load.rate=2 load.shape=0", "load.shape=0.0: expected at least 0.01"),
 )
 # Folders that contain other things.
 PLACES = tuple(

@@ -57,10 +57,23 @@ BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Ty
         (AZURE_2025, [0, 0.5], (44, 109)),
         (BURSTGPT, [0, 40, 113], (18, 230, 276)),  # the request without an answer had failed
         ("[1.5, 2, 4]", [0, 0.5, 2.5], ()),
+        ("\ufeff[1.5, 2]", [0, 0.5], ()),
+        ("\ufeff" + MOONCAKE, [0, 0, 3, 5.999], (500, 490, 71, 26)),
         ("\ufeff" + BURSTGPT.replace("\n", "\r\n"), [0, 40, 113], (18, 230, 276)),
         (MOONCAKE + MOONCAKE.splitlines()[2], [0, 0, 3, 3, 5.999], (500, 490, 71, 71, 26)),  # not in order
     ],
-    ids=["mooncake", "azure", "azure_2024", "azure_2025", "burstgpt", "list", "windows", "unordered"],
+    ids=[
+        "mooncake",
+        "azure",
+        "azure_2024",
+        "azure_2025",
+        "burstgpt",
+        "list",
+        "marked_list",
+        "marked_lines",
+        "windows",
+        "unordered",
+    ],
 )
 def test_times_and_answers_of_each_form(tmp_path, text, times_s, tokens):
     path = tmp_path / "t"
@@ -80,8 +93,13 @@ def test_times_and_answers_of_each_form(tmp_path, text, times_s, tokens):
         ('[1, "2"]', "entry 1: got '2'; expected a number of seconds"),
         ("[1, true]", "entry 1: got True"),
         ("[1", "not JSON"),
+        (f"[0, 1{400 * '0'}]", "entry 1: got 10{39}...; expected a number of seconds"),
+        ("[-1e308, 1e308]", r"has 0 arrivals a second in the mean, from -1e\+308 to 1e\+308 s; expected a JSON list"),
+        ("[0, 1e-320]", "has inf arrivals a second in the mean, .* with 1e-06 to 1e.09 a second"),
         ("a,b\n1,2\n", "line 2: has a, b; expected the columns of a trace .mooncake: timestamp, output_length; burst"),
         (MOONCAKE.replace("3000", '"x"'), "line 3, column timestamp: got 'x'; expected milliseconds"),
+        (MOONCAKE.replace("3000", '"3000"'), "line 3, column timestamp: got '3000'; expected milliseconds"),
+        (MOONCAKE.replace("71,", '"71",'), "line 3, column output_length: got '71'; expected a number of tokens"),
         (MOONCAKE.replace("3000", "true"), "line 3, column timestamp: got True; expected milliseconds"),
         (MOONCAKE.replace("71,", "7.5,"), "line 3, column output_length: got 7.5; expected a number of tokens"),
         (MOONCAKE.replace('"output_length": 71, ', ""), "line 3: column output_length is missing"),
@@ -143,6 +161,21 @@ def test_a_stretch_by_time_has_what_arrives_in_it():
     assert count_measured(load, 0) == 16
 
 
+def test_stretches_by_time_of_a_trace_do_not_overlap(tmp_path):
+    """Bursts of 5 arrivals every 10 s at twice the rate: a stretch has one for the ramp, and those of 10 s."""
+    times = [10.0 * burst + 0.1 * place for burst in range(4) for place in range(5)]
+    (tmp_path / "t").write_text(json.dumps(times))
+    rate = 2 * read_arrivals(str(tmp_path / "t")).rate
+    load = LoadConfig(kind="trace", requests=1, seconds=10.0, rate=rate, times=str(tmp_path / "t"))
+    trace, first = read_arrivals(str(tmp_path / "t")), 0
+    for place in range(12):
+        arrivals = list(itertools.islice(make_arrivals(load, 0, place), 100))
+        assert arrivals == pytest.approx(list(itertools.islice(trace.repeat(first, rate), 100)))
+        count = count_measured(load, 0, place)
+        assert count == sum(time < arrivals[1] + 10 for time in arrivals[1:])
+        first += 1 + count
+
+
 def test_patience_is_the_time_in_which_a_stretch_arrives(tmp_path):
     """3 + 10 requests at 10 a second; without an end by time, and unless a load is searched, there is no limit."""
     load = LoadConfig(kind="poisson", requests=2, ramp=3, rate=10.0, seconds=1.0)
@@ -170,6 +203,11 @@ def test_gaps_have_their_mean_and_variance(shape):
         ({"kind": "poisson", "find": "slo", "rate": 3.0}, "load.rate=3.0: load.find=slo finds the rate"),
         ({"kind": "closed", "find": "slo"}, "load.find=slo: no limit is set; expected load.slo.ttft_ms="),
         ({"kind": "poisson", "rate": 1.0, "seconds": 1e5}, "load.seconds=100000.0: the .* requests of a stretch"),
+        (
+            {"kind": "poisson", "rate": 1e9, "seconds": 1e3},
+            r"load.seconds=1000: 1e\+12 requests arrive .* at most 1000000",
+        ),
+        ({"kind": "gamma", "rate": 5e-324, "shape": 0.01}, "load.rate=5e-324: the 17 requests of a stretch"),
     ],
 )
 def test_loads_that_are_none(settings, message):

@@ -49,6 +49,7 @@ def test_every_setting_has_a_condition_or_always_counts():
     [
         "load=closed load.requests=5 load.chunk=8 load.slo.ttft_ms=5",
         "load=closed load.budget=equal load.nodes=8",
+        "load=poisson load.find=slo load.slo.ttft_ms=5 load.seconds=2 load.block=8",  # of the search's closed loop
         "load.requests=1 load.block=16 decode.top_p=1.0 model.draft=null",  # the defaults
         "decode=sample decode.top_p=0.9 decode.verify=block",
         "decode.length=confidence decode.length_threshold=0.5",

@@ -133,7 +133,7 @@ def test_a_run_does_not_go_on_with_what_auto_chose_otherwise(run, tmp_path, key,
     edit_manifest(tmp_path / "r", lambda manifest: manifest.update({key: None}))
     run(tmp_path / "r", stop_after=1)
     edit_manifest(tmp_path / "r", lambda manifest: manifest.update({key: other}))
-    with pytest.raises(InputError, match=f"holds a run whose {key} is '{other}', here it is "):
+    with pytest.raises(InputError, match=f"has a run whose {key} is '{other}', here it is "):
         run(tmp_path / "r")
 
 

@@ -130,7 +130,7 @@ BAD = {
     "calls": ([USER, {**call(), "tool_calls": "ls"}], "message 2 of messages: tool_calls is a string, expected a list"),
     "call": ([USER, {**call(), "tool_calls": ["ls"]}], "tool_calls.0 is a string; expected calls such as"),
     "two assistants": ([USER, LAST, LAST, call()], "message 3 .* the one before it is of the assistant, too"),
-    "assistant first": ([call(), RESULT], "message 1 of messages is of the assistant, and there is none before it"),
+    "assistant first": ([call(), RESULT], "message 1 of messages is of the assistant, and it is the first one"),
     "late system": ([USER, call(), RESULT, SYSTEM], "message 4 of messages is a system message"),
     "null": (
         [USER, call(), {**RESULT, "content": None}],
