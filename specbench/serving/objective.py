@@ -306,7 +306,7 @@ class Search:
                 load = search.send(self.verdict(load))
             except StopIteration as end:
                 holds, fails = end.value
-                return Boundary(holds, fails, min(self._saturated, default=NEVER))
+                return Boundary.of(holds, fails, self._saturated, NEVER if closed else self.capacity)
 
     def _slowest(self) -> float:
         """[requests/s] at which hardly a request meets another: one in fifty services of a request alone."""
@@ -329,7 +329,6 @@ class Search:
     def _decide(self, load: float) -> int:
         # A stretch begins without a queue, and its requests are too few for one to grow beyond a long limit.
         if self.arrivals is not None and load >= self.capacity:
-            self._saturated.add(load)
             return -1
         shares: list[float] = []
         while True:

@@ -127,7 +127,8 @@ class SimulatedSearch(LoadSearch):
 def simulated(objective: Objective, cases: int = 0, **load) -> SimulatedSearch:
     job = SimpleNamespace(
         config=SimpleNamespace(
-            load=LoadConfig(kind="poisson", find="slo", requests=1, block=200, **load), decode=SimpleNamespace(seed=0)
+            load=LoadConfig(find="slo", requests=1, **{"kind": "poisson", "block": 200, **load}),
+            decode=SimpleNamespace(seed=0),
         ),
         entries=[SimpleNamespace(name="vanilla"), SimpleNamespace(name="pld")],
         source=SimpleNamespace(suite=SimpleNamespace(cases=range(cases))),
@@ -137,7 +138,7 @@ def simulated(objective: Objective, cases: int = 0, **load) -> SimulatedSearch:
 
 def test_each_method_has_its_own_boundary_and_loads_are_shared():
     """The closed form of M/D/1 lies between the two loads of each method."""
-    search = simulated(Objective(ttft=0.055, share=0.9))
+    search = simulated(Objective(ttft=0.055, share=0.9), block=400)
     found = search.find()
     for name, service_s in SimulatedSearch.service_s.items():
         scale = SERVICE_S / service_s
@@ -168,6 +169,31 @@ def test_a_suite_that_is_too_small_bounds_the_rates(capsys):
         assert 600 / 10 / 1.25 < found.holds < 600 / 10 * 1.25  # Poisson arrivals
     assert max(float(folder.removeprefix("rate-")) for folder in search.runs[1:]) == max(rates)
     assert "requests arrive within load.seconds=10, the suite has 600 cases" in capsys.readouterr().out
+
+
+def test_a_trace_is_searched_from_its_own_rate(tmp_path):
+    """A closed loop does not have the answers that the trace has recorded."""
+    trace = tmp_path / "times.json"
+    trace.write_text(json.dumps([0.05 * number for number in range(400)]))
+    search = simulated(Objective(ttft=0.055, share=0.9), kind="trace", times=str(trace))
+    found = search.find()
+    assert search.runs[0] == "rate-20"
+    assert "capacity" not in search.runs
+    assert 0 < found["vanilla"].holds < found["pld"].holds < found["pld"].fails
+    free = simulated(Objective(ttft=0.055, share=0.9), kind="trace", times=str(trace), answers="free")
+    free.find()
+    assert free.runs[0] == "capacity"
+
+
+def test_a_search_needs_its_own_folder_and_enough_cases(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    given = [*replay(tmp_path), "load=closed", *SLO]
+    assert run_command.main([*given, "load.slo.share=0.99"]) == 2
+    expected = "0.99: expected a share of requests from 0.5 to 0.9765625, as the 128 requests of a load"
+    assert expected in capsys.readouterr().err
+    (tmp_path / "run/manifest.json").write_text("{}")
+    assert run_command.main(given) == 2
+    assert f"hydra.run.dir={tmp_path}/run: contains a run" in capsys.readouterr().err
 
 
 def test_the_arrivals_of_a_search_are_not_counted_before_its_rates(tmp_path):
