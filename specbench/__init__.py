@@ -111,10 +111,11 @@ def run(*settings: str) -> Result:
     require_directory()
     from specbench.runs.job import job_at
     from specbench.runs.launch import run_job
+    from specbench.runs.search import run_search
     from specbench.screen import INTERRUPTED
 
     job, directory = job_at(settings)
-    code = run_job(job, directory)
+    code = run_search(job, directory) if job.config.load.find else run_job(job, directory)
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     return Result(directory, load(directory).findings, code)

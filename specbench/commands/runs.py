@@ -86,6 +86,7 @@ def find_every_run(folder: Path) -> list[Path]:
     """The runs in a folder and in those in it, such as sweeps; no links, no parts, nothing set aside."""
     found = [path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{MANIFEST}")]
     own = [run for run in found if not run.is_symlink() and run.parent.name != SHARDS]
+    own = [run for run in own if run.parent == folder or not run.parent.is_symlink()]
     return [run for run in own if not SET_ASIDE.search(run.name)]
 
 

@@ -29,7 +29,7 @@ RUN, PROFILE = "SPECBENCH_RUN", "SPECBENCH_PROFILE"
 
 
 def find_runs(directories: Sequence[Path]) -> list[Path]:
-    """The directories; one without a manifest, such as a sweep's, is replaced by the runs directly in it.
+    """The directories; one without a manifest, such as a sweep's, is replaced by the runs directly in it, no links.
 
     Raises RunError if the newest run is wanted and no run exists.
     """
@@ -37,8 +37,8 @@ def find_runs(directories: Sequence[Path]) -> list[Path]:
         raise RunError(f"{DEFAULT_RUN}: there is no run here yet; expected a run's directory; `specbench` makes one")
     found: list[Path] = []
     for directory in directories:
-        inside = [] if (directory / MANIFEST).is_file() else directory.glob(f"*/{MANIFEST}")
-        runs = [manifest.parent for manifest in inside if not SET_ASIDE.search(manifest.parent.name)]
+        inside = [] if (directory / MANIFEST).is_file() else [path.parent for path in directory.glob(f"*/{MANIFEST}")]
+        runs = [run for run in inside if not SET_ASIDE.search(run.name) and not run.is_symlink()]
         found += sorted(runs, key=_start) or [directory]
     return found
 

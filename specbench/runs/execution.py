@@ -74,6 +74,8 @@ def execute(job: Job, directory: Path, observe: Observer) -> bool:
 
     Raises InputError if the directory cannot be used or a method cannot be bound.
     """
+    if job.config.load.find:
+        raise InputError(f"load.find={job.config.load.find}: only `specbench run` searches; expected load.find=null")
     with locked(directory), _threads(job.config.model.threads):
         own, writer = _is_own(job.launch, directory), RunWriter(directory)
         done, earlier = _open(job, writer, own)
@@ -132,13 +134,13 @@ def refuse_foreign(directory: Path) -> None:
         _refuse("hydra.run.dir", directory, sorted(others))
 
 
-def refuse_foreign_sweep(directory: Path) -> None:
-    """Raise InputError for a folder that contains other things than the runs of a sweep."""
-    places = _list(directory, "hydra.sweep.dir")
+def refuse_foreign_sweep(directory: Path, key: str = "hydra.sweep.dir") -> None:
+    """Raise InputError for a folder that contains other things than the runs of a sweep. key: what names it."""
+    places = _list(directory, key)
     runs = {path for path in places if any((path / name).exists() for name in (LOCK, MANIFEST, RECORDS, SHARDS))}
     others = {path.name for path in {*places} - runs} - _HARMLESS - {"latest"}
     if not (directory / SWEEP).exists():
-        _refuse("hydra.sweep.dir", directory, sorted(others))
+        _refuse(key, directory, sorted(others))
 
 
 def _list(directory: Path, key: str) -> list[Path]:

@@ -325,7 +325,7 @@ def _plan(config: Config, suite: Suite, resets: Mapping[str, str]) -> Sequence[B
         )
     if config.load.kind != ONE:
         count = count_measured(config.load, seed_arrivals(config.decode, 0))
-        if config.load.seconds and count > cases:
+        if config.load.seconds and not config.load.find and count > cases:  # a search knows no rate yet
             raise InputError(
                 f"load.seconds={config.load.seconds:g}: {count} requests arrive in the first stretch, and the suite has"
                 f" {cases} cases, each of which a stretch measures once; expected fewer seconds, a lower load.rate, or"

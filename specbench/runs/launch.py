@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,11 +131,19 @@ def print_unwritten(error: OSError, directory: Path) -> int:
 
 
 def _verdict(findings: Findings, directory: Path, console: Console) -> int:
-    """Return the exit code. Violations of vanilla (the noise floor), lossy methods and half precision do not count."""
+    """Print what is wrong with a run, and return the exit code."""
     overall = findings.summary[findings.summary["category"] == OVERALL]
-    dead = sorted(set(overall.loc[overall["cases"] == 0, "method"]))
+    return judge_run(findings, set(overall.loc[overall["cases"] == 0, "method"]), directory, console)
+
+
+def judge_run(findings: Findings, dead: Collection[str], directory: Path, console: Console) -> int:
+    """As of one run, for the loads of a search. dead: methods of which nothing was decoded. directory: of the records.
+
+    Violations of vanilla (the noise floor), lossy methods and half precision do not count.
+    """
+    overall = findings.summary[findings.summary["category"] == OVERALL]
     if dead:
-        names = plain(", ".join(dead))
+        names = plain(", ".join(sorted(dead)))
         console.print(f"[red]no case of {names} could be decoded[/]: see error in {plain(directory)}/records.jsonl")
     judged = overall[~overall["method"].isin({VANILLA, CONTROL, *findings.lossy})]
     violations = int(judged["violations"].fillna(0).sum()) if findings.runs[0].about.model.dtype in EXACT else 0

@@ -7,19 +7,22 @@ sweep.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from specbench.input import InputError
 from specbench.records.record import VANILLA, CaseRecord
 from specbench.records.store import MANIFEST, point_latest, read_manifest, read_run
 from specbench.runs.execution import free_name, refuse_foreign_sweep
-from specbench.runs.job import Job, build_job
-from specbench.runs.launch import open_console, plain, run_job
-from specbench.screen import DONE, FAILED, showing
+from specbench.runs.job import Job, build_job, seed_arrivals
+from specbench.runs.launch import judge_run, open_console, plain, run_job
+from specbench.screen import FAILED, showing
 from specbench.serving.objective import (
     LOOKS,
+    UNTRIED,
     Boundary,
     Kept,
     Objective,
@@ -29,11 +32,13 @@ from specbench.serving.objective import (
     measure_capacity,
 )
 from specbench.serving.scheduler import NEVER
-from specbench.serving.settings import CLOSED, find_patience
+from specbench.serving.settings import CLOSED, TRACE, count_measured, find_patience
+from specbench.serving.traces import read_arrivals
 
 LEAST, MOST = min(LOOKS), 32  # stretches of a load
 NARROW = 1.05  # neighbouring rates between which no other one is tried
-BEGIN, SLOWEST = 1 / 2, 1 / 64  # of vanilla's capacity: the first rate, and the smallest one
+# Of vanilla's capacity: the first rate, whose doubles are not the capacity, and the smallest one.
+BEGIN, SLOWEST = 0.45, 1 / 64
 CAPACITY = "capacity"  # the run with all places taken
 
 
@@ -49,15 +54,21 @@ def run_search(job: Job, directory: Path) -> int:
     """Runs the loads of a search that are missing, reports over all of them, and prints each method's boundary.
 
     Returns:
-        The exit code: of the first run that fails, or is interrupted.
+        The exit code: of the first run that fails, or is interrupted; as of one run, by the records of all loads.
 
     Raises:
         InputError: The objective cannot be shown, or the folder has other things.
     """
     objective = Objective.of(asdict(job.config.load.slo))
     if job.config.load.seconds is None:
-        objective.require_share("load.slo.share=", MOST * job.config.load.block)
-    refuse_foreign_sweep(directory)
+        stretches = itertools.islice(itertools.cycle(job.plan), MOST)
+        requests = sum(len(block.cases) for block in stretches)
+        objective.require_share("load.slo.share=", requests, "a lower share, or a larger load.block or suite")
+    if (directory / MANIFEST).exists():
+        raise InputError(
+            f"hydra.run.dir={directory}: contains a run; expected a new folder or one of an earlier search"
+        )
+    refuse_foreign_sweep(directory, "hydra.run.dir")
     if job.config.measure.fresh and directory.exists():
         directory.rename(free_name(directory))
     search, console = LoadSearch(job, directory, objective), open_console()
@@ -67,26 +78,36 @@ def run_search(job: Job, directory: Path) -> int:
         return stop.code
     point_latest(directory)
     from specbench.report import build_report  # pandas and matplotlib only once they are needed
-    from specbench.report.locate import find_runs
+    from specbench.report.frames.detail import OBJECTIVE
 
     with showing(console, f"writing the report of {len(search.runs)} runs", "specbench.report.build"):
         settings = job.config.report
-        report = build_report(find_runs([directory]), directory, plots=settings.plots, style=settings.style)
+        report = build_report(search.runs, directory, plots=settings.plots, style=settings.style)
     load = job.config.load
     console.print(plain(f"{objective.describe(load.kind, load.requests)}; 95 % confidence of each load"))
+    frame = report.findings.detail[OBJECTIVE]  # has also loads of a method that only others needed
+    rows = frame[frame["kind"] == load.kind].set_index("method")[["holds", "fails", "saturated"]]
+    rows = rows.fillna({"holds": 0, "fails": NEVER, "saturated": NEVER})
     for name, boundary in found.items():
-        console.print(plain(f"    {name}: {boundary.spell()}"), highlight=False)
+        if name in rows.index:
+            boundary = Boundary(*rows.loc[name])
+        if name in search.decoded:
+            console.print(plain(f"    {name}: {boundary.spell()}"), highlight=False)
     console.print(plain(report.output / "tables" / "objective.md"), highlight=False, soft_wrap=True)
-    return DONE
+    return judge_run(report.findings, found.keys() - search.decoded, directory / "*", console)
 
 
 class LoadSearch:
-    """The search of one command. runs: the folders of its loads, as they were needed."""
+    """The search of one command.
+
+    runs: the folders of its loads, as they were needed. decoded: the methods of which a request ended.
+    """
 
     def __init__(self, job: Job, directory: Path, objective: Objective) -> None:
         self._job, self._directory, self._objective = job, directory, objective
         self._load = job.config.load
         self.runs: list[Path] = []
+        self.decoded: set[str] = set()
 
     def find(self) -> dict[str, Boundary]:
         """The boundary of each method. All of them begin with the same load, so that they share runs."""
@@ -94,6 +115,9 @@ class LoadSearch:
         capacities = dict.fromkeys(names, NEVER)
         if self._load.kind == CLOSED:
             begin, least, most, narrow = 1.0, 1.0, float(self._load.requests), None
+        elif self._load.kind == TRACE and self._load.answers == "recorded":  # a closed loop has other answers
+            begin = _round(read_arrivals(str(self._load.times)).rate)
+            least, most, narrow = _round(begin * SLOWEST / BEGIN), NEVER, NARROW
         else:
             records = self._run(names, LEAST, CAPACITY, {"kind": CLOSED, "rate": None, "seconds": None})
             capacities = {name: measure_capacity(own, self._load.requests) for name, own in records.items()}
@@ -106,27 +130,44 @@ class LoadSearch:
             name: find_boundary(begin, least, most, narrow) for name in names if capacities[name]
         }
         wanted = {name: next(search) for name, search in searches.items()}
-        saturated = {name: capacities[name] for name in searches}
+        grows: dict[str, list[float]] = {name: [] for name in searches}
         found = {name: Boundary(0.0, NEVER, NEVER) for name in names}  # of one whose requests all failed
         while wanted:
             load = min(wanted.values())
             here = [name for name, own in wanted.items() if own == load]
-            signs = dict.fromkeys((name for name in here if load >= capacities[name]), -1)
-            if served := [name for name in here if name not in signs]:
+            signs = dict.fromkeys((name for name in here if _round(load) >= capacities[name]), -1)
+            served = [name for name in here if name not in signs]
+            if served and not self._fits(_round(load)):
+                signs |= dict.fromkeys(served, UNTRIED)
+            elif served:
                 kept = self._measure(_round(load), served)
                 for name in served:
                     verdict = self._judge(kept[name])
                     signs[name] = verdict.sign if verdict else 0
-                    if kept[name].given_up:
-                        saturated[name] = min(saturated[name], load)
+                    grows[name] += [_round(load)] if kept[name].given_up else []
             for name in here:
                 try:
                     wanted[name] = searches[name].send(signs[name])
                 except StopIteration as end:
                     holds, fails = end.value
-                    found[name] = Boundary(_round(holds), _round(fails), _round(saturated[name]))
+                    found[name] = Boundary.of(_round(holds), _round(fails), grows[name], capacities[name])
                     del wanted[name]
         return found
+
+    def _fits(self, rate: float) -> bool:
+        """Whether the suite has a case for each request that arrives within ``load.seconds``; prints if it has not."""
+        if self._load.seconds is None or self._load.kind == CLOSED:
+            return True
+        cases = len(self._job.source.suite.cases)
+        count = count_measured(replace(self._load, rate=rate), seed_arrivals(self._job.config.decode, 0))
+        if count > cases:
+            open_console().print(
+                f"rate-{rate:g} is not tried: {count} requests arrive within load.seconds={self._load.seconds:g}, the"
+                f" suite has {cases} cases; expected fewer seconds or a larger suite",
+                highlight=False,
+                soft_wrap=True,
+            )
+        return count <= cases
 
     def _judge(self, kept: Kept) -> Verdict | None:
         return judge(kept.shares, kept.requests, self._objective.share)
@@ -171,6 +212,7 @@ class LoadSearch:
         for record in read_run(directory).records:
             if record.method in records:
                 records[record.method].append(record)
+                self.decoded |= set() if record.error else {record.method}
         return records
 
 

@@ -184,7 +184,9 @@ def run_one(
         if job.config.run.shards != 1:
             raise InputError(f"run.shards={job.config.run.shards}: a job of a sweep is one worker; expected 1")
         if job.config.load.find:
-            raise InputError(f"load.find={job.config.load.find}: is a search of its own; expected it without a sweep")
+            raise InputError(
+                f"load.find={job.config.load.find}: load.find cannot be used with -m; run each search alone"
+            )
         code, reason = run_job(job, directory, report, alone=False, brief=total != 1), ""
     except (InputError, OmegaConfBaseException) as error:
         reason = str(error) if isinstance(error, InputError) else explain(error, list(overrides))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -30,6 +30,7 @@ NARROW = 1.02  # neighbouring rates between which no other one is tried
 MOST_REQUESTS = 4096
 COUNT = 200  # measured requests of a stretch
 LIMITS = ("ttft", "tpot", "itl")
+UNTRIED = -2  # the sign of a load that cannot be tried, nor can a larger one
 
 
 def find_largest_share(requests: int) -> float:
@@ -68,7 +69,7 @@ class Objective:
             if not 0 < limits[name] < NEVER:
                 raise InputError(f"--slo {name}={value[:20]}: expected a number of seconds above 0, {fix}")
         found = cls(**limits, share=share)
-        found.require_share("--share ", COUNT * max(LOOKS))
+        found.require_share("--share ", COUNT * max(LOOKS), "such as 0.99")
         return found
 
     @classmethod
@@ -77,13 +78,13 @@ class Objective:
         limits = {name: 1e-3 * ms for name in LIMITS if (ms := slo.get(f"{name}_ms")) is not None}
         return cls(**limits, share=slo.get("share") or cls().share)
 
-    def require_share(self, named: str, requests: int) -> None:
+    def require_share(self, named: str, requests: int, fix: str) -> None:
         """Raise InputError for a share that the requests of a load cannot show. named: what gave it."""
         most = find_largest_share(requests)
         if not 0.5 <= self.share <= most:
             raise InputError(
-                f"{named}{self.share:.9g}: expected a share of requests from 0.5 to {most:.9g}, such as 0.99; the"
-                f" {requests} requests of a load cannot show a larger one"
+                f"{named}{self.share:.9g}: expected a share of requests from 0.5 to {most:.9g}, as the"
+                f" {requests} requests of a load cannot show a larger one; {fix}"
             )
 
     @property
@@ -187,33 +188,41 @@ class Kept:
 
 
 def measure_capacity(records: Iterable[CaseRecord], places: int) -> float:
-    """[users/s] of a closed loop with all places taken, by Little's law: places over the mean stay; 0 if all failed."""
+    """[users/s] of a closed loop with all places taken, by Little's law: places over the mean stay; 0 if all failed.
+
+    It has four digits, as the rates of a search.
+    """
     stays = []
     for record in records:
         if record.error is None and (load := record.turns[-1].load) and (begin := record.turns[0].load):
             last = record.turns[-1]
             stays.append(load["arrival_s"] + load["queue_s"] + last.wall_s - begin["arrival_s"])
-    return places / max(float(np.mean(stays)), 1e-9) if stays else 0.0
+    return float(f"{places / max(float(np.mean(stays)), 1e-9):.4g}") if stays else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """The loads around the one at which an objective ends to hold.
+    """The two loads between which an objective stops holding.
 
     holds: the largest at which it holds with 95 % confidence, 0 = none. fails: the smallest at which it does not, with
-    95 % confidence; NEVER = none that was tried. saturated: the smallest at which the queue only grows: at least the
-    capacity of a closed loop arrives, or a stretch was given up.
+    95 % confidence; NEVER = none that was tried. saturated: the smallest above ``holds`` at which the queue only grows:
+    at least the capacity of a closed loop arrives, or a stretch was given up.
     """
 
     holds: float
     fails: float
     saturated: float
 
+    @classmethod
+    def of(cls, holds: float, fails: float, grows: Collection[float], capacity: float) -> Boundary:
+        """The boundary below a capacity, at which an objective fails. grows: loads with a stretch that was given up."""
+        return cls(holds, min(fails, capacity), min(load for load in (*grows, capacity) if load > holds))
+
     def spell(self) -> str:
-        """'holds at 8, fails at 9; the queue only grows at 12'."""
+        """'holds at 8, fails at 9; overloaded from 12'."""
         holds = f"holds at {self.holds:.4g}" if self.holds else "holds at no load"
-        fails = f", fails at {self.fails:.4g}" if self.fails < NEVER else ", fails at no load that was tried"
-        grows = f"; the queue only grows at {self.saturated:.4g}" if self.saturated < NEVER else ""
+        fails = f", fails at {self.fails:.4g}" if self.fails < NEVER else ", no tried load fails"
+        grows = f"; overloaded from {self.saturated:.4g}" if self.saturated < NEVER else ""
         return f"{holds}{fails}{grows}"
 
 
@@ -222,7 +231,8 @@ def find_boundary(
 ) -> Generator[float, int, tuple[float, float]]:
     """Searches the two loads of a ``Boundary``: yields the load to try, and is sent the sign of its verdict.
 
-    It doubles or halves ``start`` until the objective changes, then bisects. Each load is yielded once.
+    It doubles or halves ``start`` until the objective changes, then bisects. Each load is yielded once. ``UNTRIED`` is
+    the sign of a load that cannot be tried.
 
     Args:
         start: the first load.
@@ -259,7 +269,7 @@ def find_boundary(
 
     holds = yield from largest(start, 1)
     passes = yield from largest(holds or start, 0)
-    return holds, min((load for load, sign in signs.items() if load > passes and sign < 0), default=NEVER)
+    return holds, min((load for load, sign in signs.items() if load > passes and sign == -1), default=NEVER)
 
 
 @dataclass
@@ -296,7 +306,7 @@ class Search:
                 load = search.send(self.verdict(load))
             except StopIteration as end:
                 holds, fails = end.value
-                return Boundary(holds, fails, min(self._saturated, default=NEVER))
+                return Boundary.of(holds, fails, self._saturated, NEVER if closed else self.capacity)
 
     def _slowest(self) -> float:
         """[requests/s] at which hardly a request meets another: one in fifty services of a request alone."""
@@ -319,7 +329,6 @@ class Search:
     def _decide(self, load: float) -> int:
         # A stretch begins without a queue, and its requests are too few for one to grow beyond a long limit.
         if self.arrivals is not None and load >= self.capacity:
-            self._saturated.add(load)
             return -1
         shares: list[float] = []
         while True:

@@ -8,6 +8,7 @@ import itertools
 import json
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -16,11 +17,18 @@ import stand_in
 from load.test_objective import SERVICE_S, SHORT, largest_rate
 from load.test_remote import OneAtATime
 
+import specbench
 from builders.records import record, turn
+from methods.pld import PromptLookup
 from specbench.commands import run as run_command
+from specbench.commands.runs import find_every_run
 from specbench.decode.loop import Request
+from specbench.input import InputError
 from specbench.profile import Fit, Profile
 from specbench.records.store import RECORDS, read_run
+from specbench.report.locate import find_runs
+from specbench.runs.execution import execute
+from specbench.runs.job import job_of
 from specbench.runs.search import LoadSearch
 from specbench.serving.objective import Kept, Objective, find_boundary, judge, measure_capacity
 from specbench.serving.remote import RemoteServer, serve_remote
@@ -112,17 +120,25 @@ class SimulatedSearch(LoadSearch):
         one = Profile("H", "b", "e", "d", "published", Fit(1e3 * self.service_s[name], 0.0, 0.0, 0.0), "2026")
         arrivals = None if rate is None else draw_arrivals("poisson", rate, block)
         waits_s = [visit.first_s - visit.arrival_s for visit in
-                   simulate(one, SHORT, Stretch(1, 20, self._load.block), arrivals, block).measured()]  # fmt: skip
+                   simulate(one, SHORT, Stretch(1, 200, self._load.block), arrivals, block).measured()]  # fmt: skip
         return [made(block, wait_s, token_s=0.0) for wait_s in waits_s]
+
+
+def simulated(objective: Objective, cases: int = 0, **load) -> SimulatedSearch:
+    job = SimpleNamespace(
+        config=SimpleNamespace(
+            load=LoadConfig(find="slo", requests=1, **{"kind": "poisson", "block": 200, **load}),
+            decode=SimpleNamespace(seed=0),
+        ),
+        entries=[SimpleNamespace(name="vanilla"), SimpleNamespace(name="pld")],
+        source=SimpleNamespace(suite=SimpleNamespace(cases=range(cases))),
+    )
+    return SimulatedSearch(job, None, objective)
 
 
 def test_each_method_has_its_own_boundary_and_loads_are_shared():
     """The closed form of M/D/1 lies between the two loads of each method."""
-    job = SimpleNamespace(
-        config=SimpleNamespace(load=LoadConfig(kind="poisson", find="slo", requests=1, block=200)),
-        entries=[SimpleNamespace(name="vanilla"), SimpleNamespace(name="pld")],
-    )
-    search = SimulatedSearch(job, None, Objective(ttft=0.055, share=0.9))
+    search = simulated(Objective(ttft=0.055, share=0.9), block=400)
     found = search.find()
     for name, service_s in SimulatedSearch.service_s.items():
         scale = SERVICE_S / service_s
@@ -134,6 +150,95 @@ def test_each_method_has_its_own_boundary_and_loads_are_shared():
     rates = [float(folder.removeprefix("rate-")) for folder in search.runs[1:]]
     assert max(rates) <= 1 / SimulatedSearch.service_s["pld"]
     assert len(set(rates)) < 16
+
+
+def test_no_load_that_holds_is_one_at_which_the_queue_grows():
+    """Under a limit that nothing breaks, the rates end at the capacity."""
+    for name, found in simulated(Objective(ttft=1e9, share=0.9)).find().items():
+        capacity = 1 / SimulatedSearch.service_s[name]
+        assert found.holds < found.fails == found.saturated == pytest.approx(capacity)
+        assert found.holds > capacity / 1.1
+        assert f"holds at {found.saturated:.4g}" not in found.spell()
+
+
+def test_a_suite_that_is_too_small_bounds_the_rates(capsys):
+    search = simulated(Objective(ttft=1e9, share=0.9), cases=600, seconds=10)
+    rates = []
+    for found in search.find().values():
+        rates.append(found.holds)
+        assert 600 / 10 / 1.25 < found.holds < 600 / 10 * 1.25  # Poisson arrivals
+    assert max(float(folder.removeprefix("rate-")) for folder in search.runs[1:]) == max(rates)
+    assert "requests arrive within load.seconds=10, the suite has 600 cases" in capsys.readouterr().out
+
+
+def test_a_trace_is_searched_from_its_own_rate(tmp_path):
+    """A closed loop does not have the answers that the trace has recorded."""
+    trace = tmp_path / "times.json"
+    trace.write_text(json.dumps([0.05 * number for number in range(400)]))
+    search = simulated(Objective(ttft=0.055, share=0.9), kind="trace", times=str(trace))
+    found = search.find()
+    assert search.runs[0] == "rate-20"
+    assert "capacity" not in search.runs
+    assert 0 < found["vanilla"].holds < found["pld"].holds < found["pld"].fails
+    free = simulated(Objective(ttft=0.055, share=0.9), kind="trace", times=str(trace), answers="free")
+    free.find()
+    assert free.runs[0] == "capacity"
+
+
+def test_a_search_needs_its_own_folder_and_enough_cases(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    given = [*replay(tmp_path), "load=closed", *SLO]
+    assert run_command.main([*given, "load.slo.share=0.99"]) == 2
+    expected = "0.99: expected a share of requests from 0.5 to 0.9765625, as the 128 requests of a load"
+    assert expected in capsys.readouterr().err
+    (tmp_path / "run/manifest.json").write_text("{}")
+    assert run_command.main(given) == 2
+    assert f"hydra.run.dir={tmp_path}/run: contains a run" in capsys.readouterr().err
+
+
+def test_the_arrivals_of_a_search_are_not_counted_before_its_rates(tmp_path):
+    settings = [*replay(tmp_path), "load=poisson", "load.find=slo", "load.slo.ttft_ms=5", "load.seconds=3"]
+    assert len(job_of(settings).source.suite.cases) == 4
+
+
+def replay(folder: Path) -> list[str]:
+    trace = folder / "t.jsonl"
+    turns = [{"prompt_ids": [1, 5, 6, 5], "ids": [6, 5, 6, 2]}]
+    trace.write_text("".join(json.dumps({"case": each, "turns": turns}) + "\n" for each in "abcd"))
+    given = ["model=replay", f"model.trace={trace}", "model.tokenizer=bundled:tiny", "method=[pld]"]
+    return [*given, f"hydra.run.dir={folder}/run", "report.plots=false"]
+
+
+SLO = ("load.find=slo", "load.slo.ttft_ms=100000", "load.slo.share=0.7")
+
+
+def test_a_search_from_python(tmp_path):
+    found = specbench.run(*replay(tmp_path), "load=poisson", *SLO, "load.block=4")
+    assert found.code == 0
+    assert (tmp_path / "run/capacity" / RECORDS).is_file()
+    row = pd.read_csv(tmp_path / "run/tables/objective.csv").set_index("method").loc["pld"]
+    assert row["holds"] < row["fails"] == row["saturated"]
+    runs = {run.name for run in find_runs([tmp_path / "run"])}
+    assert "latest" not in runs
+    assert {run.relative_to(tmp_path).parts[0] for run in find_every_run(tmp_path)} == {"run"}
+
+
+def test_a_search_is_only_that_of_run(tmp_path):
+    with pytest.raises(InputError, match=r"load.find=slo: only `specbench run` searches"):
+        execute(job_of([*replay(tmp_path), "load=closed", *SLO]), tmp_path / "run", lambda *_: None)
+
+
+def test_a_search_names_a_method_of_which_no_request_could_be_decoded(tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise ValueError("never")
+
+    monkeypatch.setattr(PromptLookup, "begin", fail)
+    given = [*replay(tmp_path), "load=closed", *SLO, "load.block=4"]
+    assert run_command.main(given) == 1
+    out = capsys.readouterr().out
+    assert "no case of pld could be decoded" in out
+    assert "pld: holds" not in out
+    assert run_command.main([*given[:-1], "load.find=null"]) == 2  # the folder has a search
 
 
 def test_a_remote_queue_that_only_grows_is_given_up():

@@ -8,14 +8,15 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.records.record import CONTROL
+from specbench.records.record import CONTROL, LoadKind
 from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.served import without_load
 from specbench.report.frames.trials import BLANK
 from specbench.report.table import ROW
 from specbench.serving.objective import Kept, Objective, Verdict, judge, measure_capacity
+from specbench.serving.scheduler import NEVER
 
-CLOSED = "closed"
+CLOSED, TRACE = LoadKind.CLOSED.value, LoadKind.TRACE.value
 _SHARE = ("", "_low", "_high")
 OBJECTIVE = (
     *ROW,
@@ -30,12 +31,13 @@ def find_boundaries(reported: Sequence[ReportedRun]) -> pd.DataFrame:
     """One row per method and kind of load, of runs of at least two loads with an objective (``load.slo``).
 
     holds, fails: the largest load at which it holds with 95 % confidence, and the smallest one above at which it fails,
-    each with the share of the requests that were within the limits. Without such a load they are blank. saturated: the
-    smallest load at which the queue only grows: a stretch was given up, or at least the capacity of a closed loop with
-    as many places arrives. loads: how many were decided or tried.
+    each with the share of the requests that were within the limits. Without such a load they are blank. It fails at the
+    capacity, the rate of a closed loop with as many places and the same answers. saturated: the smallest load above
+    ``holds`` at which the queue only grows: a stretch was given up, or the capacity. loads: how many were decided.
     """
     verdicts: defaultdict[_Group, dict[float, Verdict]] = defaultdict(dict)
     saturated: defaultdict[_Group, list[float]] = defaultdict(list)
+    unlike: set[_Group] = set()  # whose answers are not those of a closed loop
     capacities: dict[tuple[str, ...], float] = {}
     for entry in reported:
         load = entry.facts.load
@@ -57,18 +59,22 @@ def find_boundaries(reported: Sequence[ReportedRun]) -> pd.DataFrame:
             group = (*named, str(load["kind"]), None if closed else load["requests"], objective.spell())
             verdicts[group][float(amount)] = verdict
             saturated[group] += [float(amount)] if kept.given_up else []
+            if load["kind"] == TRACE and load.get("answers") != "free":
+                unlike.add(group)
     rows: list[dict[str, Any]] = []
     for group, found in verdicts.items():
-        if group[5] is not None and (capacity := capacities.get((*group[:4], str(group[5])))):
-            saturated[group].append(capacity)
-        if len(found) < 2:
+        known = None if group[4] == CLOSED or group in unlike else capacities.get((*group[:4], str(group[5])))
+        capacity = [known] if known else []  # 0 if all failed
+        if len(found) + len(capacity) < 2:
             continue
-        holds = max((load for load, verdict in found.items() if verdict.sign > 0), default=BLANK)
-        above = [load for load, verdict in found.items() if verdict.sign < 0 and not load <= holds]
+        kept_at = [load for load, verdict in found.items() if verdict.sign > 0 and load < min(capacity, default=NEVER)]
+        holds = max(kept_at, default=BLANK)
+        failed = [load for load, verdict in found.items() if verdict.sign < 0]
+        above, grows = ([load for load in (*own, *capacity) if not load <= holds] for own in (failed, saturated[group]))
         row = dict(zip(OBJECTIVE, group, strict=False)) | {"loads": len(found)}
         for end, amount in (("holds", holds), ("fails", min(above, default=BLANK))):
             own = found.get(amount)
             shares = (own.share, own.low, own.high) if own else (BLANK,) * 3
             row |= {end: amount} | {f"{end}_kept{side}": share for side, share in zip(_SHARE, shares, strict=True)}
-        rows.append(row | {"saturated": min(saturated[group], default=BLANK)})
+        rows.append(row | {"saturated": min(grows, default=BLANK)})
     return pd.DataFrame(rows, columns=list(OBJECTIVE))

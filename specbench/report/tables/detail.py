@@ -180,10 +180,10 @@ _LOAD = (
 _OBJECTIVE = (
     Heading("Loads", "loads", format_count),
     Heading("Holds at", "holds"),
-    Heading("Kept there", "holds_kept", format_share, spread=_points_interval),
+    Heading("Kept at that load", "holds_kept", format_share, spread=_points_interval),
     Heading("Fails at", "fails"),
-    Heading("Kept then", "fails_kept", format_share, spread=_points_interval),
-    Heading("Queue only grows at", "saturated"),
+    Heading("Kept at that load", "fails_kept", format_share, spread=_points_interval),
+    Heading("Overloaded from", "saturated"),
 )
 
 
