@@ -217,5 +217,5 @@ class LoadSearch:
 
 
 def _round(load: float) -> float:
-    """A load as it is set and printed."""
+    """Rounds a load to four digits, as it stands in settings, in names of folders and in tables."""
     return float(f"{load:.4g}")
