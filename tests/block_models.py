@@ -20,6 +20,12 @@ FILES = {
                       "use_sliding_window": True}),
     "windowed both ways": ({}, {"layer_types": ["sliding_attention"] * 2, "sliding_window": 3, "is_causal": False,
                                 "use_sliding_window": True}),
+    "windowed from the root": ({}, {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 4,
+                                    "use_sliding_window": True, "speculators_model_type": "dflash",
+                                    "sliding_window_non_causal": False}),
+    "windowed from the root both ways": ({}, {"layer_types": ["sliding_attention"] * 2, "sliding_window": 3,
+                                              "use_sliding_window": True, "speculators_model_type": "dflash",
+                                              "sliding_window_non_causal": True}),
     "all windowed": ({"use_swa": True, "swa_window_size": 6, "causal": False}, {}),
     "domino": ({"projector_type": "domino", "emb_dim": RANK, "gru_hidden_dim": STATE, "shift_label": True,
                 "pure_draft_prefix_len": 1}, {}),
@@ -174,6 +180,9 @@ class BlockFamily(DFlash):
     def sees(self, layer, row, key):
         """Whether the row at a position sees that of ``key``, both after or before the root."""
         sliding = (self.top.get("layer_types") or ["full_attention"] * 2)[layer] == "sliding_attention"
+        if sliding and "speculators_model_type" in {**self.top, **self.inner}:
+            both = {**self.top, **self.inner}["sliding_window_non_causal"]
+            return key >= self.root - self.top["sliding_window"] and (both or key <= row)
         causal = self.inner.get("causal", self.inner.get("is_causal", self.top.get("is_causal", sliding)))
         window = self.top["sliding_window"] if sliding else 10**9
         window = self.inner["swa_window_size"] if self.inner.get("use_swa") else window
@@ -183,6 +192,7 @@ class BlockFamily(DFlash):
     def block(self, model, features, root, rows, causal_block=False):
         """(rows, D) what the layers wrote, in front of the norm."""
         context = self.hidden_norm(self.fc(torch.cat(features, dim=-1)))
+        self.root = len(context)
         hidden = model.get_input_embeddings()(torch.tensor([root, *[self.mask] * (rows - 1)]))
         hidden = hidden * self.inner.get("input_embedding_scale", 1.0)
         total = len(context) + rows

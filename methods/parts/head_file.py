@@ -93,11 +93,15 @@ class HeadFile:
         """For messages."""
         return f"head={self.path}" + (f" ({self.prefix}*)" if self.prefix else "")
 
+    def refusal(self, found: str, expected: str) -> InputError:
+        """The error for a configuration that has one thing where another is expected."""
+        return InputError(f"{self.where}: config.json has {found}; expected {expected}")
+
     def nested(self, name: str) -> Mapping[str, Any]:
         """A part of the configuration; empty where it has none. Raises InputError."""
         found = self.config.get(name)
         if found is not None and not isinstance(found, Mapping):
-            raise InputError(f"{self.where}: config.json has {name}={found!r}; expected a mapping")
+            raise self.refusal(f"{name}={found!r}", "a mapping")
         return found or {}
 
     def shapes(self) -> dict[str, TensorShape] | None:
@@ -297,9 +301,9 @@ def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
         raw |= {name: getattr(target, name) for name in names if getattr(target, name, None) is not None}
     for name in (*COUNTS, *(name for name in MORE_COUNTS if raw.get(name) is not None)):
         if name not in raw:
-            raise InputError(f"{file.where}: config.json has no {name}; expected a {file.format.kind} head's")
+            raise file.refusal(f"no {name}", f"a {file.format.kind} head's")
         if type(raw[name]) is not int or raw[name] < 1:
-            raise InputError(f"{file.where}: config.json has {name}={raw[name]!r}; expected a whole number above 0")
+            raise file.refusal(f"{name}={raw[name]!r}", "a whole number above 0")
     if raw["num_hidden_layers"] > MOST_LAYERS:
         raise InputError(f"{file.where}: num_hidden_layers={raw['num_hidden_layers']}; expected at most {MOST_LAYERS}")
     require_vocabulary(file, raw["vocab_size"], target)
@@ -340,8 +344,7 @@ def require_known(
     for name, value in given:
         expected = [each for each in only.get(name, ()) if isinstance(each, bool) == isinstance(value, bool)]
         if name in only and value not in expected:  # True is not 1 here
-            either = " or ".join(map(str, only[name])) or "none"
-            raise InputError(f"{file.where}: config.json has {name}={value}; expected {either}")
+            raise file.refusal(f"{name}={value}", " or ".join(map(str, only[name])) or "none")
     known = {*vars(LlamaConfig()), *vars(Qwen3Config()), *IDLE, *known, *only, *nested}
     if strange := sorted({name for name, value in given if name not in known and value is not False and value != 0}):
         raise InputError(
@@ -358,17 +361,14 @@ def drafted_tokens(file: HeadFile, vocab: int) -> int:
     """Tokens of the head's vocabulary; vocab: the target's. Raises InputError."""
     found = file.config.get("draft_vocab_size")
     if found is not None and (type(found) is not int or not 0 < found <= vocab):
-        raise InputError(
-            f"{file.where}: config.json has draft_vocab_size={found!r}; expected a whole number from 1 to the target's"
-            f" {vocab}"
-        )
+        raise file.refusal(f"draft_vocab_size={found!r}", f"a whole number from 1 to the target's {vocab}")
     return found or vocab
 
 
 def layer_numbers(file: HeadFile, name: str, found: Any) -> list[int] | None:
     """A list of the target's layers; None where it is not given. Raises InputError."""
     if found is not None and not (isinstance(found, list) and found and all(type(layer) is int for layer in found)):
-        raise InputError(f"{file.where}: config.json has {name}={found!r}; expected a list of layers")
+        raise file.refusal(f"{name}={found!r}", "a list of layers")
     return found
 
 
@@ -391,5 +391,5 @@ def mask_token(file: HeadFile, vocab: int, *places: str) -> int:
     found = [each[name] for each in parts for name in MASK if each.get(name) is not None]
     token = 0 if file.random else found[0] if found else None
     if type(token) is not int or not 0 <= token < vocab:
-        raise InputError(f"{file.where}: config.json has {MASK[0]}={token}; expected a token below {vocab}")
+        raise file.refusal(f"{MASK[0]}={token}", f"a token below {vocab}")
     return token

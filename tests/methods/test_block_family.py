@@ -142,6 +142,10 @@ def no_row_of_the_block_is_hidden(module):
     module.sees = lambda layer, row, key: sees(layer, row, key) or key >= len(IDS) - 1
 
 
+def counts_from_each_place(module):
+    module.sees = lambda layer, row, key: row - key <= module.top["sliding_window"]
+
+
 def set_inner(name, value):
     return lambda module: module.inner.update({name: value})
 
@@ -161,6 +165,14 @@ WRONG = [
     ("windowed both ways", set_top("is_causal", True)),
     ("windowed both ways", set_top("sliding_window", 4)),
     ("windowed both ways", no_row_of_the_block_is_hidden),
+    ("windowed from the root", set_top("sliding_window", 3)),
+    ("windowed from the root", set_top("sliding_window", 5)),
+    ("windowed from the root", set_top("sliding_window_non_causal", True)),
+    ("windowed from the root", set_top("layer_types", ["sliding_attention", "full_attention"])),
+    ("windowed from the root", lambda module: module.top.pop("speculators_model_type")),
+    ("windowed from the root both ways", set_top("sliding_window", 2)),
+    ("windowed from the root both ways", set_top("sliding_window_non_causal", False)),
+    ("windowed from the root both ways", counts_from_each_place),
     ("all windowed", set_inner("swa_window_size", 5)),
     ("domino", lambda module: swap(module.prefix_gru.weight_ih_l0, 3, (1, 0, 2))),
     ("domino", lambda module: swap(module.prefix_gru.weight_hh_l0, 3, (0, 2, 1))),
@@ -305,6 +317,16 @@ def test_a_flat_file_of_the_speculators_library_drafts_as_the_nested_one(model, 
     assert agree(module, model, method, draft)
 
 
+def test_windows_of_a_nested_file_of_the_speculators_library(model, tmp_path):
+    """The settings of the layers in a part of their own, where the library writes them."""
+    module = BlockFamily("windowed from the root")
+    folder, library = module.saved(tmp_path), ("speculators_model_type", "sliding_window_non_causal")
+    flat = {**module.inner, **{name: module.top[name] for name in library}}
+    layer = {**module.raw, **{name: value for name, value in module.top.items() if name not in library}}
+    (tmp_path / "config.json").write_text(json.dumps({**flat, "transformer_layer_config": layer}))
+    assert agree(module, model, *drawn(folder, model))
+
+
 def test_both_names_of_the_lattice_are_read(model, tmp_path):
     """Model-Optimizer numbers the layers of small networks, and SGLang names them."""
     module = BlockFamily("lilicorr")
@@ -399,7 +421,10 @@ def test_a_file_with_other_tensors_is_refused(model, tmp_path, kind):
         ("windowed", {"use_swa": True, "swa_window_size": 4}, {}, "else use_swa or neither"),
         ("windowed", {"causal": True}, {"is_causal": False}, "'causal': True, 'is_causal': False}; expected one value"),
         ("windowed", {}, {"layer_types": ["chunked_attention"] * 2}, "expected full_attention or sliding_attention 2x"),
-        ("windowed", {}, {"speculators_model_type": "dflash"}, "the speculators library counts from a block's root"),
+        ("windowed", {}, {"speculators_model_type": "dflash"}, "sliding_window_non_causal=None, {'use_swa': False}"),
+        ("windowed", {}, {"sliding_window_non_causal": True}, "and no sliding_window_non_causal in others"),
+        ("windowed from the root", {"causal": True}, {}, "{'causal': True, 'use_swa': False}; expected layer_types"),
+        ("all windowed", {}, {"speculators_model_type": "dflash"}, "'use_swa': True}; expected layer_types and"),
         ("plain", {"attention_sink_bias": True}, {}, "sets attention_sink_bias, unknown here"),
         ("plain", {"shift_label": True}, {}, "sets shift_label, unknown here"),
         ("plain", {"block_size": 5}, {"block_size": 6}, "has block_size=6 and 5; expected one value"),
