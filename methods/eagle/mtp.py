@@ -314,8 +314,8 @@ def find_layout(file: HeadFile) -> ModuleLayout:
     layout = SPECULATORS if kind else QWEN if family == "qwen3_next" else DEEPSEEK
     if layout is DEEPSEEK and not layer.get(NATIVE):
         raise file.refusal(f"no {NATIVE}", "a model with MTP modules")
-    settings = list_settings(family) if unlike else ()
-    require_known(file, (NATIVE, RECURSIVE, *settings), {"speculators_model_type": ("mtp",)})
+    settings = list_settings(family) if unlike else ()  # and the module's attention is full, whatever the target's is
+    require_known(file, (NATIVE, RECURSIVE, *settings), {"speculators_model_type": ("mtp",)}, windowed=bool(unlike))
     if layout is DEEPSEEK and family == "mimo":
         return FAST_MTP if file.config.get(RECURSIVE) else MIMO
     return layout

@@ -67,6 +67,8 @@ class RopeTable:
         kind = config.rope_parameters.get("rope_type", "default")
         if kind not in STEADY:
             raise InputError(f"head: rotary positions of type {kind}; expected one of {', '.join(STEADY)}")
+        if (share := config.rope_parameters.get("partial_rotary_factor")) not in (None, 1):
+            raise InputError(f"head: rotary positions turn {share} of the dimensions; expected all")
         try:
             self._embedding = LlamaRotaryEmbedding(config).to(device)
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:  # by the configured values

@@ -25,6 +25,7 @@ from transformers.activations import ACT2FN
 from specbench.input import read_file
 from specbench.models.entries import refuse_entries
 from specbench.models.facade import ModelCard
+from specbench.models.family import FULL, ONE_WINDOW
 from specbench.models.load import UNREADABLE, explain, locate
 from specbench.models.widen import Widening
 from specbench.types import InputError
@@ -289,6 +290,8 @@ IDLE = {
 COUNTS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
 MORE_COUNTS = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 MOST_LAYERS = 1024
+# Families whose layers have Llama's names and shapes, and compute something else: rotary positions or norms.
+UNLIKE_LLAMA = ("ernie4_5", "gemma", "granite", "helium", "ministral3", "smollm3")
 MASK = ("mask_token_id", "ptd_token_id", "pard_token")  # what writers call the mask token
 
 
@@ -336,7 +339,7 @@ def require_known(
     A head that is loaded with another forward than it was trained with drafts nonsense without an error.
     known: what is read, or changes nothing; a layer's own settings are. only: values that are expected, a setting.
     nested: parts of the configuration that hold settings too, in addition to its top and its layer.
-    windowed: its layers may have a sliding window, which the caller reads.
+    windowed: the caller reads the kinds of its layers, which may have a sliding window.
     """
     only = {"mlp_bias": (False,), **only}
     parts = [file.config, file.layer, *(file.nested(name) for name in nested)]
@@ -350,10 +353,13 @@ def require_known(
         raise InputError(
             f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected none"
         )
-    if not windowed and (
-        file.layer.get("use_sliding_window") or "sliding_attention" in str(file.layer.get("layer_types"))
-    ):
-        raise InputError(f"{file.where}: its layer has a sliding window; expected full attention")
+    family, kinds, window = (file.layer.get(name) for name in ("model_type", "layer_types", "sliding_window"))
+    if family in UNLIKE_LLAMA:
+        raise file.refusal(f"model_type={family}", "a family whose layers compute what Llama's do")
+    if (family in ONE_WINDOW and window) or (not windowed and file.layer.get("use_sliding_window")):
+        raise file.refusal(f"model_type={family} and a sliding window of {window}", "full attention")
+    if not windowed and kinds and set(re.findall(r"\w+", str(kinds))) != {FULL}:
+        raise file.refusal(f"layer_types={kinds}", "full attention")
     return frozenset(name for name, value in given if value is True)
 
 

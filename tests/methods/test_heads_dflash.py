@@ -284,7 +284,7 @@ def test_a_block_sees_itself_in_both_directions(model, tmp_path):
     ("settings", "message"),
     [
         ({"mask_token_id": None}, "mask_token_id=None; expected a token below 199"),
-        ({"block_size": None}, "block_size=None; expected a whole number above 1"),
+        ({"block_size": None}, "block_size=None; expected a whole number from 2 to 1024"),
         ({"aux_hidden_state_layer_ids": None}, "target_layer_ids=None, aux_hidden_state_layer_ids=None; expected one"),
         ({"aux_hidden_state_layer_ids": [0, 3]}, "expected one of them, in a target of 2 layers"),
         ({"aux_hidden_state_layer_ids": [0, 1]}, "differs in shape fc.weight [64, 192] (expected [64, 128])"),
@@ -294,7 +294,7 @@ def test_a_block_sees_itself_in_both_directions(model, tmp_path):
         ({"markov_rank": 64}, "lacks markov_head.markov_w1.weight, markov_head.markov_w2.weight"),
         ({"conv_kernel_size": 3, "selector_rank": 4}, "conv_group_size=None; expected a whole number from 1 to 64"),
         ({"output_multiplier": 2.0}, "output_multiplier=2.0; expected 1.0"),
-        ({"transformer_layer_config": {"layer_types": ["sliding_attention"] * 2}}, "has a sliding window"),
+        ({"transformer_layer_config": {"layer_types": ["sliding_attention"] * 2}}, "sliding_window_non_causal=None"),
     ],
 )
 def test_what_is_missing_or_unknown_is_named(model, tmp_path, settings, message):
