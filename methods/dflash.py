@@ -126,12 +126,6 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def scale(file: HeadFile, name: str) -> float:
-    """A factor of embeddings or logits, or their cap. Raises InputError."""
-    value = setting(file, name)
-    return SCALES[name] if value is None else float(value)
-
-
 def require_settings(file: HeadFile) -> None:
     """Raises InputError for a setting that is unknown, or has a value that it cannot have."""
     known = {*KNOWN, *IDLE, *((SHIFT,) if is_domino(file) else ())}
@@ -230,17 +224,14 @@ def block_sights(file: HeadFile, layers: int) -> list[Sight]:
     return sights if any(sight != Sight() for sight in sights) else []
 
 
-def convolutions(file: HeadFile, layers: int, hidden: int) -> dict[str, TensorShape]:
-    """Names and shapes of the convolutions in DFlash 2's layers, if the file has them. Raises InputError."""
+def convolution(file: HeadFile, hidden: int) -> tuple[int, int] | None:
+    """(taps, channels of a group) of the convolutions in DFlash 2's layers, if there are any. Raises InputError."""
     if setting(file, TAPS) is None and setting(file, GROUP) is None:
-        return {}
+        return None
     taps, group = whole(file, TAPS, most=block_size(file)), whole(file, GROUP, most=hidden)
     if hidden % group:
         raise file.refusal(f"{GROUP}={group}", f"a divisor of {hidden}")
-    shapes: dict[str, TensorShape] = {}
-    for place in range(layers):
-        shapes |= convolution_shapes(f"layers.{place}.", hidden, taps, group)
-    return shapes
+    return taps, group
 
 
 def plain_places(file: HeadFile) -> int:
@@ -332,7 +323,9 @@ class DFlashHead(TreeHead):
         self.skipped = 0 if anchored(file) else 1  # rows of a block that draft nothing: the root's
         self._head = Product(state[HEAD]) if HEAD in state else None
         self._embedding = state.get(EMBEDDED)
-        self._scale, self._multiplier, self._cap = (scale(file, name) for name in SCALES)
+        self._scale, self._multiplier, self._cap = (
+            float(neutral if (given := setting(file, name)) is None else given) for name, neutral in SCALES.items()
+        )
         self.correction = self._find_correction(state, file)
         self.candidates = self.correction.candidates if self.correction else None
         markov = self.correction if isinstance(self.correction, MarkovHead) and reads_markov(file) else None
@@ -374,10 +367,11 @@ class DFlashHead(TreeHead):
         mask_token(file, config.vocab_size, *NESTED)
         shapes: dict[str, TensorShape] = {"fc.weight": (hidden, read * hidden)}
         shapes |= {"hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
-        for place in range(config.num_hidden_layers):
-            shapes |= layer_shapes(config, f"layers.{place}.", hidden, biased(file), normed=True)
-            shapes[f"layers.{place}.input_layernorm.weight"] = (hidden,)
-        shapes |= convolutions(file, config.num_hidden_layers, hidden)
+        convolved = convolution(file, hidden)
+        for prefix in (f"layers.{place}." for place in range(config.num_hidden_layers)):
+            shapes |= layer_shapes(config, prefix, hidden, biased(file), normed=True)
+            shapes[f"{prefix}input_layernorm.weight"] = (hidden,)
+            shapes |= convolution_shapes(prefix, hidden, *convolved) if convolved else {}
         block_sights(file, config.num_hidden_layers)
         part, vocab = correction_part(file), config.vocab_size
         if part not in (None, RANK) and drafted != vocab:

@@ -361,10 +361,6 @@ class MtpHead(TreeHead):
         """The tensors of the module at ``place`` alone."""
         return replace(file, prefix=find_layout(file).prefix.format(place=place, behind=layers + place))
 
-    @staticmethod
-    def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
-        return (layers,)
-
     @classmethod
     def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
         hidden = require_width(file, config, target)
