@@ -32,6 +32,27 @@ SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "
 HOSTILE = (None, True, 0, -1, 1.5, 10**12, "x", [], ["x"], [1, 1], {}, {"x": 1})
 
 
+def near(value) -> list:
+    """Values next to that of a setting, or of another type."""
+    numbers = isinstance(value, int | float) and not isinstance(value, bool)
+    return [not value, str(value), [value]] + (
+        [value + 1, value - 1, value * 2, float(value), -value] if numbers else []
+    )
+
+
+def damaged(state, name) -> list[dict]:
+    """The tensors of a checkpoint with one that is missing, renamed, of another shape or type, not finite, too many."""
+    weight, other = state[name], {each: kept for each, kept in state.items() if each != name}
+    changes = [
+        {}, {f"{name}s": weight}, {name: weight[:-1].clone()}, {name: weight[None].clone()},
+        {name: weight.to(torch.int8)}, {name: torch.full_like(weight, torch.nan)},
+        {name: weight, f"{name}.bias": weight.clone()},
+    ]  # fmt: skip
+    if weight.ndim == 2 and weight.shape[0] != weight.shape[1]:
+        changes.append({name: weight.T.contiguous()})
+    return [other | change for change in changes]
+
+
 def card_of(model) -> ModelCard:
     dtype = str(model.dtype).removeprefix("torch.")
     return ModelCard("random", "random", model.config, None, CONTEXT, frozenset(), dtype, "cpu")

@@ -266,6 +266,13 @@ def require_numbers(state: Mapping[str, Tensor], where: str) -> None:
             raise InputError(f"{where}: {name} holds {str(weight.dtype).removeprefix('torch.')}; expected {wanted}")
 
 
+def require_finite(state: Mapping[str, Tensor], where: str) -> None:
+    """Raises InputError where a weight is not finite in its type, which may be narrower than the file's."""
+    if broken := sorted(name for name, weight in state.items() if not weight.isfinite().all()):
+        dtype = str(state[broken[0]].dtype).removeprefix("torch.")
+        raise InputError(f"{where}: {', '.join(broken[:4])} not finite in {dtype}; expected numbers")
+
+
 def shapes_of(state: Mapping[str, Tensor]) -> dict[str, TensorShape]:
     """Name -> shape of tensors that are loaded."""
     return {name: tuple(weight.shape) for name, weight in state.items()}
