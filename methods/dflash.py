@@ -214,13 +214,12 @@ def block_sights(file: HeadFile, layers: int) -> list[Sight]:
             f"{WINDOWED}={file.layer.get(WINDOWED)}, {ALL_WINDOWED}={windowed}, {TYPES}={types}",
             f"{WINDOWED} where layers are {SLIDING}, else {ALL_WINDOWED} or neither",
         )
-    width = (file.layer.get(WINDOW) if some else setting(file, OF_ALL)) if some or windowed else None
+    width = setting(file, OF_ALL) if windowed else file.layer.get(WINDOW)
     if (some or windowed) and (type(width) is not int or width < 1):
         raise file.refusal(f"a window of {width!r}", "a whole number above 0")
-    slides = [windowed or each == SLIDING for each in types]
-    sights = [Sight(each == SLIDING and not both if causal is None else causal, width if slide else None,
-                    slide and library)
-              for each, slide in zip(types, slides, strict=True)]  # fmt: skip
+    sights = [Sight(each == SLIDING and not both if causal is None else causal,
+                    width if windowed or each == SLIDING else None, library and each == SLIDING)
+              for each in types]  # fmt: skip
     return sights if any(sight != Sight() for sight in sights) else []
 
 

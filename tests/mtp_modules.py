@@ -82,13 +82,13 @@ class Module(nn.Module):
 
     def configure(self, raw):
         """What a configuration states of the layer."""
-        own = {name: value for name, value in raw.items() if name != "model_type"}
-        return AutoConfig.for_model(LAYOUTS[self.layout][0], **{**SHAPE, "head_dim": 16, **own})
+        own = {name: raw[name] for name in (*SHAPE, "head_dim", "rope_scaling") if raw.get(name) is not None}
+        return AutoConfig.for_model(LAYOUTS[self.layout][0], **{"head_dim": 16, **own})
 
     def restated(self, raw):
         """The module with the layer that another configuration states."""
         other, config = copy.deepcopy(self), self.configure(raw.get("transformer_layer_config") or raw)
-        config._attn_implementation = "eager"
+        config._attn_implementation = config._experts_implementation = "eager"
         other.block, other.rope = type(self.block)(config, self.block.self_attn.layer_idx), [type(self.rope[0])(config)]
         other.block.load_state_dict(self.block.state_dict())
         for norm in (other.hidden_layernorm, other.token_layernorm, other.final_layernorm):
