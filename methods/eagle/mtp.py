@@ -175,6 +175,7 @@ class LibraryLayer(DraftLayers):
             position_ids=torch.arange(at.start, at.stop, device=device).expand(1, len(rows)),
             past_key_values=memory.cache,
             use_cache=True,
+            return_dict=True,
         ).last_hidden_state[0]
         return written
 
