@@ -72,7 +72,7 @@ TAPS, GROUP, SELECTOR, TOP_K = "conv_kernel_size", "conv_group_size", "selector_
 CAUSAL = ("causal", "is_causal", "causal_head")  # of vLLM's files (JetSpec's too), of z-lab's, and of JetSpec's own
 WINDOW, WINDOWED, TYPES, ALL_WINDOWED, OF_ALL = (
     "sliding_window", "use_sliding_window", "layer_types", "use_swa", "swa_window_size")  # fmt: skip
-SLIDING = "sliding_attention"
+SLIDING, LIBRARY, BOTH_WAYS = "sliding_attention", "speculators_model_type", "sliding_window_non_causal"
 SCALES = {"input_embedding_scale": 1.0, "output_multiplier": 1.0, "final_logit_softcapping": 0.0}  # without effect
 LATTICE_KEYS = {
     "candidates": "lilicorr_candidate_topk", "hidden": "lilicorr_hidden_size", "layers": "lilicorr_num_layers",
@@ -87,17 +87,17 @@ LATTICE_NAMES = (
     (r"^(lilicorr\.layers\.\d+\.mlp)\.0\.", r"\1.up_proj."),
     (r"^(lilicorr\.layers\.\d+\.mlp)\.2\.", r"\1.down_proj."),
 )
-KNOWN = {"sliding_window_non_causal", RANK, BLOCK, LAYERS, STATES, ANCHOR, TAPS, GROUP, SELECTOR, TOP_K, OF_ALL,
+KNOWN = {RANK, BLOCK, LAYERS, STATES, ANCHOR, TAPS, GROUP, SELECTOR, TOP_K, OF_ALL,
          *SCALES, *LATTICE_KEYS.values(), *MASK}  # fmt: skip
 # Settings of Domino, without meaning where the part is missing, and settings of training.
 IDLE = {PLAIN, BIAS, STATE, "lambda_base_start", "lambda_base_decay_ratio", "auf", "num_anchors", "ce_loss_alpha",
         "l1_loss_alpha", "confidence_head_alpha", "loss_decay_gamma"}  # fmt: skip
 EITHER = (True, False)
 ONLY = {
-    "speculators_model_type": ("dflash", "dspark", "dflash2"),
+    LIBRARY: ("dflash", "dspark", "dflash2"),
     "projector_type": ("dflash", DOMINO, "dflash2", "lilicorr"),
     KIND: KINDS,
-    **dict.fromkeys((CONFIDENT, WITH, ANCHOR, RERANKED, ALL_WINDOWED, *CAUSAL), EITHER),
+    **dict.fromkeys((CONFIDENT, WITH, ANCHOR, RERANKED, ALL_WINDOWED, BOTH_WAYS, *CAUSAL), EITHER),
 }
 
 
@@ -109,7 +109,7 @@ def setting(file: HeadFile, name: str) -> Any:
     found = [part.get(name) for part in (file.config, *map(file.nested, NESTED))]
     found = [value for value in found if value is not None]
     if any(value != found[0] for value in found):
-        raise InputError(f"{file.where}: config.json has {name}={' and '.join(map(repr, found))}; expected one value")
+        raise file.refusal(f"{name}={' and '.join(map(repr, found))}", "one value")
     return found[0] if found else None
 
 
@@ -117,21 +117,13 @@ def whole(file: HeadFile, name: str, least: int = 1, most: int = 1 << 24) -> int
     """A setting that must be there. Raises InputError."""
     value = setting(file, name)
     if type(value) is not int or not least <= value <= most:
-        raise InputError(
-            f"{file.where}: config.json has {name}={value!r}; expected a whole number from {least} to {most}"
-        )
+        raise file.refusal(f"{name}={value!r}", f"a whole number from {least} to {most}")
     return value
 
 
 def is_number(value: Any) -> bool:
     """Returns whether it is a finite number."""
     return type(value) in (int, float) and math.isfinite(value)
-
-
-def scale(file: HeadFile, name: str) -> float:
-    """A factor of embeddings or logits, or their cap. Raises InputError."""
-    value = setting(file, name)
-    return SCALES[name] if value is None else float(value)
 
 
 def require_settings(file: HeadFile) -> None:
@@ -141,31 +133,27 @@ def require_settings(file: HeadFile) -> None:
     setting(file, MASK[0])
     for name, part in [(name, file.nested(each)) for each in NESTED for name in (WINDOW, WINDOWED, TYPES)]:
         if part.get(name) is not None and part[name] != file.layer.get(name):
-            raise InputError(
-                f"{file.where}: config.json has {name}={part[name]} nested; expected it with the layers' settings"
-            )
+            raise file.refusal(f"{name}={part[name]} nested", "it with the layers' settings")
     for name, neutral in SCALES.items():
         if (top := file.config.get(name, file.layer.get(name))) is not None and top != neutral:
-            raise InputError(
-                f"{file.where}: config.json has {name}={top}; expected {neutral}, or the setting in {NESTED[0]}: not"
-                " all readers take it from there"
-            )
+            fix = f"{neutral}, or the setting in {NESTED[0]}: not all readers take it from there"
+            raise file.refusal(f"{name}={top}", fix)
         value = setting(file, name)
         if value is not None and not (is_number(value) and (value > 0 or value == neutral)):
-            raise InputError(f"{file.where}: config.json has {name}={value!r}; expected a number above 0")
+            raise file.refusal(f"{name}={value!r}", "a number above 0")
     projector, lattice = setting(file, "projector_type"), setting(file, RERANKED)
     needed = {"dflash2": SELECTOR, "lilicorr": LATTICE_KEYS["factor"]}.get(projector)
     if needed and (setting(file, needed) is None or lattice is False):
-        raise InputError(f"{file.where}: config.json has projector_type={projector} and no {needed}; expected both")
+        raise file.refusal(f"projector_type={projector} and no {needed}", "both")
     if setting(file, TOP_K) is not None and not setting(file, SELECTOR):
-        raise InputError(f"{file.where}: config.json has {TOP_K} and no {SELECTOR}; expected both")
+        raise file.refusal(f"{TOP_K} and no {SELECTOR}", "both")
     if is_domino(file) and not isinstance(setting(file, SHIFT), bool):
-        raise InputError(f"{file.where}: config.json has {SHIFT}={setting(file, SHIFT)!r}; expected True or False")
+        raise file.refusal(f"{SHIFT}={setting(file, SHIFT)!r}", "True or False")
 
 
 def is_spark(file: HeadFile) -> bool:
     """Returns whether the file is a DSpark drafter."""
-    return file.config.get("speculators_model_type") == "dspark" or "DSpark" in str(file.config.get("architectures"))
+    return file.config.get(LIBRARY) == "dspark" or "DSpark" in str(file.config.get("architectures"))
 
 
 def is_domino(file: HeadFile) -> bool:
@@ -188,69 +176,61 @@ def anchored(file: HeadFile) -> bool:
     given = setting(file, ANCHOR)
     if is_domino(file):
         if given is not None and given != setting(file, SHIFT):
-            raise InputError(
-                f"{file.where}: config.json has {ANCHOR}={given}, {SHIFT}={setting(file, SHIFT)}; expected the same"
-            )
+            raise file.refusal(f"{ANCHOR}={given}, {SHIFT}={setting(file, SHIFT)}", "the same")
         return bool(setting(file, SHIFT))
     return is_spark(file) if given is None else bool(given)
 
 
 def block_size(file: HeadFile) -> int:
     """Rows of a block, the root's among them. Raises InputError."""
-    block = RANDOM_BLOCK if file.random else setting(file, BLOCK)
-    if type(block) is not int or not 1 < block <= LONGEST:
-        raise InputError(
-            f"{file.where}: config.json has {BLOCK}={block}; expected a whole number above 1, to {LONGEST}"
-        )
-    return block
+    return RANDOM_BLOCK if file.random else whole(file, BLOCK, 2, LONGEST)
 
 
 def block_sights(file: HeadFile, layers: int) -> list[Sight]:
     """What a block's rows see in each layer, as z-lab's code, SGLang and vLLM read the configuration.
 
-    Without a setting of causality, rows of a layer with a window see no later rows, and those of others do. Returns an
-    empty list where all rows see everything. Raises InputError.
+    Without a setting of causality, rows of a layer with a window see no later rows, and those of others do. A file of
+    the speculators library is read as the library trains: a window is counted from the root, and rows of a layer with a
+    window see later rows if ``sliding_window_non_causal`` is set. Returns an empty list where all rows see everything.
+    Raises InputError.
     """
     given = {name: value for name in CAUSAL if (value := setting(file, name)) is not None}
     if len(set(given.values())) > 1:
-        raise InputError(f"{file.where}: config.json has {given}; expected one value")
+        raise file.refusal(f"{given}", "one value")
     causal = next(iter(given.values()), None)
     types = file.layer.get(TYPES) or ["full_attention"] * layers
     if not isinstance(types, list) or len(types) != layers or not {"full_attention", SLIDING} >= set(map(str, types)):
-        raise InputError(
-            f"{file.where}: config.json has {TYPES}={types}; expected full_attention or {SLIDING} {layers}x"
-        )
+        raise file.refusal(f"{TYPES}={types}", f"full_attention or {SLIDING} {layers}x")
     windowed, some = setting(file, ALL_WINDOWED) or False, SLIDING in types
-    if some and setting(file, "speculators_model_type") is not None:
-        raise InputError(
-            f"{file.where}: has a sliding window, which the speculators library counts from a block's root in training"
-            " and servers count from each place; expected full attention, or z-lab's format"
+    library, both = setting(file, LIBRARY) is not None, setting(file, BOTH_WAYS)
+    if (windowed and library) or (some and (both is None) == library) or (some and library and given):
+        raise file.refusal(
+            f"a window, {LIBRARY}={setting(file, LIBRARY)}, {BOTH_WAYS}={both}, {given | {ALL_WINDOWED: windowed}}",
+            f"{TYPES} and {BOTH_WAYS} alone in the speculators library's format, and no {BOTH_WAYS} in others: their"
+            " readers differ in what the rows see",
         )
     if some != (file.layer.get(WINDOWED) or False) or (some and windowed):
-        raise InputError(
-            f"{file.where}: config.json has {WINDOWED}={file.layer.get(WINDOWED)}, {ALL_WINDOWED}={windowed}, {TYPES}="
-            f"{types}; expected {WINDOWED} where layers are {SLIDING}, else {ALL_WINDOWED} or neither"
+        raise file.refusal(
+            f"{WINDOWED}={file.layer.get(WINDOWED)}, {ALL_WINDOWED}={windowed}, {TYPES}={types}",
+            f"{WINDOWED} where layers are {SLIDING}, else {ALL_WINDOWED} or neither",
         )
-    width = (file.layer.get(WINDOW) if some else setting(file, OF_ALL)) if some or windowed else None
+    width = setting(file, OF_ALL) if windowed else file.layer.get(WINDOW)
     if (some or windowed) and (type(width) is not int or width < 1):
-        raise InputError(f"{file.where}: config.json has a window of {width!r}; expected a whole number above 0")
-    slides = [windowed or each == SLIDING for each in types]
-    sights = [Sight(each == SLIDING if causal is None else causal, width if slide else None)
-              for each, slide in zip(types, slides, strict=True)]  # fmt: skip
+        raise file.refusal(f"a window of {width!r}", "a whole number above 0")
+    sights = [Sight(each == SLIDING and not both if causal is None else causal,
+                    width if windowed or each == SLIDING else None, library and each == SLIDING)
+              for each in types]  # fmt: skip
     return sights if any(sight != Sight() for sight in sights) else []
 
 
-def convolutions(file: HeadFile, layers: int, hidden: int) -> dict[str, TensorShape]:
-    """Names and shapes of the convolutions in DFlash 2's layers, if the file has them. Raises InputError."""
+def convolution(file: HeadFile, hidden: int) -> tuple[int, int] | None:
+    """(taps, channels of a group) of the convolutions in DFlash 2's layers, if there are any. Raises InputError."""
     if setting(file, TAPS) is None and setting(file, GROUP) is None:
-        return {}
+        return None
     taps, group = whole(file, TAPS, most=block_size(file)), whole(file, GROUP, most=hidden)
     if hidden % group:
-        raise InputError(f"{file.where}: config.json has {GROUP}={group}; expected a divisor of {hidden}")
-    shapes: dict[str, TensorShape] = {}
-    for place in range(layers):
-        shapes |= convolution_shapes(f"layers.{place}.", hidden, taps, group)
-    return shapes
+        raise file.refusal(f"{GROUP}={group}", f"a divisor of {hidden}")
+    return taps, group
 
 
 def plain_places(file: HeadFile) -> int:
@@ -265,13 +245,11 @@ def lattice_settings(file: HeadFile, hidden: int) -> LatticeSettings:
     own = whole(file, LATTICE_KEYS["hidden"], 0) or hidden
     for name in ("epsilon", "scale", "inner"):
         if not is_number(given[name]) or given[name] <= 0:
-            raise InputError(
-                f"{file.where}: config.json has {LATTICE_KEYS[name]}={given[name]!r}; expected a number above 0"
-            )
+            raise file.refusal(f"{LATTICE_KEYS[name]}={given[name]!r}", "a number above 0")
     if own % wholes["heads"] or anchored(file):
-        raise InputError(
-            f"{file.where}: config.json has {LATTICE_KEYS['hidden']}={own}, {LATTICE_KEYS['heads']}={wholes['heads']},"
-            f" {ANCHOR}={anchored(file)}; expected a multiple, and False"
+        raise file.refusal(
+            f"{LATTICE_KEYS['hidden']}={own}, {LATTICE_KEYS['heads']}={wholes['heads']}, {ANCHOR}={anchored(file)}",
+            "a multiple, and False",
         )
     return LatticeSettings(hidden=own, inner=int(own * given["inner"]), epsilon=float(given["epsilon"]),
                            scale=float(given["scale"]), places=block_size(file) - 1, **wholes)  # fmt: skip
@@ -279,10 +257,7 @@ def lattice_settings(file: HeadFile, hidden: int) -> LatticeSettings:
 
 def markov_rank(file: HeadFile) -> int:
     """The rank of DSpark's Markov head, 0 without one. Raises InputError."""
-    rank = setting(file, RANK) or 0
-    if type(rank) is not int or rank < 0:
-        raise InputError(f"{file.where}: config.json has {RANK}={rank!r}; expected a whole number")
-    return rank
+    return whole(file, RANK) if setting(file, RANK) else 0
 
 
 def is_confident(file: HeadFile) -> bool:
@@ -296,7 +271,7 @@ def reads_markov(file: HeadFile) -> bool:
     """Returns whether the confidence head reads the token before. Raises InputError if nothing embeds it."""
     given, rank = setting(file, WITH), markov_rank(file)
     if given and not rank and is_confident(file):
-        raise InputError(f"{file.where}: config.json has {WITH}=True and {RANK}=0; expected a Markov head")
+        raise file.refusal(f"{WITH}=True and {RANK}=0", "a Markov head")
     return rank > 0 if given is None else bool(given)
 
 
@@ -347,7 +322,9 @@ class DFlashHead(TreeHead):
         self.skipped = 0 if anchored(file) else 1  # rows of a block that draft nothing: the root's
         self._head = Product(state[HEAD]) if HEAD in state else None
         self._embedding = state.get(EMBEDDED)
-        self._scale, self._multiplier, self._cap = (scale(file, name) for name in SCALES)
+        self._scale, self._multiplier, self._cap = (
+            float(neutral if (given := setting(file, name)) is None else given) for name, neutral in SCALES.items()
+        )
         self.correction = self._find_correction(state, file)
         self.candidates = self.correction.candidates if self.correction else None
         markov = self.correction if isinstance(self.correction, MarkovHead) and reads_markov(file) else None
@@ -378,10 +355,7 @@ class DFlashHead(TreeHead):
         blocks, states = (layer_numbers(file, name, setting(file, name)) for name in (LAYERS, STATES))
         chosen = (1, max(1, layers // 2), layers) if file.random else states or [block + 1 for block in blocks or ()]
         if not chosen or not all(0 <= layer <= layers for layer in chosen):
-            raise InputError(
-                f"{file.where}: config.json has {LAYERS}={blocks}, {STATES}={states}; expected one of them, in a target"
-                f" of {layers} layers"
-            )
+            raise file.refusal(f"{LAYERS}={blocks}, {STATES}={states}", f"one of them, in a target of {layers} layers")
         return tuple(chosen)
 
     @classmethod
@@ -392,10 +366,11 @@ class DFlashHead(TreeHead):
         mask_token(file, config.vocab_size, *NESTED)
         shapes: dict[str, TensorShape] = {"fc.weight": (hidden, read * hidden)}
         shapes |= {"hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
-        for place in range(config.num_hidden_layers):
-            shapes |= layer_shapes(config, f"layers.{place}.", hidden, biased(file), normed=True)
-            shapes[f"layers.{place}.input_layernorm.weight"] = (hidden,)
-        shapes |= convolutions(file, config.num_hidden_layers, hidden)
+        convolved = convolution(file, hidden)
+        for prefix in (f"layers.{place}." for place in range(config.num_hidden_layers)):
+            shapes |= layer_shapes(config, prefix, hidden, biased(file), normed=True)
+            shapes[f"{prefix}input_layernorm.weight"] = (hidden,)
+            shapes |= convolution_shapes(prefix, hidden, *convolved) if convolved else {}
         block_sights(file, config.num_hidden_layers)
         part, vocab = correction_part(file), config.vocab_size
         if part not in (None, RANK) and drafted != vocab:

@@ -22,7 +22,15 @@ from typing_extensions import override
 from methods.parts.best_tree import draft_places
 from methods.parts.draft_lm import DraftCall, DraftLM, DraftRequest, draw_one
 from methods.parts.draft_method import DrawingMethod, TargetTraits
-from methods.parts.head_file import HeadFile, HeadFormat, find_head, require_numbers, require_shapes, shapes_of
+from methods.parts.head_file import (
+    HeadFile,
+    HeadFormat,
+    find_head,
+    require_finite,
+    require_numbers,
+    require_shapes,
+    shapes_of,
+)
 from methods.parts.parameters import KEPT, count
 from specbench.method import Drafter, Drafting, DraftLevel, SharedDrafter
 from specbench.models.facade import ModelCard, Target
@@ -178,7 +186,7 @@ class Pard(DrawingMethod):
         super().check(model)
         assert self._card is not None
         config = self._card.config.get_text_config()
-        named = [value for name in NAMES if isinstance(value := getattr(config, name, None), int)]
+        named = [value for name in NAMES if type(value := getattr(config, name, None)) is int]
         if self.mask_token is None and not named:
             raise InputError(
                 f"draft={self.draft}: its config.json has neither {' nor '.join(NAMES)}: it was not trained to draft in"
@@ -239,6 +247,7 @@ class Pard(DrawingMethod):
         expected = {WEIGHT: (hidden, wide)} | ({BIAS: (hidden,)} if self._biased else {})
         require_shapes(shapes_of(state), expected, (), self._file)
         require_numbers(state, self._file.where)
+        require_finite(state, self._file.where)
         lm = StatesLM(load_model(self._card), self._card.context, state[WEIGHT], state.get(BIAS), self.scale)
         self.adopt(lm, TargetTraits.of(target))
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from builders.models import VOCAB
-from head_models import DFlash, turned
+from head_models import DFlash
 
 BLOCK, GROUP, TAPS, RANK, TOP, STATE = 6, 16, 2, 5, 7, 12
 LATTICE = {"lilicorr_candidate_topk": 4, "lilicorr_hidden_size": 32, "lilicorr_num_layers": 2, "lilicorr_num_heads": 4,
@@ -20,6 +20,12 @@ FILES = {
                       "use_sliding_window": True}),
     "windowed both ways": ({}, {"layer_types": ["sliding_attention"] * 2, "sliding_window": 3, "is_causal": False,
                                 "use_sliding_window": True}),
+    "windowed from the root": ({}, {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 4,
+                                    "use_sliding_window": True, "speculators_model_type": "dflash",
+                                    "sliding_window_non_causal": False}),
+    "windowed from the root both ways": ({}, {"layer_types": ["sliding_attention"] * 2, "sliding_window": 3,
+                                              "use_sliding_window": True, "speculators_model_type": "dflash",
+                                              "sliding_window_non_causal": True}),
     "all windowed": ({"use_swa": True, "swa_window_size": 6, "causal": False}, {}),
     "domino": ({"projector_type": "domino", "emb_dim": RANK, "gru_hidden_dim": STATE, "shift_label": True,
                 "pure_draft_prefix_len": 1}, {}),
@@ -172,49 +178,17 @@ class BlockFamily(DFlash):
         return 0 if shifted or self.inner.get("sample_from_anchor") else 1
 
     def sees(self, layer, row, key):
-        """Whether the row at a position sees that of ``key``, both after or before the root."""
         sliding = (self.top.get("layer_types") or ["full_attention"] * 2)[layer] == "sliding_attention"
+        if sliding and "speculators_model_type" in {**self.top, **self.inner}:
+            both = {**self.top, **self.inner}["sliding_window_non_causal"]
+            return key >= self.root - self.top["sliding_window"] and (both or key <= row)
         causal = self.inner.get("causal", self.inner.get("is_causal", self.top.get("is_causal", sliding)))
         window = self.top["sliding_window"] if sliding else 10**9
         window = self.inner["swa_window_size"] if self.inner.get("use_swa") else window
         return row - key < window and (key <= row if causal else key - row < window)
 
-    @torch.inference_mode()
-    def block(self, model, features, root, rows, causal_block=False):
-        """(rows, D) what the layers wrote, in front of the norm."""
-        context = self.hidden_norm(self.fc(torch.cat(features, dim=-1)))
-        hidden = model.get_input_embeddings()(torch.tensor([root, *[self.mask] * (rows - 1)]))
-        hidden = hidden * self.inner.get("input_embedding_scale", 1.0)
-        total = len(context) + rows
-        cos, sin = (part[0] for part in self.turn(torch.zeros(1, total, 1, dtype=hidden.dtype)))
-        for place, layer in enumerate(self.layers):
-            attention, read = layer.self_attn, layer.input_layernorm(hidden)
-            convolved = hasattr(layer, "attention_conv")
-            if convolved:
-                layer.attention_conv.adjust(read)
-                read = layer.attention_conv(read, 0)
-            both = torch.cat([context, read])
-            size = attention.head_dim
-            query = turned(attention.q_norm(attention.q_proj(read).unflatten(-1, (-1, size))), cos[-rows:], sin[-rows:])
-            key = turned(attention.k_norm(attention.k_proj(both).unflatten(-1, (-1, size))), cos, sin)
-            value = attention.v_proj(both).unflatten(-1, (-1, size))
-            groups, out = query.shape[1] // key.shape[1], []
-            for row in range(rows):
-                seen = [at for at in range(total) if self.sees(place, len(context) + row, at)]
-                mixed = []
-                for head in range(query.shape[1]):
-                    scores = key[seen, head // groups] @ query[row, head] * size**-0.5
-                    mixed.append(scores.softmax(0) @ value[seen, head // groups])
-                out.append(torch.cat(mixed))
-            written = attention.o_proj(torch.stack(out))
-            hidden = hidden + (layer.attention_conv(written, 1) if convolved else written)
-            read = layer.post_attention_layernorm(hidden)
-            if convolved:
-                layer.mlp_conv.adjust(read)
-                read = layer.mlp_conv(read, 0)
-            written = layer.mlp(read)
-            hidden = hidden + (layer.mlp_conv(written, 1) if convolved else written)
-        return hidden
+    def embedded(self, model, ids):
+        return super().embedded(model, ids) * self.inner.get("input_embedding_scale", 1.0)
 
     @torch.inference_mode()
     def places(self, model, features, root, count):

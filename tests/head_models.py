@@ -32,6 +32,27 @@ SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "
 HOSTILE = (None, True, 0, -1, 1.5, 10**12, "x", [], ["x"], [1, 1], {}, {"x": 1})
 
 
+def near(value) -> list:
+    """Values next to that of a setting, or of another type."""
+    numbers = isinstance(value, int | float) and not isinstance(value, bool)
+    return [not value, str(value), [value]] + (
+        [value + 1, value - 1, value * 2, float(value), -value] if numbers else []
+    )
+
+
+def damaged(state, name) -> list[dict]:
+    """The tensors of a checkpoint with one that is missing, renamed, of another shape or type, not finite, too many."""
+    weight, other = state[name], {each: kept for each, kept in state.items() if each != name}
+    changes = [
+        {}, {f"{name}s": weight}, {name: weight[:-1].clone()}, {name: weight[None].clone()},
+        {name: weight.to(torch.int8)}, {name: torch.full_like(weight, torch.nan)},
+        {name: weight, f"{name}.bias": weight.clone()},
+    ]  # fmt: skip
+    if weight.ndim == 2 and weight.shape[0] != weight.shape[1]:
+        changes.append({name: weight.T.contiguous()})
+    return [other | change for change in changes]
+
+
 def card_of(model) -> ModelCard:
     dtype = str(model.dtype).removeprefix("torch.")
     return ModelCard("random", "random", model.config, None, CONTEXT, frozenset(), dtype, "cpu")
@@ -275,36 +296,56 @@ class DFlash(Base):
         return torch.sigmoid(self.confidence_head["proj"](torch.cat([hidden, known], dim=-1)))[:, 0]
 
     @torch.inference_mode()
-    def levels(self, model, features, root, rows, causal_block=False):
+    def levels(self, model, features, root, rows):
         """(rows, Vd) logits of a block behind the committed tokens of ``features`` (T, D) each."""
-        return self.project(self.norm(self.block(model, features, root, rows, causal_block)), model)
+        return self.project(self.norm(self.block(model, features, root, rows)), model)
 
     def project(self, hidden, model):
         """By its own output head, or the target's."""
         return (self.lm_head if hasattr(self, "lm_head") else model.get_output_embeddings())(hidden)
 
+    def embedded(self, model, ids):
+        return (self.embed_tokens if hasattr(self, "embed_tokens") else model.get_input_embeddings())(ids)
+
+    def sees(self, layer, row, key):
+        """Whether the row at a position sees that of ``key``, both after or before the root."""
+        return True
+
     @torch.inference_mode()
-    def block(self, model, features, root, rows, causal_block=False):
+    def block(self, model, features, root, rows):
         """(rows, D) what the layers wrote, in front of the norm."""
         context = self.hidden_norm(self.fc(torch.cat(features, dim=-1)))
-        embed = self.embed_tokens if hasattr(self, "embed_tokens") else model.get_input_embeddings()
-        hidden = embed(torch.tensor([root, *[self.mask] * (rows - 1)]))
-        cos, sin = (part[0] for part in self.turn(torch.cat([context, hidden])[None]))
-        for layer in self.layers:
+        self.root = len(context)
+        hidden = self.embedded(model, torch.tensor([root, *[self.mask] * (rows - 1)]))
+        total = len(context) + rows
+        cos, sin = (part[0] for part in self.turn(torch.zeros(1, total, 1, dtype=hidden.dtype)))
+        for place, layer in enumerate(self.layers):
             attention, read = layer.self_attn, layer.input_layernorm(hidden)
+            convolved = hasattr(layer, "attention_conv")
+            if convolved:
+                layer.attention_conv.adjust(read)
+                read = layer.attention_conv(read, 0)
             both = torch.cat([context, read])
-            query = attention.q_norm(attention.q_proj(read).unflatten(-1, (-1, attention.head_dim)))
-            key = attention.k_norm(attention.k_proj(both).unflatten(-1, (-1, attention.head_dim)))
-            value = attention.v_proj(both).unflatten(-1, (-1, attention.head_dim))
-            query, key = turned(query, cos[-rows:], sin[-rows:]), turned(key, cos, sin)
-            groups = query.shape[1] // key.shape[1]
-            key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
-            scores = torch.einsum("qhd,khd->hqk", query, key) * attention.head_dim**-0.5
-            if causal_block:
-                scores[:, :, len(context) :] += torch.full((rows, rows), -torch.inf).triu(1)
-            mixed = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value).flatten(1)
-            hidden = hidden + attention.o_proj(mixed)
-            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+            size = attention.head_dim
+            query = turned(attention.q_norm(attention.q_proj(read).unflatten(-1, (-1, size))), cos[-rows:], sin[-rows:])
+            key = turned(attention.k_norm(attention.k_proj(both).unflatten(-1, (-1, size))), cos, sin)
+            value = attention.v_proj(both).unflatten(-1, (-1, size))
+            groups, out = query.shape[1] // key.shape[1], []
+            for row in range(rows):
+                seen = [at for at in range(total) if self.sees(place, len(context) + row, at)]
+                mixed = []
+                for head in range(query.shape[1]):
+                    scores = key[seen, head // groups] @ query[row, head] * size**-0.5
+                    mixed.append(scores.softmax(0) @ value[seen, head // groups])
+                out.append(torch.cat(mixed))
+            written = attention.o_proj(torch.stack(out))
+            hidden = hidden + (layer.attention_conv(written, 1) if convolved else written)
+            read = layer.post_attention_layernorm(hidden)
+            if convolved:
+                layer.mlp_conv.adjust(read)
+                read = layer.mlp_conv(read, 0)
+            written = layer.mlp(read)
+            hidden = hidden + (layer.mlp_conv(written, 1) if convolved else written)
         return hidden
 
     def to_target(self, token):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from builders.models import BASE
-from head_models import HOSTILE, SHAPE, begun, bound, causal, states
+from head_models import HOSTILE, SHAPE, begun, bound, causal, near, states
 from methods.eagle import Mtp
+from methods.eagle.mtp import ALONE
+from specbench.decode.sampling import Sampling
 from specbench.types import InputError
 
 LAYERS = BASE["num_hidden_layers"]
@@ -76,6 +79,21 @@ class Module(nn.Module):
 
     def chain(self, model, ids):
         return self.rows(model, ids).argmax(-1).tolist()
+
+    def configure(self, raw):
+        """What a configuration states of the layer."""
+        own = {name: raw[name] for name in (*SHAPE, "head_dim", "rope_scaling") if raw.get(name) is not None}
+        return AutoConfig.for_model(LAYOUTS[self.layout][0], **{"head_dim": 16, **own})
+
+    def restated(self, raw):
+        """The module with the layer that another configuration states."""
+        other, config = copy.deepcopy(self), self.configure(raw.get("transformer_layer_config") or raw)
+        config._attn_implementation = config._experts_implementation = "eager"
+        other.block, other.rope = type(self.block)(config, self.block.self_attn.layer_idx), [type(self.rope[0])(config)]
+        other.block.load_state_dict(self.block.state_dict())
+        for norm in (other.hidden_layernorm, other.token_layernorm, other.final_layernorm):
+            norm.eps = norm.variance_epsilon = config.rms_norm_eps
+        return other.double()
 
     def tensors(self, drop=()):
         """The checkpoint's names."""
@@ -138,17 +156,25 @@ def bare_states(model, ids):
     return seen[0]
 
 
-def refuse_or_draft(model, folder, plain, names) -> None:
-    """Give each setting each hostile value: the module is refused with an InputError, or drafts."""
-    ids, accepted = [5, 6, 7, 8, 9], 0
+def refuse_or_draft(model, module, folder, plain, names) -> None:
+    """Give each setting each hostile value and others: the module is refused with an InputError, or drafts as stated.
+
+    What a model states of its layers by their places (``ALONE``) is left to the module's tensors, and so is the number
+    of key heads; dropout changes nothing.
+    """
+    ids, sampling, accepted = [5, 6, 7, 8, 9], Sampling(0.8, top_k=20), 0
     for name in names:
-        for value in HOSTILE:
-            (Path(folder) / "config.json").write_text(json.dumps({**plain, name: value}))
+        for value in (*HOSTILE, *near(plain[name])):
+            stated = {**plain, name: value}
+            (Path(folder) / "config.json").write_text(json.dumps(stated))
             try:
-                begun(bound(Mtp(folder), model), model, ids).propose(ids, 64)
-                accepted += 1
+                draft = begun(bound(Mtp(folder, length=2), model, sampling), model, ids).propose(ids, 64)
             except InputError:
-                pass
+                continue
             except Exception as error:
                 raise AssertionError(f"{name}={value!r} ends in {error!r}") from error
+            accepted += 1
+            idle = name in (*ALONE, "num_key_value_heads", "attention_dropout")
+            rows = module.restated(plain if idle else stated).rows(model, ids, draft.tokens.tolist(), 2)
+            assert torch.allclose(draft.probs, sampling(rows), atol=1e-4, rtol=1e-3), f"{name}={value!r}"
     assert accepted

@@ -68,10 +68,6 @@ class FirstHead(TreeHead):
         self._fc = Product(state["fc.weight"], state.get("fc.bias"))
         self.layers = DraftLayers(state, ["layers.0."], config, biased(file))
 
-    @staticmethod
-    def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
-        return (layers,)
-
     @classmethod
     def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:
         """``fc`` has a bias unless the configuration holds ``"bias": false``. Raises InputError."""

@@ -175,6 +175,7 @@ class LibraryLayer(DraftLayers):
             position_ids=torch.arange(at.start, at.stop, device=device).expand(1, len(rows)),
             past_key_values=memory.cache,
             use_cache=True,
+            return_dict=True,
         ).last_hidden_state[0]
         return written
 
@@ -304,7 +305,7 @@ def find_layout(file: HeadFile) -> ModuleLayout:
     if file.random:
         return SPECULATORS
     if kind not in (None, "mtp"):
-        raise InputError(f"{file.where}: config.json has speculators_model_type={kind}; expected mtp")
+        raise file.refusal(f"speculators_model_type={kind}", "mtp")
     unlike, family = list_unlike(file), str(layer.get("model_type"))
     if unlike and (family not in DRIVEN or layer.get(TWO_LEVELS) or file.config.get(TWO_LEVELS)):
         raise InputError(
@@ -313,9 +314,9 @@ def find_layout(file: HeadFile) -> ModuleLayout:
         )
     layout = SPECULATORS if kind else QWEN if family == "qwen3_next" else DEEPSEEK
     if layout is DEEPSEEK and not layer.get(NATIVE):
-        raise InputError(f"{file.where}: config.json has no {NATIVE}; expected a model with MTP modules")
-    settings = list_settings(family) if unlike else ()
-    require_known(file, (NATIVE, RECURSIVE, *settings), {"speculators_model_type": ("mtp",)})
+        raise file.refusal(f"no {NATIVE}", "a model with MTP modules")
+    settings = list_settings(family) if unlike else ()  # and the module's attention is full, whatever the target's is
+    require_known(file, (NATIVE, RECURSIVE, *settings), {"speculators_model_type": ("mtp",)}, windowed=bool(unlike))
     if layout is DEEPSEEK and family == "mimo":
         return FAST_MTP if file.config.get(RECURSIVE) else MIMO
     return layout
@@ -327,11 +328,9 @@ def count_modules(file: HeadFile) -> int:
         return 1
     found = [each[NATIVE] for each in (file.config, file.layer) if each.get(NATIVE) is not None] or [1]
     if type(found[0]) is not int or not 0 < found[0] <= MOST_MODULES:
-        raise InputError(
-            f"{file.where}: config.json has {NATIVE}={found[0]!r}; expected a whole number from 1 to {MOST_MODULES}"
-        )
+        raise file.refusal(f"{NATIVE}={found[0]!r}", f"a whole number from 1 to {MOST_MODULES}")
     if found[0] > 1 and find_layout(file) is QWEN:
-        raise InputError(f"{file.where}: config.json has {NATIVE}={found[0]}; expected 1, as its modules share weights")
+        raise file.refusal(f"{NATIVE}={found[0]}", "1, as its modules share weights")
     return found[0]
 
 
@@ -362,10 +361,6 @@ class MtpHead(TreeHead):
     def narrow(file: HeadFile, layers: int, place: int = 0) -> HeadFile:
         """The tensors of the module at ``place`` alone."""
         return replace(file, prefix=find_layout(file).prefix.format(place=place, behind=layers + place))
-
-    @staticmethod
-    def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
-        return (layers,)
 
     @classmethod
     def shapes(cls, file: HeadFile, config: LlamaConfig, target: Any, read: int) -> dict[str, TensorShape]:

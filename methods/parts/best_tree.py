@@ -48,23 +48,25 @@ def draft_places(
     """The tree of the ``nodes`` likeliest paths.
 
     logits: (L, Vd) of each place's token.
-    goes_on: see ``Drafter``; it is asked about the best path's places.
+    goes_on: see ``Drafter``; it is asked about the best path's places. What is deeper than it allows is left out.
     ids: turns tokens of the drafter into the target's.
     """
-    laws = log_probs(logits)
+    laws, levels = log_probs(logits), len(logits)
     if goes_on:
         reach = laws.amax(-1).cumsum(0).exp().tolist()
-        levels = (DraftLevel(place, reach[place - 1], laws[place - 1].exp(), True) for place in range(1, len(laws)))
-        laws = laws[: next((level.depth for level in levels if not goes_on(level)), len(laws))]
+        asked = (DraftLevel(place, reach[place - 1], laws[place - 1].exp(), True) for place in range(1, levels))
+        levels = next((level.depth for level in asked if not goes_on(level)), levels)
     if nodes < 1:
         return EMPTY
     logs, tokens = laws[:nodes].topk(min(nodes, laws.shape[1]))
     tokens = ids(tokens) if ids else tokens
     if laws.device.type == "cpu":
         found, steps = find_best(logs.double().numpy(), nodes)
+        if levels < len(logs):  # what is left are the likeliest paths of these places
+            found, steps = find_best(logs[:levels].double().numpy(), int((found[:, LEVEL] < levels).sum()))
         chosen = tokens.numpy()[found[:, LEVEL], found[:, RANK]]
         return Draft(chosen.tolist(), found[:, PARENT].tolist(), score=np.exp(steps).tolist(), source=[0] * len(chosen))
-    return draft_levels(logs, tokens, nodes)
+    return draft_levels(logs[:levels], tokens[:levels], nodes)
 
 
 def draft_levels(logs: Tensor, tokens: Tensor, nodes: int) -> Draft:

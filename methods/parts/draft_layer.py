@@ -68,6 +68,8 @@ class RopeTable:
         kind = config.rope_parameters.get("rope_type", "default")
         if kind not in STEADY:
             raise InputError(f"head: rotary positions of type {kind}; expected one of {', '.join(STEADY)}")
+        if (share := config.rope_parameters.get("partial_rotary_factor")) not in (None, 1):
+            raise InputError(f"head: rotary positions turn {share} of the dimensions; expected all")
         try:
             self._embedding = LlamaRotaryEmbedding(config).to(device)
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:  # by the configured values
@@ -169,11 +171,13 @@ class LayerMemory:
 class Sight:
     """Which tokens a row of a block sees in one layer, of the committed ones and of its block.
 
-    causal: no later row of the block. window: those less than this many places away, None = all.
+    causal: no later row of the block. window: those less than this many places away, None = all. from_root: the window
+    is the number of committed tokens that all rows see, which see their block without it.
     """
 
     causal: bool = False
     window: int | None = None
+    from_root: bool = False
 
 
 class DraftLayers:
@@ -330,9 +334,12 @@ class LayersCall:
             return mask
         window = self.keys if sight.window is None else sight.window
         rows = torch.arange(memory.length, memory.length + count, device=self.seen.device)
-        oldest = max(0, memory.length + 1 - window)  # that the block's first row sees; a slot is a position here
+        # The first token that the block's first row sees; a slot is a position here.
+        oldest = max(0, memory.length + (0 if sight.from_root else 1) - window)
         apart = rows[:, None] - torch.arange(oldest, self.keys, device=self.seen.device)
-        hidden = (apart >= window) | (apart < 0 if sight.causal else -apart >= window)
+        hidden = torch.zeros_like(apart, dtype=torch.bool) if sight.from_root else apart.abs() >= window
+        if sight.causal:
+            hidden |= apart < 0
         return self.seen.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf).repeat(groups, 1)
 
 

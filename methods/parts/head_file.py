@@ -25,6 +25,7 @@ from transformers.activations import ACT2FN
 from specbench.input import read_file
 from specbench.models.entries import refuse_entries
 from specbench.models.facade import ModelCard
+from specbench.models.family import FULL, ONE_WINDOW
 from specbench.models.load import UNREADABLE, explain, locate
 from specbench.models.widen import Widening
 from specbench.types import InputError
@@ -93,11 +94,15 @@ class HeadFile:
         """For messages."""
         return f"head={self.path}" + (f" ({self.prefix}*)" if self.prefix else "")
 
+    def refusal(self, found: str, expected: str) -> InputError:
+        """The error for a configuration that has one thing where another is expected."""
+        return InputError(f"{self.where}: config.json has {found}; expected {expected}")
+
     def nested(self, name: str) -> Mapping[str, Any]:
         """A part of the configuration; empty where it has none. Raises InputError."""
         found = self.config.get(name)
         if found is not None and not isinstance(found, Mapping):
-            raise InputError(f"{self.where}: config.json has {name}={found!r}; expected a mapping")
+            raise self.refusal(f"{name}={found!r}", "a mapping")
         return found or {}
 
     def shapes(self) -> dict[str, TensorShape] | None:
@@ -261,6 +266,13 @@ def require_numbers(state: Mapping[str, Tensor], where: str) -> None:
             raise InputError(f"{where}: {name} holds {str(weight.dtype).removeprefix('torch.')}; expected {wanted}")
 
 
+def require_finite(state: Mapping[str, Tensor], where: str) -> None:
+    """Raises InputError where a weight is not finite in its type, which may be narrower than the file's."""
+    if broken := sorted(name for name, weight in state.items() if not weight.isfinite().all()):
+        dtype = str(state[broken[0]].dtype).removeprefix("torch.")
+        raise InputError(f"{where}: {', '.join(broken[:4])} not finite in {dtype}; expected numbers")
+
+
 def shapes_of(state: Mapping[str, Tensor]) -> dict[str, TensorShape]:
     """Name -> shape of tensors that are loaded."""
     return {name: tuple(weight.shape) for name, weight in state.items()}
@@ -285,6 +297,8 @@ IDLE = {
 COUNTS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
 MORE_COUNTS = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 MOST_LAYERS = 1024
+# Families whose layers have Llama's names and shapes, and compute something else: rotary positions or norms.
+UNLIKE_LLAMA = ("ernie4_5", "gemma", "granite", "helium", "ministral3", "smollm3")
 MASK = ("mask_token_id", "ptd_token_id", "pard_token")  # what writers call the mask token
 
 
@@ -297,9 +311,9 @@ def layer_config(file: HeadFile, target: Any) -> LlamaConfig:
         raw |= {name: getattr(target, name) for name in names if getattr(target, name, None) is not None}
     for name in (*COUNTS, *(name for name in MORE_COUNTS if raw.get(name) is not None)):
         if name not in raw:
-            raise InputError(f"{file.where}: config.json has no {name}; expected a {file.format.kind} head's")
+            raise file.refusal(f"no {name}", f"a {file.format.kind} head's")
         if type(raw[name]) is not int or raw[name] < 1:
-            raise InputError(f"{file.where}: config.json has {name}={raw[name]!r}; expected a whole number above 0")
+            raise file.refusal(f"{name}={raw[name]!r}", "a whole number above 0")
     if raw["num_hidden_layers"] > MOST_LAYERS:
         raise InputError(f"{file.where}: num_hidden_layers={raw['num_hidden_layers']}; expected at most {MOST_LAYERS}")
     require_vocabulary(file, raw["vocab_size"], target)
@@ -332,7 +346,7 @@ def require_known(
     A head that is loaded with another forward than it was trained with drafts nonsense without an error.
     known: what is read, or changes nothing; a layer's own settings are. only: values that are expected, a setting.
     nested: parts of the configuration that hold settings too, in addition to its top and its layer.
-    windowed: its layers may have a sliding window, which the caller reads.
+    windowed: the caller reads the kinds of its layers, which may have a sliding window.
     """
     only = {"mlp_bias": (False,), **only}
     parts = [file.config, file.layer, *(file.nested(name) for name in nested)]
@@ -340,17 +354,19 @@ def require_known(
     for name, value in given:
         expected = [each for each in only.get(name, ()) if isinstance(each, bool) == isinstance(value, bool)]
         if name in only and value not in expected:  # True is not 1 here
-            either = " or ".join(map(str, only[name])) or "none"
-            raise InputError(f"{file.where}: config.json has {name}={value}; expected {either}")
+            raise file.refusal(f"{name}={value}", " or ".join(map(str, only[name])) or "none")
     known = {*vars(LlamaConfig()), *vars(Qwen3Config()), *IDLE, *known, *only, *nested}
     if strange := sorted({name for name, value in given if name not in known and value is not False and value != 0}):
         raise InputError(
             f"{file.where}: config.json sets {', '.join(strange)}, unknown here: its forward may differ; expected none"
         )
-    if not windowed and (
-        file.layer.get("use_sliding_window") or "sliding_attention" in str(file.layer.get("layer_types"))
-    ):
-        raise InputError(f"{file.where}: its layer has a sliding window; expected full attention")
+    family, kinds, window = (file.layer.get(name) for name in ("model_type", "layer_types", "sliding_window"))
+    if family in UNLIKE_LLAMA:
+        raise file.refusal(f"model_type={family}", "a family whose layers compute what Llama's do")
+    if (family in ONE_WINDOW and window) or (not windowed and file.layer.get("use_sliding_window")):
+        raise file.refusal(f"model_type={family} and a sliding window of {window}", "full attention")
+    if not windowed and kinds and set(re.findall(r"\w+", str(kinds))) != {FULL}:
+        raise file.refusal(f"layer_types={kinds}", "full attention")
     return frozenset(name for name, value in given if value is True)
 
 
@@ -358,17 +374,14 @@ def drafted_tokens(file: HeadFile, vocab: int) -> int:
     """Tokens of the head's vocabulary; vocab: the target's. Raises InputError."""
     found = file.config.get("draft_vocab_size")
     if found is not None and (type(found) is not int or not 0 < found <= vocab):
-        raise InputError(
-            f"{file.where}: config.json has draft_vocab_size={found!r}; expected a whole number from 1 to the target's"
-            f" {vocab}"
-        )
+        raise file.refusal(f"draft_vocab_size={found!r}", f"a whole number from 1 to the target's {vocab}")
     return found or vocab
 
 
 def layer_numbers(file: HeadFile, name: str, found: Any) -> list[int] | None:
     """A list of the target's layers; None where it is not given. Raises InputError."""
     if found is not None and not (isinstance(found, list) and found and all(type(layer) is int for layer in found)):
-        raise InputError(f"{file.where}: config.json has {name}={found!r}; expected a list of layers")
+        raise file.refusal(f"{name}={found!r}", "a list of layers")
     return found
 
 
@@ -391,5 +404,5 @@ def mask_token(file: HeadFile, vocab: int, *places: str) -> int:
     found = [each[name] for each in parts for name in MASK if each.get(name) is not None]
     token = 0 if file.random else found[0] if found else None
     if type(token) is not int or not 0 <= token < vocab:
-        raise InputError(f"{file.where}: config.json has {MASK[0]}={token}; expected a token below {vocab}")
+        raise file.refusal(f"{MASK[0]}={token}", f"a token below {vocab}")
     return token

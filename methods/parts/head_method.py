@@ -20,6 +20,7 @@ from methods.parts.head_file import (
     TensorShape,
     find_head,
     random_weights,
+    require_finite,
     require_numbers,
     shapes_of,
 )
@@ -99,9 +100,7 @@ class TargetEnds:
             name: weight.to(self.device, self.dtype if cast and weight.is_floating_point() else weight.dtype)
             for name, weight in state.items()
         }
-        if broken := [name for name, weight in placed.items() if not weight.isfinite().all()]:
-            dtype = str(self.dtype).removeprefix("torch.")
-            raise InputError(f"{where}: {', '.join(sorted(broken)[:4])} not finite in {dtype}; expected numbers")
+        require_finite(placed, where)
         return placed
 
 

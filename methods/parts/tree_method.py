@@ -97,9 +97,9 @@ class TreeHead(DraftVocabulary, ABC):
         return layer_config(file, target)
 
     @staticmethod
-    @abstractmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
-        """The target's hidden states that the head continues; layers: of the target. Raises InputError."""
+        """The target's hidden states that the head continues, here the last; layers: of it. Raises InputError."""
+        return (layers,)
 
     @classmethod
     @abstractmethod

@@ -83,17 +83,21 @@ def test_a_gpu_gets_the_same_tree():
 
 
 def test_a_policy_cuts_the_places():
-    logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
+    """What is left is the part of the whole tree: nodes that are cut are not replaced by wider levels."""
+    logits = 4 * torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
     asked: list[DraftLevel] = []
 
     def goes_on(level):
         asked.append(level)
         return level.depth < 3
 
-    draft = draft_places(logits, 40, goes_on)
-    assert max(compute_depths(draft.parents)) <= 3
-    short = draft_places(logits[:3], 40)
-    assert (draft.tokens, draft.parents) == (short.tokens, short.parents)
+    draft, whole = draft_places(logits, 40, goes_on), draft_places(logits, 40)
+    paths = list_paths(whole.tokens, whole.parents)
+    assert list_paths(draft.tokens, draft.parents) == [path for path in paths if len(path) <= 3]
+    assert 3 < len(draft) < 40
+    assert max(map(len, paths)) > 3
+    kept = [chance for chance, path in zip(whole.score, paths, strict=True) if len(path) <= 3]
+    assert draft.score == pytest.approx(kept)
     assert [level.depth for level in asked] == [1, 2, 3]
     assert asked[1].probability == pytest.approx(float(logits.softmax(-1).amax(-1)[:2].prod()), rel=1e-5)
 

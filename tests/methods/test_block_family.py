@@ -14,7 +14,7 @@ from drawn_laws import outcomes
 from safetensors.torch import load_file, save_file
 
 from builders.models import VOCAB, build, plain_greedy
-from head_models import HOSTILE, begun, bound, card_of, features_of, paths_of, run
+from head_models import HOSTILE, begun, bound, card_of, damaged, features_of, near, paths_of, run
 from methods.dflash import DFlash
 from methods.parts import tree_method
 from methods.parts.draft_layer import CompiledLayers
@@ -142,6 +142,10 @@ def no_row_of_the_block_is_hidden(module):
     module.sees = lambda layer, row, key: sees(layer, row, key) or key >= len(IDS) - 1
 
 
+def counts_from_each_place(module):
+    module.sees = lambda layer, row, key: row - key <= module.top["sliding_window"]
+
+
 def set_inner(name, value):
     return lambda module: module.inner.update({name: value})
 
@@ -161,6 +165,14 @@ WRONG = [
     ("windowed both ways", set_top("is_causal", True)),
     ("windowed both ways", set_top("sliding_window", 4)),
     ("windowed both ways", no_row_of_the_block_is_hidden),
+    ("windowed from the root", set_top("sliding_window", 3)),
+    ("windowed from the root", set_top("sliding_window", 5)),
+    ("windowed from the root", set_top("sliding_window_non_causal", True)),
+    ("windowed from the root", set_top("layer_types", ["sliding_attention", "full_attention"])),
+    ("windowed from the root", lambda module: module.top.pop("speculators_model_type")),
+    ("windowed from the root both ways", set_top("sliding_window", 2)),
+    ("windowed from the root both ways", set_top("sliding_window_non_causal", False)),
+    ("windowed from the root both ways", counts_from_each_place),
     ("all windowed", set_inner("swa_window_size", 5)),
     ("domino", lambda module: swap(module.prefix_gru.weight_ih_l0, 3, (1, 0, 2))),
     ("domino", lambda module: swap(module.prefix_gru.weight_hh_l0, 3, (0, 2, 1))),
@@ -305,6 +317,16 @@ def test_a_flat_file_of_the_speculators_library_drafts_as_the_nested_one(model, 
     assert agree(module, model, method, draft)
 
 
+def test_windows_of_a_nested_file_of_the_speculators_library(model, tmp_path):
+    """The settings of the layers in a part of their own, where the library writes them."""
+    module = BlockFamily("windowed from the root")
+    folder, library = module.saved(tmp_path), ("speculators_model_type", "sliding_window_non_causal")
+    flat = {**module.inner, **{name: module.top[name] for name in library}}
+    layer = {**module.raw, **{name: value for name, value in module.top.items() if name not in library}}
+    (tmp_path / "config.json").write_text(json.dumps({**flat, "transformer_layer_config": layer}))
+    assert agree(module, model, *drawn(folder, model))
+
+
 def test_both_names_of_the_lattice_are_read(model, tmp_path):
     """Model-Optimizer numbers the layers of small networks, and SGLang names them."""
     module = BlockFamily("lilicorr")
@@ -326,14 +348,6 @@ def test_both_names_of_the_lattice_are_read(model, tmp_path):
 VALUES = {name: value for inner, top in FILES.values() for name, value in {**inner, **top}.items()}
 
 
-def mutated(value, random):
-    """Another value of a setting, near or hostile."""
-    near = [value, not value, str(value), [value]]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        near += [value + 1, value - 1, value * 2, float(value), -value]
-    return random.choice([*near, *HOSTILE])
-
-
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [pytest.param(kind, seed, marks=[pytest.mark.exhaustive] if seed else []) for kind in FILES for seed in range(10)],
@@ -347,7 +361,8 @@ def test_a_file_with_other_settings_is_refused_or_drafts_as_they_state(model, tm
         inner, top = (dict(part) for part in given)
         for name in random.sample([*inner, *top, *VALUES], random.randint(1, 3) if place else 0):
             part = inner if (name in inner) == (random.random() < 0.8) else top
-            part[name] = mutated(part.get(name, VALUES.get(name)), random)
+            value = part.get(name, VALUES.get(name))
+            part[name] = random.choice([value, *near(value), *HOSTILE])
             if random.random() < 0.15:
                 del part[name]
         (tmp_path / "config.json").write_text(json.dumps({**module.raw, **top, "dflash_config": inner}))
@@ -363,23 +378,14 @@ def test_a_file_with_other_settings_is_refused_or_drafts_as_they_state(model, tm
 
 @pytest.mark.parametrize("kind", [kind for kind in FILES if "window" not in kind])
 def test_a_file_with_other_tensors_is_refused(model, tmp_path, kind):
-    """Of each tensor that a plain head lacks: missing, renamed, of another shape or type, not finite."""
+    """Of tensors that a plain head lacks."""
     plain, module = set(BlockFamily("plain").state_dict()), BlockFamily(kind)
     module.saved(tmp_path)
     state, count = load_file(tmp_path / "model.safetensors"), 0
     own = [name for name in state if name not in plain] or [*plain][:4]
     for name in own[:: 1 + len(own) // 12]:
-        for change in (
-            {name: None},
-            {name: None, f"{name}s": state[name]},
-            {name: state[name][:-1].clone()},
-            {name: state[name][None].clone()},
-            {name: state[name].to(torch.int8)},
-            {name: torch.full_like(state[name], torch.nan)},
-            {f"{name}.bias": state[name].clone()},
-        ):
-            kept = {each: weight for each, weight in {**state, **change}.items() if weight is not None}
-            save_file(kept, tmp_path / "model.safetensors")
+        for changed in damaged(state, name):
+            save_file(changed, tmp_path / "model.safetensors")
             with pytest.raises(InputError):
                 bound(DFlash(str(tmp_path)), model)
             count += 1
@@ -399,7 +405,10 @@ def test_a_file_with_other_tensors_is_refused(model, tmp_path, kind):
         ("windowed", {"use_swa": True, "swa_window_size": 4}, {}, "else use_swa or neither"),
         ("windowed", {"causal": True}, {"is_causal": False}, "'causal': True, 'is_causal': False}; expected one value"),
         ("windowed", {}, {"layer_types": ["chunked_attention"] * 2}, "expected full_attention or sliding_attention 2x"),
-        ("windowed", {}, {"speculators_model_type": "dflash"}, "the speculators library counts from a block's root"),
+        ("windowed", {}, {"speculators_model_type": "dflash"}, "sliding_window_non_causal=None, {'use_swa': False}"),
+        ("windowed", {}, {"sliding_window_non_causal": True}, "and no sliding_window_non_causal in others"),
+        ("windowed from the root", {"causal": True}, {}, "{'causal': True, 'use_swa': False}; expected layer_types"),
+        ("all windowed", {}, {"speculators_model_type": "dflash"}, "'use_swa': True}; expected layer_types and"),
         ("plain", {"attention_sink_bias": True}, {}, "sets attention_sink_bias, unknown here"),
         ("plain", {"shift_label": True}, {}, "sets shift_label, unknown here"),
         ("plain", {"block_size": 5}, {"block_size": 6}, "has block_size=6 and 5; expected one value"),

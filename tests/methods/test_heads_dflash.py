@@ -255,7 +255,7 @@ def test_ends_that_dspark_trained_are_used_and_those_of_another_drafter_refused(
 
 
 def test_a_block_sees_itself_in_both_directions(model, tmp_path):
-    """Wrong variants: a causal block, another mask token, layers off by one, and a longer block differ."""
+    """Wrong variants: another mask token, layers off by one, and a longer block differ."""
     module, ids = DFlashModule(read=2), [*PROMPT, 9, 10]
     for layer in module.layers:
         layer.self_attn.o_proj.weight.data *= 8  # so that what is attended to decides
@@ -266,7 +266,6 @@ def test_a_block_sees_itself_in_both_directions(model, tmp_path):
     assert drafter.propose(ids, 64).tokens.tolist() == right
     assert drafter.propose(ids, 3).tokens.tolist() == right[:3]  # the block is filled whole, and cut
     wrong = [
-        module.levels(model, features, 10, 6, causal_block=True),
         module.levels(model, [hidden[0], hidden[1]], 10, 6),
         module.levels(model, features, 10, 9)[:6],
     ]
@@ -284,7 +283,7 @@ def test_a_block_sees_itself_in_both_directions(model, tmp_path):
     ("settings", "message"),
     [
         ({"mask_token_id": None}, "mask_token_id=None; expected a token below 199"),
-        ({"block_size": None}, "block_size=None; expected a whole number above 1"),
+        ({"block_size": None}, "block_size=None; expected a whole number from 2 to 1024"),
         ({"aux_hidden_state_layer_ids": None}, "target_layer_ids=None, aux_hidden_state_layer_ids=None; expected one"),
         ({"aux_hidden_state_layer_ids": [0, 3]}, "expected one of them, in a target of 2 layers"),
         ({"aux_hidden_state_layer_ids": [0, 1]}, "differs in shape fc.weight [64, 192] (expected [64, 128])"),
@@ -294,7 +293,7 @@ def test_a_block_sees_itself_in_both_directions(model, tmp_path):
         ({"markov_rank": 64}, "lacks markov_head.markov_w1.weight, markov_head.markov_w2.weight"),
         ({"conv_kernel_size": 3, "selector_rank": 4}, "conv_group_size=None; expected a whole number from 1 to 64"),
         ({"output_multiplier": 2.0}, "output_multiplier=2.0; expected 1.0"),
-        ({"transformer_layer_config": {"layer_types": ["sliding_attention"] * 2}}, "has a sliding window"),
+        ({"transformer_layer_config": {"layer_types": ["sliding_attention"] * 2}}, "sliding_window_non_causal=None"),
     ],
 )
 def test_what_is_missing_or_unknown_is_named(model, tmp_path, settings, message):

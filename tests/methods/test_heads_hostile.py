@@ -86,6 +86,12 @@ def test_no_value_of_a_setting_ends_in_another_error(model, tmp_path, kind):
         ({"norm_everything": "yes"}, "sets norm_everything, unknown here"),
         ({"quantization_config": {"quant_method": "fp8"}}, "sets quantization_config, unknown here"),
         ({"mlp_bias": True}, "mlp_bias=True; expected False"),
+        ({"model_type": "gemma"}, "has model_type=gemma; expected a family whose layers compute what Llama's do"),
+        ({"model_type": "mistral", "sliding_window": 9}, "model_type=mistral and a sliding window of 9; expected full"),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "rotary positions turn 0.5 of the dimensions; expected all",
+        ),
     ],
 )
 def test_a_setting_that_changes_the_forward_is_refused_whatever_its_type(model, tmp_path, kind, config, message):
@@ -112,7 +118,9 @@ NAMED = {
         ({"fc_norm": True}, "lacks fc_norm.0.weight, fc_norm.1.weight, fc_norm.2.weight"),
         ({"embed_requires_grad": True}, "lacks embed_tokens.weight"),
         ({"speculators_model_type": "peagle"}, "speculators_model_type=peagle; expected eagle3"),
-        ({"layer_types": ["sliding_attention"], "num_hidden_layers": 1}, "sliding window"),
+        ({"layer_types": ["sliding_attention"], "num_hidden_layers": 1}, "layer_types=['sliding_attention']; expected"),
+        ({"layer_types": ["linear_attention"], "num_hidden_layers": 1}, "layer_types=['linear_attention']; expected"),
+        ({"use_sliding_window": True, "sliding_window": 9}, "model_type=None and a sliding window of 9; expected full"),
         ({"layer_types": ["full_attention"] * 2}, "config.json describes no Llama layer"),
     ],
     "p_eagle": [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import methods.hydra_heads as hydra_module
 from builders.models import VOCAB, build, plain_greedy
-from head_models import Hydra, begun, bound, card_of, paths_of, run, states, watched
+from head_models import Hydra, begun, bound, card_of, damaged, paths_of, run, states, watched
 from head_models import Medusa as MedusaModule
 from methods.hydra_heads import HydraRun, HydraTree
 from methods.medusa import Medusa, head_count
@@ -148,6 +148,22 @@ def test_a_hydra_oracle_is_accepted_to_full_depth(model, monkeypatch):
     out = run(model, bound(HydraTree("random"), model), PROMPT, 50)
     assert out.ids == truth[4:54]
     assert out.accept[:-1] == [5] * (len(out.accept) - 1)
+
+
+@pytest.mark.parametrize(("make", "method", "name"), [
+    (lambda config: MedusaModule(2), Medusa, "medusa_lm_head.safetensors"),
+    (lambda config: Hydra(config, 2, 2), HydraTree, "hydra_lm_head.safetensors"),
+])  # fmt: skip
+def test_heads_with_other_tensors_are_refused(model, tmp_path, make, method, name):
+    saved(make(model.config), tmp_path, name)
+    state = load_file(tmp_path / name)
+    for tensor in state:
+        if "embed_tokens" in tensor:  # the target's is used
+            continue
+        for changed in damaged(state, tensor):
+            save_file(changed, tmp_path / name)
+            with pytest.raises(InputError):
+                bound(method(str(tmp_path)), model)
 
 
 def test_hydra_keys_are_named(model, tmp_path):

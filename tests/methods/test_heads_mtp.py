@@ -214,9 +214,11 @@ def test_a_module_that_is_missing_or_too_many_is_named(model, tmp_path):
 
 @pytest.mark.parametrize("layout", ["mimo", "speculators"])
 def test_no_value_of_a_setting_ends_in_another_error(model, tmp_path, layout):
-    folder = Module(layout).save(tmp_path)
-    plain = {"rope_scaling": None, **json.loads((tmp_path / "config.json").read_text())}
-    refuse_or_draft(model, folder, plain, plain)
+    module = Module(layout)
+    folder = module.save(tmp_path)
+    also = dict.fromkeys(("rope_scaling", "layer_types", "sliding_window", "use_sliding_window", "qkv_bias"))
+    plain = also | json.loads((tmp_path / "config.json").read_text())
+    refuse_or_draft(model, module, folder, plain, plain)
     for unknown in ({"logits_scaling": 8.0}, {"quantization_config": {"quant_method": "fp8"}}):
         (tmp_path / "config.json").write_text(json.dumps({**plain, **unknown}))
         with pytest.raises(InputError, match=f"sets {next(iter(unknown))}, unknown here"):

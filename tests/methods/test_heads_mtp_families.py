@@ -7,11 +7,11 @@ import json
 import pytest
 import torch
 from mtp_modules import Module, in_turn, refuse_or_draft
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from builders.models import build, plain_greedy
-from head_models import CONTEXT, begun, bound, causal, run, watched
+from head_models import CONTEXT, begun, bound, causal, damaged, run, watched
 from methods.eagle import Mtp
 from methods.eagle.mtp import LibraryLayer
 from specbench.decode.sampling import Sampling
@@ -60,6 +60,9 @@ class FamilyModule(Module):
         given = {"position_embeddings": self.rope[0](mixed, places[None]), "position_ids": places[None]}
         written = self.block(mixed, attention_mask=causal(len(ids), mixed.dtype), **given)[0]
         return written if self.layout == "deepseek" else self.final_layernorm(written)
+
+    def configure(self, raw):
+        return type(self.config).from_dict(raw)
 
     def tensors(self, drop=()):
         """The checkpoint's names, each expert apart."""
@@ -224,9 +227,23 @@ FEW = ("kv_lora_rank", "n_group", "num_experts_per_tok", "moe_intermediate_size"
 def test_no_value_of_a_setting_ends_in_another_error(family, names, tmp_path):
     """names: of the settings; none = all, which takes over a minute."""
     model = build(family, torch.float64)
-    folder = FamilyModule(model).save(tmp_path)
+    module = FamilyModule(model)
+    folder = module.save(tmp_path)
     plain = json.loads((tmp_path / "config.json").read_text())
-    refuse_or_draft(model, folder, plain, names or plain)
+    refuse_or_draft(model, module, folder, plain, names or plain)
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_next"])
+def test_a_module_with_other_tensors_is_refused(family, tmp_path):
+    model = build(family, torch.float64)
+    module = FamilyModule(model)
+    folder, state = module.save(tmp_path), module.tensors()
+    (tmp_path / "model.safetensors.index.json").unlink()
+    for name in [*state][:: 1 + len(state) // 12]:
+        for changed in damaged(state, name):
+            save_file(changed, tmp_path / "model.safetensors")
+            with pytest.raises(InputError):
+                bound(Mtp(folder), model)
 
 
 def test_target_and_module_of_one_checkpoint(model, tmp_path):

@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 import methods.pard
 from builders.models import VOCAB, build, plain_greedy
 from draft_models import CONTEXT, run
-from methods.pard import Pard, StateEmbedding, StatesLM, StatesRequest
+from head_models import HOSTILE, damaged, near
+from methods.pard import BIASES, DIMS, NAMES, SCALES, Pard, StateEmbedding, StatesLM, StatesRequest
 from methods.parts.draft_method import TargetTraits
 from specbench.decode.sampling import Sampling
 from specbench.models.load import locate, read_card
@@ -169,6 +170,7 @@ def test_a_checkpoint_of_the_authors_layout_is_read_and_drafts(tmp_path):
         ({"pard2_target_dim": 7}, "pard2_target_dim=7; expected 2 states of"),
         ({"pard2_scale": "large"}, "pard2_scale='large'; expected a number"),
         ({"pard2_proj_bias": 1}, "pard2_proj_bias=1; expected true or false"),
+        ({"pard_token": True}, "has neither pard_token nor ptd_token_id"),
     ],
 )
 def test_settings_that_are_refused(tmp_path, changes, reason):
@@ -178,16 +180,37 @@ def test_settings_that_are_refused(tmp_path, changes, reason):
         Pard(folder).check(card)
 
 
-@pytest.mark.parametrize(
-    ("tensors", "reason"),
-    [
-        ({"target_proj.weight": torch.zeros(3, 3)}, "differs in shape"),
-        ({"other": torch.zeros(3)}, r"lacks target_proj\.weight; holds unexpected other"),
-    ],
-)
-def test_tensors_that_are_refused(tmp_path, tensors, reason):
-    card, *_ = bundled()
-    method = Pard(saved(tmp_path / "a", fields(), tensors))
-    method.check(card)
-    with pytest.raises(InputError, match=reason):
-        method.bind(SimpleNamespace(card=card))
+def test_a_draft_with_other_settings_is_refused_or_read_as_they_state(tmp_path):
+    card, own, wide, layers = bundled()
+    folder = saved(tmp_path / "a", fields(), {"target_proj.weight": torch.zeros(own, 2 * wide)})
+    plain, accepted = json.loads((tmp_path / "a" / "config.json").read_text()), 0
+    for name in (*SCALES, *DIMS, *BIASES, "pard2_target_layers", "pard2", "spd_type", *NAMES):
+        for value in (*HOSTILE, *near(plain.get(name))):
+            raw = {**plain, name: value}
+            (tmp_path / "a" / "config.json").write_text(json.dumps(raw))
+            method = Pard(folder)
+            try:
+                method.check(card)
+            except InputError:
+                continue
+            accepted += 1
+            assert method.mask == next(raw[each] for each in NAMES if type(raw.get(each)) is int)
+            if not raw["pard2"] and raw.get("spd_type") != "pard2":
+                assert method.layers == ()
+                continue
+            assert method.scale == next((raw[each] for each in SCALES if raw.get(each) is not None), 0.02)
+            assert method.layers == tuple(each % (layers + 1) for each in raw["pard2_target_layers"])
+    assert accepted
+
+
+def test_tensors_that_are_refused(tmp_path):
+    card, own, wide, _ = bundled()
+    whole = {"target_proj.weight": torch.zeros(own, 2 * wide), "target_proj.bias": torch.zeros(own)}
+    folder = saved(tmp_path / "a", fields(pard2_proj_bias=True), whole)
+    for name in whole:
+        for changed in damaged(whole, name):
+            save_file(changed, tmp_path / "a" / "warp_model.safetensors")
+            method = Pard(folder)
+            method.check(card)
+            with pytest.raises(InputError, match=r"head=.*(differs in shape|lacks target|int8|unexpected|finite)"):
+                method.bind(SimpleNamespace(card=card))
