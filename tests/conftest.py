@@ -4,13 +4,14 @@ A process does once what every run would do again: Hydra composes a configuratio
 imported, a rank imports torch.
 """
 
-import copy
 import functools
 import gc
 import hashlib
 import itertools
 import multiprocessing
 import os
+import pickle
+import re
 import tempfile
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -55,14 +56,13 @@ def _prepare() -> None:
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
 
-    # The same overrides give the same configuration. Each caller gets a copy, because a job deletes from its
-    # configuration the methods that it leaves out.
-    compose = functools.cache(composition.compose_config)
+    compose = _compose_once(composition.compose_config, composition.check_overrides)
 
+    @functools.wraps(composition.compose_config)
     def compose_small(name: str, overrides: Sequence[str]) -> Any:
         """On the narrow model where a test names none: what a step costs does not matter."""
         named = any(item.lstrip("+").startswith(("model=", "experiment=")) for item in overrides)
-        return copy.deepcopy(compose(name, tuple(overrides) if named else ("model=tiny", *overrides)))
+        return compose(name, overrides if named else ["model=tiny", *overrides])
 
     composition.compose_config = compose_small
 
@@ -92,8 +92,53 @@ def _prepare() -> None:
     torch.multiprocessing.get_context = lambda kind=None: get_context("forkserver" if kind == "spawn" else kind)
 
 
+SETTING = re.compile(r"(?!hydra\.searchpath)\w+\.[\w.]+=")  # no option of a group: it changes one value
+
+
+def _compose_once(compose: Callable[[str, list[str]], Any], check: Callable[[Sequence[str]], None]) -> Callable:
+    """Hydra's composition, which selects the same options once; settings are then entered as Hydra enters them.
+
+    What Hydra refuses, it refuses itself. Each caller gets its own copy, because a job deletes from its configuration
+    the methods that it leaves out.
+    """
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    @functools.cache
+    def select(name: str, options: tuple[str, ...]) -> bytes:
+        return pickle.dumps(compose(name, list(options)))
+
+    def enter(name: str, overrides: Sequence[str]) -> Any:
+        cfg = pickle.loads(select(name, tuple(item for item in overrides if not SETTING.match(item))))
+        check(overrides)
+        given = OverridesParser.create().parse_overrides(list(overrides))
+        if any(each.is_sweep_override() for each in given):
+            raise ValueError("of a sweep")
+        ConfigLoaderImpl._apply_overrides_to_config([each for each in given if SETTING.match(each.input_line)], cfg)
+        job, lists = cfg.hydra.job, cfg.hydra.overrides
+        for own in (True, False):
+            lines = [each.input_line for each in given if each.is_hydra_override() is own]
+            lists["hydra" if own else "task"] = lines
+        names = job.config.override_dirname
+        tasks = [each for each in given if not each.is_hydra_override()]
+        job.override_dirname = get_overrides_dirname(tasks, names.exclude_keys, names.item_sep, names.kv_sep)
+        return cfg
+
+    def compose_once(name: str, overrides: Sequence[str]) -> Any:
+        try:
+            return enter(name, overrides)
+        except Exception:
+            return compose(name, list(overrides))
+
+    return compose_once
+
+
 def _in_turn(compile_function: Callable) -> Callable:
-    """One process compiles a function; another that needs it waits, and reads the file."""
+    """One process compiles a function; another that needs it waits, and reads the file.
+
+    Meanwhile nothing is collected: llvmlite searches its set of modules for the one whose code is ready, and a
+    function that the collector frees leaves that set. The search ends in an error that nobody sees, and without code.
+    """
     from numba.core.caching import NullCache
     from numba.core.compiler_lock import global_compiler_lock
 
@@ -103,7 +148,13 @@ def _in_turn(compile_function: Callable) -> Callable:
         key = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}{types}"
         place = Path(os.environ["XDG_CACHE_HOME"], hashlib.sha256(key.encode()).hexdigest())
         with global_compiler_lock, filelock.FileLock(place):  # in this order: threads compile too
-            return compile_function(dispatcher, types)
+            collects = gc.isenabled()
+            gc.disable()
+            try:
+                return compile_function(dispatcher, types)
+            finally:
+                if collects:
+                    gc.enable()
 
     return compile_once
 
@@ -223,6 +274,37 @@ def together(request, shared_runs):
     here = [item for item in request.session.items if getattr(item, "function", None) is request.function]
     shared_runs.chosen = tuple(dict.fromkeys(item.callspec.params["name"] for item in here))
     return shared_runs
+
+
+class SteadyTime:
+    """The module ``time`` of a machine on which work takes no time: a reading is 10 us after the last, or a sleep."""
+
+    TICK_S = 1e-5
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s += self.TICK_S
+        return self.now_s
+
+    thread_time = perf_counter
+
+    def perf_counter_ns(self) -> int:
+        return round(1e9 * self.perf_counter())
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture(scope="module")
+def steady_time():
+    """Times of decoding that are the same on every machine: those of its clock, and of requests that share forwards."""
+    time = SteadyTime()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specbench.measure.clock.time", time)
+        patch.setattr("specbench.decode.together.time", time)
+        yield time
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import pytest
+from omegaconf import OmegaConf
 
 from builders.runs import job_for
 from specbench.input import InputError
@@ -73,3 +75,20 @@ def test_a_mistyped_setting_of_a_method_in_a_folder_of_ones_own_is_told_its_name
     given = ["method=mine", "method.mine.spam=3", f"hydra.searchpath=[file://{tmp_path}]"]
     with pytest.raises(InputError, match=r"method\.mine\.spam: no such setting; did you mean span\?"):
         composition.plain_settings(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["model=tiny", "method=[pld]", "method.pld.num_draft=3", "hydra.run.dir=x", "suite.categories=[qa,rag]"],
+        ["suite.limit=2", "experiment=laptop", "method.pld.num_draft=${suite.limit}", "measure=quick"],
+    ],
+)
+def test_tests_compose_what_hydra_composes(given):
+    """Though tests/conftest.py selects the same options only once."""
+    composition.register()
+    compose = composition.compose_config
+    for changed in (given, [*given, "decode.seed=5"]):
+        ours, hydras = (OmegaConf.to_container(each("config", changed)) for each in (compose, inspect.unwrap(compose)))
+        assert ours == hydras
+    assert ours["decode"]["seed"] == 5
