@@ -55,6 +55,7 @@ def _prepare() -> None:
 
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
+    os.fsync = os.fstat  # which refuses the same numbers; no file of a test must outlive the machine
 
     compose = _compose_once(composition.compose_config, composition.check_overrides)
 

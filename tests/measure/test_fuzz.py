@@ -129,19 +129,19 @@ def test_each_entry_of_a_value_is_damaged_in_each_way():
 
 
 def test_the_hostile_server_does_what_the_path_says(tmp_path):
-    ask = "import urllib.request as u; text = u.urlopen('{}/{}', timeout=2).read().decode(); assert {}, text"
+    ask = "import urllib.request as u; text = u.urlopen('{}/{}', timeout={}).read().decode(); assert {}, text"
     cut = [*server.TRANSPORT].index("status 500")
     silent = [*server.TRANSPORT].index("silent")
     asked = {
-        "good": (server.GOOD + "/v1/models", '"m" in text'),
-        "status": (f"t.models.{cut}/v1/models", "False"),
-        "silence": (f"t.metrics.{silent}/metrics", "False"),
-        "other": (f"t.models.{cut}/metrics", '"spec_decode" in text'),
+        "good": (server.GOOD + "/v1/models", 20, '"m" in text'),
+        "status": (f"t.models.{cut}/v1/models", 20, "False"),
+        "silence": (f"t.metrics.{silent}/metrics", 2, "False"),
+        "other": (f"t.models.{cut}/metrics", 20, '"spec_decode" in text'),
     }
     with server.serving() as address:
         kinds = [Kind("s", name, "f", (PYTHON, ask.format(server.ADDRESS, *words)), ANY, ("",))
                  for name, words in asked.items()]  # fmt: skip
-        found = end_of(kinds, tmp_path, 20.0, address)
+        found = end_of(kinds, tmp_path, address=address)
     raised = {
         "s/good: f": [],
         "s/status: f": ["a: urllib.error.HTTPError"],
