@@ -57,7 +57,7 @@ def _prepare() -> None:
     transformers.utils.logging.disable_progress_bar()
     os.fsync = os.fstat  # which refuses the same numbers; no file of a test must outlive the machine
 
-    compose = _compose_once(composition.compose_config, composition.check_overrides)
+    compose = _compose_once(composition.compose_config)
 
     @functools.wraps(composition.compose_config)
     def compose_small(name: str, overrides: Sequence[str]) -> Any:
@@ -96,7 +96,7 @@ def _prepare() -> None:
 SETTING = re.compile(r"(?!hydra\.searchpath)\w+\.[\w.]+=")  # no option of a group: it changes one value
 
 
-def _compose_once(compose: Callable[[str, list[str]], Any], check: Callable[[Sequence[str]], None]) -> Callable:
+def _compose_once(compose: Callable[[str, list[str]], Any]) -> Callable:
     """Hydra's composition, which selects the same options once; settings are then entered as Hydra enters them.
 
     What Hydra refuses, it refuses itself. Each caller gets its own copy, because a job deletes from its configuration
@@ -111,7 +111,6 @@ def _compose_once(compose: Callable[[str, list[str]], Any], check: Callable[[Seq
 
     def enter(name: str, overrides: Sequence[str]) -> Any:
         cfg = pickle.loads(select(name, tuple(item for item in overrides if not SETTING.match(item))))
-        check(overrides)
         given = OverridesParser.create().parse_overrides(list(overrides))
         if any(each.is_sweep_override() for each in given):
             raise ValueError("of a sweep")

@@ -138,7 +138,7 @@ def simulated(objective: Objective, cases: int = 0, **load) -> SimulatedSearch:
 
 def test_each_method_has_its_own_boundary_and_loads_are_shared():
     """The closed form of M/D/1 lies between the two loads of each method."""
-    search = simulated(Objective(ttft=0.055, share=0.9), block=400)
+    search = simulated(Objective(ttft=0.055, share=0.9))
     found = search.find()
     for name, service_s in SimulatedSearch.service_s.items():
         scale = SERVICE_S / service_s
@@ -175,12 +175,12 @@ def test_a_trace_is_searched_from_its_own_rate(tmp_path):
     """A closed loop does not have the answers that the trace has recorded."""
     trace = tmp_path / "times.json"
     trace.write_text(json.dumps([0.05 * number for number in range(400)]))
-    search = simulated(Objective(ttft=0.055, share=0.9), kind="trace", times=str(trace))
+    search = simulated(Objective(ttft=0.055, share=0.9), kind="trace", times=str(trace), block=50)
     found = search.find()
     assert search.runs[0] == "rate-20"
     assert "capacity" not in search.runs
     assert 0 < found["vanilla"].holds < found["pld"].holds < found["pld"].fails
-    free = simulated(Objective(ttft=0.055, share=0.9), kind="trace", times=str(trace), answers="free")
+    free = simulated(Objective(ttft=0.055, share=0.9), kind="trace", times=str(trace), answers="free", block=8)
     free.find()
     assert free.runs[0] == "capacity"
 
