@@ -138,7 +138,7 @@ def simulated(objective: Objective, cases: int = 0, **load) -> SimulatedSearch:
 
 def test_each_method_has_its_own_boundary_and_loads_are_shared():
     """The closed form of M/D/1 lies between the two loads of each method."""
-    search = simulated(Objective(ttft=0.055, share=0.9))
+    search = simulated(Objective(ttft=0.055, share=0.9), block=400)
     found = search.find()
     for name, service_s in SimulatedSearch.service_s.items():
         scale = SERVICE_S / service_s
