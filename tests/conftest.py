@@ -99,7 +99,7 @@ SETTING = re.compile(r"(?!hydra\.searchpath)\w+\.[\w.]+=")  # no option of a gro
 def _compose_once(compose: Callable[[str, list[str]], Any]) -> Callable:
     """Hydra's composition, which selects the same options once; settings are then entered as Hydra enters them.
 
-    What Hydra refuses, it refuses itself. Each caller gets its own copy, because a job deletes from its configuration
+    What Hydra refuses, it refuses itself, and it composes lists in which the order of settings may count. Each caller gets its own copy, because a job deletes from its configuration
     the methods that it leaves out.
     """
     from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
@@ -110,10 +110,11 @@ def _compose_once(compose: Callable[[str, list[str]], Any]) -> Callable:
         return pickle.dumps(compose(name, list(options)))
 
     def enter(name: str, overrides: Sequence[str]) -> Any:
-        cfg = pickle.loads(select(name, tuple(item for item in overrides if not SETTING.match(item))))
+        options = tuple(item for item in overrides if not SETTING.match(item))
         given = OverridesParser.create().parse_overrides(list(overrides))
-        if any(each.is_sweep_override() for each in given):
-            raise ValueError("of a sweep")
+        if any("." in item.partition("=")[0] for item in options) or any(each.is_sweep_override() for each in given):
+            raise ValueError("a setting that is added or left out, a folder of options, or a sweep")
+        cfg = pickle.loads(select(name, options))
         ConfigLoaderImpl._apply_overrides_to_config([each for each in given if SETTING.match(each.input_line)], cfg)
         job, lists = cfg.hydra.job, cfg.hydra.overrides
         for own in (True, False):
@@ -134,11 +135,7 @@ def _compose_once(compose: Callable[[str, list[str]], Any]) -> Callable:
 
 
 def _in_turn(compile_function: Callable) -> Callable:
-    """One process compiles a function; another that needs it waits, and reads the file.
-
-    Meanwhile nothing is collected: llvmlite searches its set of modules for the one whose code is ready, and a
-    function that the collector frees leaves that set. The search ends in an error that nobody sees, and without code.
-    """
+    """One process compiles a function; another that needs it waits, and reads the file."""
     from numba.core.caching import NullCache
     from numba.core.compiler_lock import global_compiler_lock
 
@@ -148,13 +145,7 @@ def _in_turn(compile_function: Callable) -> Callable:
         key = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}{types}"
         place = Path(os.environ["XDG_CACHE_HOME"], hashlib.sha256(key.encode()).hexdigest())
         with global_compiler_lock, filelock.FileLock(place):  # in this order: threads compile too
-            collects = gc.isenabled()
-            gc.disable()
-            try:
-                return compile_function(dispatcher, types)
-            finally:
-                if collects:
-                    gc.enable()
+            return compile_function(dispatcher, types)
 
     return compile_once
 

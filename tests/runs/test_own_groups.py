@@ -81,6 +81,7 @@ def test_a_mistyped_setting_of_a_method_in_a_folder_of_ones_own_is_told_its_name
     "given",
     [
         ["model=tiny", "method=[pld]", "method.pld.num_draft=3", "hydra.run.dir=x", "suite.categories=[qa,rag]"],
+        ["model=tiny", "decode.max_new_tokens=4", "++decode.max_new_tokens=-1", "~method.pld.reset", "method=[pld]"],
         ["suite.limit=2", "experiment=laptop", "method.pld.num_draft=${suite.limit}", "measure=quick"],
     ],
 )
