@@ -99,8 +99,8 @@ SETTING = re.compile(r"(?!hydra\.searchpath)\w+\.[\w.]+=")  # no option of a gro
 def _compose_once(compose: Callable[[str, list[str]], Any]) -> Callable:
     """Hydra's composition, which selects the same options once; settings are then entered as Hydra enters them.
 
-    What Hydra refuses, it refuses itself, and it composes lists in which the order of settings may count. Each caller gets its own copy, because a job deletes from its configuration
-    the methods that it leaves out.
+    What Hydra refuses, it refuses itself, and it composes lists in which the order of settings may count. Each caller
+    gets its own copy, because a job deletes from its configuration the methods that it leaves out.
     """
     from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
     from hydra.core.override_parser.overrides_parser import OverridesParser

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-
 from types import SimpleNamespace
 
 import psutil
