@@ -54,6 +54,7 @@ def _prepare() -> None:
 
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
+    os.fsync = os.fstat  # which refuses the same numbers; no file of a test must outlive the machine
 
     # The same overrides give the same configuration. Each caller gets a copy, because a job deletes from its
     # configuration the methods that it leaves out.
@@ -223,6 +224,37 @@ def together(request, shared_runs):
     here = [item for item in request.session.items if getattr(item, "function", None) is request.function]
     shared_runs.chosen = tuple(dict.fromkeys(item.callspec.params["name"] for item in here))
     return shared_runs
+
+
+class SteadyTime:
+    """The module ``time`` of a machine on which work takes no time: a reading is 10 us after the last, or a sleep."""
+
+    TICK_S = 1e-5
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s += self.TICK_S
+        return self.now_s
+
+    thread_time = perf_counter
+
+    def perf_counter_ns(self) -> int:
+        return round(1e9 * self.perf_counter())
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture(scope="module")
+def steady_time():
+    """Times of decoding that are the same on every machine: those of its clock, and of requests that share forwards."""
+    time = SteadyTime()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specbench.measure.clock.time", time)
+        patch.setattr("specbench.decode.together.time", time)
+        yield time
 
 
 @pytest.fixture(scope="session")

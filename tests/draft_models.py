@@ -105,7 +105,7 @@ class MarkovLM(torch.nn.Module):
         return SimpleNamespace(logits=self.table[input_ids[:, -logits_to_keep:]])
 
 
-def keeps_the_distribution(method, sampling, table, draft_table, prompt=(0,), length=3, draws=700) -> float:
+def keeps_the_distribution(method, sampling, table, draft_table, prompt=(0,), length=3, draws=400) -> float:
     """p-value: are the strings that ``method`` emits with a Markov draft the Markov target's own?"""
     engine = MarkovEngine(table)
     fitted(method, MarkovLM(draft_table), sampling, vocab=len(table))

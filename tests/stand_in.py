@@ -170,7 +170,7 @@ class Handler(BaseHTTPRequestHandler):
             while server.fault == "endless" or (server.fault == "slow" and number == 1):
                 time.sleep(0.02)
                 if server.fault == "slow":
-                    time.sleep(1.0)
+                    server.release.wait(20)
                     break
                 yield json.dumps({"choices": []})
             part, last = ids[place : place + size], number == len(joined) - 1
@@ -255,6 +255,7 @@ def serving(
     try:
         yield server
     finally:
+        server.release.set()
         server.shutdown()
         server.server_close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +25,7 @@ from specbench.screen import INTERRUPTED
 from specbench.serving.settings import LoadConfig
 from specbench.types import InputError
 
+pytestmark = pytest.mark.usefixtures("steady_time")
 LOADED = ("load=closed", "load.requests=3", "load.block=5", "load.ramp=2", "load.chunk=7")
 METHODS = ("method=[pld,sam,cacheback_no_frozen]", "model.tokenizer=bundled:tiny")
 
@@ -140,11 +140,11 @@ def test_a_run_states_how_long_its_requests_take_to_arrive_before_it_starts(tmp_
         assert shown in line
 
 
-def test_a_queue_that_only_grows_ends_its_stretch_alone(tmp_path, trace, alone, monkeypatch):
+def test_a_queue_that_only_grows_ends_its_stretch_alone(tmp_path, trace, alone, monkeypatch, steady_time):
     """A thousand arrivals a second, and pld takes 10 ms a step: its users wait in the end, vanilla's do not."""
 
     def propose(self, context, budget, real=_Lookup.propose):
-        time.sleep(0.01)
+        steady_time.sleep(0.01)
         return real(self, context, budget)
 
     monkeypatch.setattr(_Lookup, "propose", propose)

@@ -40,7 +40,7 @@ def largest_rate(ttft_s: float, share: float, served_s: float = SERVICE_S) -> fl
 @pytest.mark.parametrize(("ttft_s", "share"), [pytest.param(0.035, 0.9, marks=pytest.mark.exhaustive), (0.055, 0.95)])
 def test_the_boundary_is_that_of_a_queue_with_one_server_and_fixed_service(ttft_s, share):
     """M/D/1 lies between the largest rate that holds and the smallest that fails; without the service it does not."""
-    search = Search(ONE, SHORT, Objective(ttft=ttft_s, share=share), POISSON, places=1, count=600)
+    search = Search(ONE, SHORT, Objective(ttft=ttft_s, share=share), POISSON, places=1, count=400)
     found, expected = search.boundary(), largest_rate(ttft_s, share)
     assert found.holds <= expected <= found.fails
     assert found.fails / found.holds < 1.25
@@ -98,20 +98,20 @@ def test_a_queue_that_only_grows_is_given_up():
     assert served.given_up
     assert len(served.visits) < 1000
     assert not simulate(ONE, SHORT, Stretch(1, 0, 2000, patience_s=1.0), POISSON(50, 0)).given_up
-    search = Search(ONE, SHORT, Objective(ttft=0.05, share=0.9), POISSON, places=1)
-    assert search.boundary().saturated > search.boundary().holds
+    found = Search(ONE, SHORT, Objective(ttft=0.05, share=0.9), POISSON, places=1, count=50).boundary()
+    assert found.saturated > found.holds
 
 
 def test_the_most_requests_of_a_closed_loop():
     """A step of B takes 6 + 0.02 B ms, and in 20 steps the B prompts are read, 6 ms each: 10 ms a token at 12.5."""
     linear = Profile("H", "b", "e", "d", "published", Fit(5.0, 20.0, 0.0, 1.0), "2026")
     answers = [SimulatedAnswer(1, (1,) * 20, (1,) * 20)]
-    search = Search(linear, answers, Objective(tpot=0.010), count=400, chunk=0)
+    search = Search(linear, answers, Objective(tpot=0.010), count=200, chunk=0)
     found = search.boundary()
     assert 11 <= found.holds <= 14
     assert found.fails == found.holds + 1
     assert found.saturated == NEVER
-    assert Search(linear, answers, Objective(tpot=0.005)).boundary().holds == 0
+    assert Search(linear, answers, Objective(tpot=0.005), count=50).boundary().holds == 0
     never = Search(linear, answers, Objective(tpot=100.0), count=8)
     never._decide = lambda load: 1
     assert (never.boundary().holds, never.boundary().fails) == (MOST_REQUESTS, NEVER)

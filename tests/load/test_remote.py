@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import selectors
+from collections.abc import Coroutine
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import stand_in
@@ -16,7 +19,29 @@ from specbench.records.store import read_run
 from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import Stretch
 
-SERVICE_S, LATE_S = 0.04, 1.0  # [s] of an answer, one after the other; what a busy machine may add
+SERVICE_S = 0.04  # of an answer, one after the other
+
+
+class _Timer(selectors.DefaultSelector):
+    """Passes the time that it should wait, and a microsecond, without a wait."""
+
+    now_s = 0.0
+
+    def select(self, timeout=None):
+        found = super().select(0)
+        assert found or timeout is not None, "nothing is left to wait for"
+        self.now_s += 1e-6 + (0 if found else timeout)
+        return found
+
+
+def simulate_remote(coroutine: Coroutine) -> Any:
+    """The result of a coroutine whose requests wait for timers alone, on a simulated clock."""
+    timer = _Timer()
+    loop = asyncio.SelectorEventLoop(timer)
+    loop.time = lambda: timer.now_s
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
+        patch.setattr("specbench.serving.remote.time", SimpleNamespace(perf_counter=loop.time))
+        return runner.run(coroutine)
 
 
 class OneAtATime(Remote):
@@ -52,7 +77,7 @@ def served(places: int, ramp: int, measured: int, times=None):
         found = await serve_remote(server, questions, times and iter(times), Stretch(places, ramp, measured))
         return found, method.asked
 
-    return asyncio.run(drive())
+    return simulate_remote(drive())
 
 
 def test_waits_count_from_the_intended_arrival():
@@ -63,9 +88,9 @@ def test_waits_count_from_the_intended_arrival():
         visits = found.measured()
         assert [visit.arrival_s for visit in visits] == times[:4]
         for number, visit in enumerate(visits):
-            assert -1e-3 <= visit.end_s - visit.arrival_s - (number + 2) * SERVICE_S / 2 < LATE_S
+            assert visit.end_s - visit.arrival_s == pytest.approx((number + 2) * SERVICE_S / 2, abs=1e-3)
         assert (visits[1].begin_s < visits[0].end_s) == (places == 8)
-        assert places == 8 or visits[3].begin_s - visits[3].arrival_s >= 1.5 * SERVICE_S - 1e-3
+        assert places == 8 or visits[3].begin_s - visits[3].arrival_s == pytest.approx(1.5 * SERVICE_S, abs=1e-3)
 
 
 def test_a_closed_loop_holds_its_requests_and_counts_the_measured_part():
@@ -77,7 +102,7 @@ def test_a_closed_loop_holds_its_requests_and_counts_the_measured_part():
     assert all(visit.admitted.done for visit in found.visits)  # and none is left for the next stretch
     about = found.summary()
     assert about["requests"] / about["forwards"] > 2.5
-    assert about["seconds"] >= 7 * SERVICE_S - 1e-3
+    assert about["seconds"] == pytest.approx(8 * SERVICE_S, abs=SERVICE_S)
     assert all(list(visit.forwards) for visit in visits if visit.admitted.error is None)
 
 

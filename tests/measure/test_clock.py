@@ -61,15 +61,17 @@ def test_processor_time_counts_no_other_process():
     try:
         found = []
         for rivals in (0, 3):
-            running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(rivals)]
-            time.sleep(0.3 if rivals else 0.0)
+            busy = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
+            running = [subprocess.Popen(busy, stdout=subprocess.PIPE) for _ in range(rivals)]
+            for each in running:
+                each.stdout.readline()  # it has begun
             clock = Clock(torch.device("cpu"))
             clock.start()
             sum(range(4_000_000))
             found.append((clock.elapsed("draft"), clock.processor_s()))
             for each in running:
                 each.kill()
-                each.wait()
+                each.communicate()
     finally:
         os.sched_setaffinity(0, others)
     (_, quiet_cpu_s), (busy_s, busy_cpu_s) = found

@@ -135,7 +135,7 @@ def test_a_process_that_dies_costs_one_case(model, name):
     start = time.perf_counter()
     with pytest.raises(CaseError, match="ended with exit code 7"):
         run(model, method, [13, 2], LIMIT)
-    assert time.perf_counter() - start < 10
+    assert time.perf_counter() - start < 20  # its patience
     method.reset()  # what the session does between cases
     assert method.partner._channel.worker.pid != first
     assert run(model, method, PROMPT, LIMIT).ids == wanted

@@ -145,20 +145,21 @@ def test_accounts_that_disagree_are_a_warning_and_the_one_that_holds_is_kept(dia
         ("no_stream", "application/json: .*all at once.*; expected a stream of events"),
         ("error_500", "status 500: .*CUDA out of memory"),
         ("not_json", "not JSON .*<html>"),
-        ("endless", "does not end in 0.3 s"),
+        ("endless", "does not end in 1 s"),
         ("no_finish", "without a reason"),
         ("too_many", "more than the 24 tokens"),
-        ("slow", "no complete answer in 0.2 s"),
+        ("slow", "no complete answer in 1 s"),
     ],
 )
 def test_a_fault_is_an_error_of_the_case_and_ends_in_time(fault: str, message: str):
     with stand_in.serving("vllm") as server:
-        method = opened(server.url, timeout_s=0.2 if fault == "slow" else 5.0, longest_s=0.3)
+        limits = {"slow": {"timeout_s": 1.0}, "endless": {"longest_s": 1.0}}
+        method = opened(server.url, **limits.get(fault, {}))
         server.fault = fault
         start = time.monotonic()
         with pytest.raises(CaseError, match=message):
             ask(method)
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 15  # a slow server waits for 20 s
         server.fault = ""
         assert ask(method).ids == stand_in.answer_of(PROMPT, LIMIT)  # the next case is not harmed
 
@@ -266,7 +267,7 @@ time.sleep(60)
     begin = time.monotonic()
     engine.end()
     assert cleaned.exists()
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 50  # its child would sleep for 60 s
 
 
 def test_servers_of_two_endpoints_are_not_compared():

@@ -45,7 +45,7 @@ from specbench.models.tensor_parallel.start import TeamSettings, start
 from specbench.models.tensor_parallel.team import TeamError
 from specbench.types import ROOT, CaseError, Draft, Needs
 
-COUNT = 20
+COUNT, LONG_S = 20, 60.0  # less than what a rank that waits for a lost one may take by default
 PROMPTS = ([5], [5, 17, 3, 42, 8], list(range(20, 50)))  # the last one leaves the window
 EXHAUSTIVE = pytest.mark.exhaustive
 FAMILIES = ["llama", "mistral-window", *(pytest.param(each, marks=EXHAUSTIVE) for each in ("qwen2", "phi3", "qwen3"))]
@@ -135,7 +135,7 @@ def test_ranks_record_the_same_graphs_at_the_same_time(monkeypatch):
     monkeypatch.setattr(fast_engine, "Graphs", Recorder)
     model = build("llama", torch.float64)
     buckets = Buckets(GRAPHED.widths[:6], GRAPHED.lengths[:2])
-    terms = {"buckets": buckets, "follower": Recording, "patience_s": 5.0}
+    terms = {"buckets": buckets, "follower": Recording, "patience_s": 30.0}
     with team(model, check=True, **terms) as (engine, _):
         for needs, greedy in ((Needs(), True), (Needs(hidden=(1,)), True), (Needs(hidden=(1,)), False)):
             engine.prepare(needs, greedy)
@@ -174,11 +174,11 @@ def test_a_rank_that_diverges_is_named(follower, what):
     """By the check after every step; a rank that feeds other rows notices itself."""
     model = build("llama", torch.float64)
     script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["wide"]
-    with team(model, check=True, follower=follower, patience_s=3.0) as (engine, _):
+    with team(model, check=True, follower=follower, patience_s=20.0) as (engine, _):
         begin = time.perf_counter()
         with pytest.raises(TeamError, match=f"rank 1.*{what}"):
             run(engine, script)
-        assert time.perf_counter() - begin < 20
+        assert time.perf_counter() - begin < LONG_S
 
 
 @pytest.mark.parametrize("follower", [Failing, Dying], ids=["fails", "dies"])
@@ -192,7 +192,7 @@ def test_a_lost_rank_ends_the_run_and_is_named(follower):
             run(engine, script)
         with pytest.raises(TeamError, match="rank 1"):
             run(engine, script)  # and so it stays
-        assert time.perf_counter() - begin < 10
+        assert time.perf_counter() - begin < LONG_S
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_killed_or_stuck_rank_is_named_within_seconds(kind):
         begin = time.perf_counter()
         with pytest.raises(TeamError, match=f"rank 1 .process {pid}, cpu. (ended|does not answer)"):
             run(engine, shoot)
-        assert time.perf_counter() - begin < 20
+        assert time.perf_counter() - begin < LONG_S
 
 
 @pytest.mark.parametrize(("kind", "follower", "note"), [
@@ -238,7 +238,7 @@ def test_a_rank_that_dies_while_rank_0_is_busy_elsewhere_is_noticed():
     model = build("llama", torch.float64)
     with team(model) as (engine, _):
         os.kill(engine._ranks.processes[0].pid, signal.SIGKILL)
-        end = time.perf_counter() + 10
+        end = time.perf_counter() + LONG_S
         with contextlib.suppress(TeamError):
             while time.perf_counter() < end:
                 engine._ranks.require_all()
@@ -259,7 +259,7 @@ def test_the_other_ranks_end_with_rank_0():
     heard, said = multiprocessing.Pipe(duplex=False)
     multiprocessing.get_context("forkserver").Process(target=abandon, args=(said,)).start()
     process = heard.recv()
-    end = time.perf_counter() + 10
+    end = time.perf_counter() + LONG_S
     while alive(process) and time.perf_counter() < end:
         time.sleep(0.05)
     assert not alive(process)

@@ -103,7 +103,7 @@ def test_a_draft_too_large_is_the_cases_error():
 
 
 def test_own_records_need_no_tokenizer_to_be_named(tmp_path):
-    execute(job_for("method=[pld]", *MINI), tmp_path / "live", lambda *_: None)
+    execute(job_for("method=[pld]", *MINI, "suite.first=3"), tmp_path / "live", lambda *_: None)
     trace = tmp_path / "live" / "records.jsonl"
     live = {(record.method, record.case): record for record in read_run(tmp_path / "live").records}
     again = replay(tmp_path / "again", f"model.trace={trace}", "method=[pld]")

@@ -26,8 +26,8 @@ def test_command_writes_a_report(make_run, tmp_path, capsys):
 
 def test_command_takes_a_sweep(make_run):
     for name in ("2", "10", "2.old1"):
-        make_run(f"sweep/{name}", per_category=2)
-    sweep = make_run("sweep/0", per_category=2).parent
+        make_run(f"sweep/{name}", {}, per_category=1)
+    sweep = make_run("sweep/0", {}, per_category=1).parent
     assert main([str(sweep), "--no-plots"]) == 0
     variants = pd.read_csv(sweep / "report/summary.csv")["variant"]
     assert list(dict.fromkeys(variants)) == ["run=0", "run=2", "run=10"]

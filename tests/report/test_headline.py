@@ -157,8 +157,10 @@ def test_the_first_screen_has_winner_why_losses_and_pictures(browser, tmp_path):
             assert bars[0] > 150
     assert browser.run("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
     browser.run("location.hash = '#environment'")
-    time.sleep(0.1)
-    assert browser.run("document.querySelector('#environment > .fold').open")
+    folded, end = "!document.querySelector('#environment > .fold').open", time.monotonic() + 60
+    while browser.run(folded) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not browser.run(folded)
     assert browser.troubles == []
 
 

@@ -58,8 +58,14 @@ def read_page(folder, edit=None, **options):
     return report, (report.output / "report.html").read_text(encoding="utf-8")
 
 
-def test_all_well_is_one_quiet_line(tmp_path):
-    _, text = read_page(tmp_path)
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory):
+    """A report without a fault, and its page."""
+    return read_page(tmp_path_factory.mktemp("quiet"))
+
+
+def test_all_well_is_one_quiet_line(quiet):
+    _, text = quiet
     body = text.partition("<main>")[2]
     assert body.count('class="verdicts"') == 1
     assert 'class="alert' not in body
@@ -91,8 +97,8 @@ def test_what_is_wrong_is_loud_once(tmp_path, edit, tone, words):
     assert shown.count("vanilla against itself") <= 1
 
 
-def test_factors_make_the_speedup(tmp_path):
-    report, text = read_page(tmp_path)
+def test_factors_make_the_speedup(quiet):
+    report, text = quiet
     [block] = re.findall('<dl class="factors">(.*?)</dl>', text, re.S)
     speedup, tokens, cost, prefills = map(float, re.findall(r"<dd>([\d.]+)</dd>", block))
     row = report.summary.query("category == 'overall' and method == 'pld'").iloc[0]

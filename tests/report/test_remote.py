@@ -34,7 +34,7 @@ def report(*arguments: object) -> int:
 
 @pytest.mark.parametrize("kind", [pytest.param("memory", marks=pytest.mark.exhaustive), "file"])
 def test_an_export_is_read_back_with_equal_figures(make_run, store, tmp_path, capsys, kind):
-    run = make_run(per_category=1)
+    run = make_run(methods=PLD, per_category=1)
     assert report(run) == DONE
     url = "memory://bucket/a/run" if kind == "memory" else (tmp_path / "bucket/run").as_uri()
     for _ in range(2):  # repeated, it changes nothing

@@ -11,7 +11,7 @@ from report.conftest import fail
 from rich.console import Console
 
 from specbench.records.record import Lossless
-from specbench.report import build_report, print_findings
+from specbench.report import build_report, print_findings, read_findings
 from specbench.report.columns import COLUMNS
 from specbench.report.plots import bars
 from specbench.report.plots.bars import draw_radar
@@ -49,9 +49,9 @@ def outline(page: Path) -> Outline:
     return parser
 
 
-def printed(report, width: int = 100, **options) -> str:
+def printed(findings, width: int = 100, **options) -> str:
     stream = io.StringIO()
-    print_findings(report.findings, Console(file=stream, width=width, highlight=False, **options))
+    print_findings(findings, Console(file=stream, width=width, highlight=False, **options))
     return stream.getvalue()
 
 
@@ -111,9 +111,7 @@ def test_page_escapes_what_a_run_recorded_and_has_its_verdicts(make_run):
 def test_terminal_fits_a_hundred_columns(make_run, count):
     methods = {f"a_rather_long_method_name_{number}": (4.0, 0.3, 1e-3) for number in range(count)}
     categories = tuple(f"category_number_{number}" for number in range(11))
-    text = printed(
-        build_report([make_run(methods=methods, peers=(), categories=categories, per_category=1)], plots=False)
-    )
+    text = printed(read_findings([make_run(methods=methods, peers=(), categories=categories, per_category=1)]))
     assert max(map(len, text.splitlines())) <= 100
     assert "\x1b" not in text
     assert "…" not in text
@@ -125,9 +123,9 @@ def test_no_figure_is_cut_short(make_run):
     methods = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4)}
     categories = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag", "code")
     run = make_run(methods=methods, peers=(), categories=categories, per_category=2)
-    report = build_report([run], plots=False)
+    findings = read_findings([run])
     for width in range(80, 121, 3):
-        text = printed(report, width)
+        text = printed(findings, width)
         assert max(map(len, text.splitlines())) <= width
         assert "…" not in text, width
 
@@ -148,7 +146,7 @@ def test_many_categories_are_looked_up_and_not_searched_for(make_run):
 
 def test_very_many_categories_stay_in_the_tables(built, monkeypatch):
     monkeypatch.setattr(terminal, "_MOST_CATEGORIES", 5)
-    text = printed(built)
+    text = printed(built.findings)
     assert "6 categories, at most 5 are printed; summary.csv has them" in text
     assert "multi-turn" not in text
     monkeypatch.setattr(bars, "MOST_CATEGORIES", 2)

@@ -22,6 +22,7 @@ from specbench.runs import job
 
 PHRASES = ("the red boat lies in the old harbour and waits", "seven grey geese fly north over the wide fields")
 NUMBERS = (1, 3, 10)
+pytestmark = pytest.mark.usefixtures("steady_time")  # drafting has a price
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -87,7 +86,6 @@ def done(folder: Path, whole: bytes) -> None:
     ],
 )
 def test_a_fault_anywhere(settings, tmp_path, monkeypatch, prepare, fresh, expected, kill, place):
-    monkeypatch.setattr(os, "fsync", lambda number: None)  # these files need not outlive the machine
     monkeypatch.setattr(environment, "git_state", lambda folder: {})  # two processes a run
     job = job_for(*settings, f"measure.fresh={fresh}")
     records = [timeless(record) for record in execute_job(tmp_path / "whole", *settings)]

@@ -205,7 +205,7 @@ def test_an_unknown_engine(tmp_path, capsys):
     assert "invalid choice: 'ollama'" in capsys.readouterr().err
 
 
-def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys):
+def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys, steady_time):
     """pld at two lengths on a server whose tokens cost: a longer draft at one request, none at many."""
     from builders.records import write_chat
 

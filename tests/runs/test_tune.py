@@ -14,6 +14,7 @@ from specbench.stats import Estimate
 from specbench.types import InputError
 
 PHRASES = ("the red boat lies in the old harbour and waits", "seven grey geese fly north over the wide fields")
+pytestmark = pytest.mark.usefixtures("steady_time")  # drafting has a price
 
 
 def replaying(path, *changes):
