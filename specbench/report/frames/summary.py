@@ -129,12 +129,14 @@ def unite_vanilla(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with one of vanilla for all runs that are set alike, with the means of their figures."""
     alike = rows["variant"].map(without_run)
     timed = rows[(rows["method"] == VANILLA) & (alike != rows["variant"]) & (rows["errors"] == 0)]
+    if timed.empty:
+        return rows.sort_index()
     groups = timed.groupby([*_PLACE, "cases", alike.rename("alike")], sort=False)
     sizes = groups["method"].transform("size").astype(str)
     named = [", ".join(filter(None, (alike[row], f"mean of {sizes[row]} runs"))) for row in timed.index]
-    figures = {name: groups[name].transform("mean") for name in timed.select_dtypes("number") if name != "cases"}
-    kinds = {name: timed[name].dtype for name in figures}
-    counted = {name: means.round() if kinds[name].kind == "i" else means for name, means in figures.items()}
+    kinds = {name: dtype for name, dtype in timed.select_dtypes("number").dtypes.items() if name != "cases"}
+    figures = groups[list(kinds)].transform("mean")
+    counted = {name: figures[name].round() if kind.kind == "i" else figures[name] for name, kind in kinds.items()}
     united = timed.assign(**counted).astype(kinds).assign(variant=named)
     kept = [rows[~rows.index.isin(timed.index[sizes != "1"])], united[(groups.cumcount() == 0) & (sizes != "1")]]
     return pd.concat(kept).sort_index()
