@@ -6,6 +6,7 @@ import asyncio
 import copy
 import functools
 import json
+import logging
 import os
 import shutil
 import signal
@@ -127,11 +128,16 @@ def test_ids_and_steps_are_those_of_the_trace_in_each_dialect(dialect: str):
         ("sglang", "bonus", {"counts": False}, TRUE),
     ],
 )
-def test_accounts_that_disagree_are_a_warning_and_the_one_that_holds_is_kept(dialect, fault, accounts, steps):
+def test_accounts_that_disagree_are_a_warning_and_the_one_that_holds_is_kept(dialect, fault, accounts, steps, caplog):
+    caplog.set_level(logging.INFO, "methods")
     with stand_in.serving(dialect, fault, **accounts) as server:
         method = opened(server.url)
         out = ask(method)
+        ask(method)
         assert any("disagree" in text for text in method.warnings)
+        levels = [each.levelname for each in caplog.records if server.url in each.message]
+        assert levels == ["WARNING"] + ["INFO"] * (len(levels) - 1)  # the terminal has one, the run's log has all
+        assert len(levels) > 1
         assert len(out.accept) == len(steps)
         assert sum(out.accept) == LIMIT - 1
         assert Counter(out.accept) == Counter(steps) or not accounts.get("per_request", True)
@@ -210,7 +216,9 @@ def test_an_engine_is_started_for_its_row_and_ends_with_the_run(tmp_path):
     assert {record.method for record in records if record.status == "ok"} == {"vanilla", "server"}
     urls = {(tmp_path / "run" / "logs" / f"{name}.log").read_text().strip() for name in ("vanilla", "server")}
     assert len(urls) == 2
+    noted = (tmp_path / "run" / "run.log").read_text()
     for url in urls:
+        assert f"serves at {url}" in noted
         with pytest.raises(InputError, match="no connection"):
             ServerPeer(url).check(card())
 
