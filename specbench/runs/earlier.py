@@ -156,7 +156,7 @@ def _smaller_runs(job: Job, directory: Path) -> Iterator[tuple[int, Path]]:
             manifest = read_manifest(run)
             _refuse_settings(job, manifest, run)
             with FileLock(run / LOCK, blocking=False):
-                ledger = Ledger(job.plan, (record for record, _ in parse_lines(run / RECORDS)), job.resets)
+                ledger = job.compare(record for record, _ in parse_lines(run / RECORDS))
             check_growth(job, manifest, ledger, run)
         except (InputError, Timeout, OSError):  # a run of another kind, or one that is being made
             continue
@@ -169,10 +169,10 @@ def preview(job: Job, directory: Path) -> list[tuple[str, str]]:
     """Returns what a run of ``job`` in ``directory`` would do, as pairs (what, amount); loads and writes nothing."""
     suite, card = job.source.suite, job.source.card
     records = list(_records_of(directory))
-    ledger = Ledger(job.plan, records, job.resets)
+    ledger = job.compare(records)
     if job.config.run.retry and ledger.failed is not None:
         records = [record for record in records if record.block < ledger.failed]
-        ledger = Ledger(job.plan, records, job.resets)
+        ledger = job.compare(records)
     kept, left = ledger.kept, len(ledger.rest)
     turns = sum(len(case.turns) * len(block.order) for block in ledger.rest for case in block.cases)
     state = "new" if not kept else f"{kept} blocks are there, {left} are left" if left else "complete"
@@ -192,7 +192,7 @@ def find_arrivals(job: Job, directory: Path) -> str:
     """How long the run will wait for its requests to arrive, in words; '' if it does not wait, or nothing is left."""
     if find_last_arrival(job.config.load)[1] == 0:
         return ""
-    return _spell_arrivals(job, Ledger(job.plan, _records_of(directory), job.resets))
+    return _spell_arrivals(job, job.compare(_records_of(directory)))
 
 
 def _spell_arrivals(job: Job, ledger: Ledger) -> str:

@@ -44,7 +44,6 @@ from specbench.records.store import (
 from specbench.runs.digest import with_outside
 from specbench.runs.earlier import check_forward, check_growth, check_recorded, check_same
 from specbench.runs.job import Job
-from specbench.runs.ledger import Ledger
 from specbench.runs.load_session import LoadSession
 from specbench.runs.manifest import build_manifest
 from specbench.runs.nodes import limit_nodes
@@ -79,13 +78,13 @@ def execute(job: Job, directory: Path, observe: Observer) -> bool:
     with locked(directory), _threads(job.config.model.threads):
         own, writer = _is_own(job.launch, directory), RunWriter(directory)
         done, earlier = _open(job, writer, own)
-        ledger = Ledger(job.plan, done, job.resets)
+        ledger = job.compare(done)
         if ledger.failed is not None and job.config.run.retry and not own:
             log.warning("run.retry: continues at block %d, where a case failed; a copy is kept aside", ledger.failed)
             _keep_copy(directory)
             _forget_attempts(directory)
             done = writer.rewind(ledger.failed)
-            ledger = Ledger(job.plan, done, job.resets)
+            ledger = job.compare(done)
         start, rest, recorded = ledger.kept, ledger.rest, len(ledger.recorded)
         earlier = earlier if done else None
         same = earlier is not None and earlier.config_hash == job.digest

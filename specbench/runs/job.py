@@ -9,7 +9,7 @@ import logging
 import re
 import uuid
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,13 @@ from specbench.method import Peer, Remote
 from specbench.models.choose import check_attention, choose_parallelism
 from specbench.names import Plain, near, printable
 from specbench.profile import Profile, open_profile
-from specbench.records.record import CONTROL, VANILLA, EngineKind
+from specbench.records.record import CONTROL, VANILLA, CaseRecord, EngineKind
 from specbench.runs import composition
 from specbench.runs.config import AUTO, Config, DecodeConfig, check_settings, refuse_unusable
 from specbench.runs.digest import digest
 from specbench.runs.entry import Entry, make_entry
 from specbench.runs.given import Idle, find_idle, refuse_idle
+from specbench.runs.ledger import Ledger
 from specbench.runs.sources import Source, gather
 from specbench.serving.settings import ONE, check_load, count_measured
 from specbench.suite import Suite
@@ -49,7 +50,8 @@ class Job:
     entries: the methods; rows: the same with the A/A control, if there is one. source: where tokens come from. limit:
     of drafts. profile: the cost of a step as given, if it is. way, why: as of ``choose_parallelism``; None if no model
     is loaded. whole: the digest without ``suite.part``. launch: identifies the command that began it, None = this
-    process. left_out: method of the default list -> why it cannot run here; no other field has it.
+    process. wanted: blocks at the beginning of the plan that run now; None = all. left_out: method of the default list
+    -> why it cannot run here; no other field has it.
     """
 
     config: Config
@@ -67,12 +69,12 @@ class Job:
     why: str | None
     whole: str
     launch: str | None = None
+    wanted: int | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def resets(self) -> dict[str, str]:
-        """Row -> when its method forgets what it has learned."""
-        return {row.name: row.reset for row in self.rows}
+    def compare(self, records: Iterable[CaseRecord]) -> Ledger:
+        """The blocks that are done, by these records, and those that are left."""
+        return Ledger(self.plan, records, {row.name: row.reset for row in self.rows}, self.wanted)
 
     @property
     def priced(self) -> bool:

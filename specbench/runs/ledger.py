@@ -24,9 +24,15 @@ class Ledger:
     was recorded from there on.
     """
 
-    def __init__(self, plan: Sequence[Block], records: Iterable[CaseRecord], resets: Mapping[str, str]) -> None:
-        """resets: method -> its reset policy."""
-        self._plan, self._resets = plan, resets
+    def __init__(
+        self,
+        plan: Sequence[Block],
+        records: Iterable[CaseRecord],
+        resets: Mapping[str, str],
+        wanted: int | None = None,
+    ) -> None:
+        """resets: method -> its reset policy. wanted: blocks at the beginning of the plan that run now; None = all."""
+        self._planned, self._plan, self._resets = {block.key for block in plan}, plan[:wanted], resets
         self._blocks: dict[int, tuple[set[str], int, set[str]]] = {}
         self.failed: int | None = None  # the number of the first block with a failed case
         for record in records:
@@ -68,8 +74,7 @@ class Ledger:
     @property
     def unplanned(self) -> list[Key]:
         """The recorded blocks that the plan does not have."""
-        planned = {block.key for block in self._plan}
-        return [key for key, _ in self.recorded if key not in planned]
+        return [key for key, _ in self.recorded if key not in self._planned]
 
     def _start_of_cut_span(self, kept: int) -> int | None:
         """The first recorded block in a span of which a method has done some blocks and not all, None without one."""

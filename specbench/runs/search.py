@@ -202,7 +202,7 @@ class LoadSearch:
         each = len(build_job(settings, self._job).plan)  # stretches of a round
         settings["measure"]["rounds"] = -(-MOST // each)
         job = build_job(settings, self._job)
-        job = replace(job, plan=job.plan[:stretches], launch=self._job.launch)
+        job = replace(job, wanted=stretches, launch=self._job.launch)
         if directory not in self.runs:
             self.runs.append(directory)
             open_console().print(plain(f"{folder}: {', '.join(methods)}"), highlight=False)

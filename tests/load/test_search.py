@@ -213,7 +213,7 @@ SLO = ("load.find=slo", "load.slo.ttft_ms=100000", "load.slo.share=0.7")
 
 
 def test_a_search_from_python(tmp_path):
-    found = specbench.run(*replay(tmp_path), "load=poisson", *SLO, "load.block=4")
+    found = specbench.run(*replay(tmp_path), "load=poisson", *SLO, "load.block=4", "load.patience=60")
     assert found.code == 0
     assert (tmp_path / "run/capacity" / RECORDS).is_file()
     row = pd.read_csv(tmp_path / "run/tables/objective.csv").set_index("method").loc["pld"]
@@ -221,6 +221,19 @@ def test_a_search_from_python(tmp_path):
     runs = {run.name for run in find_runs([tmp_path / "run"])}
     assert "latest" not in runs
     assert {run.relative_to(tmp_path).parts[0] for run in find_every_run(tmp_path)} == {"run"}
+
+
+def test_a_load_has_other_stretches_for_each_method(tmp_path):
+    """A method that joins a load, or is judged again, reads a run that has more stretches than it needs."""
+    job = job_of([*replay(tmp_path), "load=poisson", *SLO, "load.block=4"])
+    search, both = LoadSearch(job, tmp_path / "run", Objective()), ["pld", "vanilla"]
+    for names, stretches in ((["vanilla"], 16), (["pld"], 8), (both, 8), (["vanilla"], 32), (["pld"], 16)):
+        records = search._run(names, stretches, "rate-900", {"rate": 900.0, "patience": 60.0})
+        for name in names:
+            assert len({record.round for record in records[name]}) >= stretches
+    run = read_run(tmp_path / "run/rate-900")
+    counts = {name: len({each.block for each in run.records if each.method == name}) for name in ("vanilla", "pld")}
+    assert counts == {"vanilla": 32 + 16, "pld": 32}  # vanilla again where pld joined
 
 
 def test_a_search_is_only_that_of_run(tmp_path):
