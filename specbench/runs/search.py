@@ -79,6 +79,7 @@ def run_search(job: Job, directory: Path) -> int:
     point_latest(directory)
     from specbench.report import build_report  # pandas and matplotlib only once they are needed
     from specbench.report.frames.detail import OBJECTIVE
+    from specbench.report.sinks import send_report
 
     with showing(console, f"writing the report of {len(search.runs)} runs", "specbench.report.build"):
         settings = job.config.report
@@ -94,7 +95,8 @@ def run_search(job: Job, directory: Path) -> int:
         if name in search.decoded:
             console.print(plain(f"    {name}: {boundary.spell()}"), highlight=False)
     console.print(plain(report.output / "tables" / "objective.md"), highlight=False, soft_wrap=True)
-    return judge_run(report.findings, found.keys() - search.decoded, directory / "*", console)
+    code = judge_run(report.findings, found.keys() - search.decoded, directory / "*", console)
+    return max(code, send_report(report, settings.to, console, [directory]))
 
 
 class LoadSearch:
