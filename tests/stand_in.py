@@ -136,14 +136,22 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for event in self._events(ids, sizes, joined):
-            event = self._as_chat(event, prompt) if self.path == CHAT and event != "[DONE]" else event
-            self._write_chunk(b"data: " + event.encode() + b"\n\n")
+            own = self._as_chat(event, prompt) if self.path == CHAT and event != "[DONE]" else [event]
+            for each in own:
+                self._write_chunk(b"data: " + each.encode() + b"\n\n")
         if not self.close_connection:
             self._write_chunk(b"")
 
-    def _as_chat(self, event: str, prompt: list[int]) -> str:
-        """An event of completions as one of chat completions."""
+    def _as_chat(self, event: str, prompt: list[int]) -> Iterator[str]:
+        """An event of completions as those of chat completions; llama.cpp has its figures behind the end, in a last one."""
         found = json.loads(event)
+        if self.server.dialect == "llama_cpp":
+            delta = {} if found["stop"] else {"content": " a"}
+            yield json.dumps({"choices": [{"delta": delta, "finish_reason": "length" if found["stop"] else None}]})
+            if found["stop"]:
+                usage = {"prompt_tokens": len(prompt)}
+                yield json.dumps({"choices": [], "usage": usage, "timings": found["timings"]})
+            return
         for choice in found["choices"]:
             text = choice.pop("text")
             name = "tool_calls" if self.server.fault == "tool_parser" else "reasoning" if "w1" in text else "content"
@@ -152,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
             found["prompt_token_ids"] = prompt
         elif self.server.dialect == "openai" and self.server.fault != "no_usage":
             found["usage"] = {"prompt_tokens": len(prompt)}
-        return json.dumps(found)
+        yield json.dumps(found)
 
     def _write_chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))

@@ -578,7 +578,7 @@ def chat_run(folder, url: str, *settings: str):
     return next(record for record in records if record.method == "server")
 
 
-@pytest.mark.parametrize("dialect", ["vllm", pytest.param("openai", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("dialect", ["vllm", "llama_cpp", pytest.param("openai", marks=pytest.mark.exhaustive)])
 def test_a_chat_endpoint_gets_messages_and_its_prompt_is_compared_with_ours(dialect, tmp_path):
     prompts = PromptBuilder(card().tokenizer, None)
     with stand_in.serving(dialect) as server:
@@ -592,13 +592,17 @@ def test_a_chat_endpoint_gets_messages_and_its_prompt_is_compared_with_ours(dial
         assert record.status == "ok"
         if dialect == "vllm":
             assert record.turns[0].accept == TRUE
+        if dialect == "llama_cpp":
+            turn = record.turns[0]
+            assert (sum(turn.accept), sum(turn.proposed)) == (LIMIT - 1, stand_in.DRAFT * len(TRUE))
+            assert (turn.stats["source_request"], turn.stats["request_accepted"]) == (1, ACCEPTED)
         server.write = lambda body: [*prompts._encode(body["messages"]), 7]
         record = chat_run(tmp_path / "longer", server.url)
         assert "is not the one of 32 tokens" in record.error["message"]
         if dialect == "vllm":  # which reports the ids, not only their number
             server.write = lambda body: prompts._encode(body["messages"])[::-1]
             assert "is not the one of 32 tokens" in chat_run(tmp_path / "other", server.url).error["message"]
-        else:
+        elif dialect == "openai":
             server.write, server.fault = lambda body: prompts._encode(body["messages"]), "no_usage"
             assert chat_run(tmp_path / "unknown", server.url).status == "ok"
             warned = [text for text in read_manifest(tmp_path / "unknown").warnings if "tokens of its prompts" in text]
