@@ -141,6 +141,10 @@ class Handler(BaseHTTPRequestHandler):
                 self._write_chunk(b"data: " + each.encode() + b"\n\n")
         if not self.close_connection:
             self._write_chunk(b"")
+        if server.dialect == "llama_cpp":  # which closes without a word, though it promises to keep the connection
+            self.wfile.flush()
+            time.sleep(0.01)
+            self.close_connection = True
 
     def _as_chat(self, event: str, prompt: list[int]) -> Iterator[str]:
         """An event of completions as those of chat completions; llama.cpp has its figures behind the end, in a last one."""

@@ -74,6 +74,7 @@ class OpenAI:
     owner = ""  # its models' ``owned_by``; empty: any server is of this kind
     probe: str | None = None  # a path that only this kind of server has
     scoring: ClassVar[Mapping[str, Any]] = {}  # of a request for log-probabilities by id
+    closes = False  # True if a connection ends with its streamed answer
     isolates = False  # True if no cached prefix of an earlier prompt can speed up a request
 
     @classmethod
@@ -235,6 +236,7 @@ class LlamaCpp(OpenAI):
     scoring: ClassVar[Mapping[str, Any]] = {"n_probs": SCORED}
     isolates = True  # by ``cache_prompt`` of each request
     steps = False
+    closes = True  # its headers promise a connection that is kept
     info = ("/props",)
 
     def own(self) -> dict[str, Any]:

@@ -228,6 +228,7 @@ class ServerPeer(Parameters, Remote):
         first = next((each for each in models if each.id == self._name), None)
         kind = choose(self.dialect, connection, first)
         self._dialect = Chat(kind) if self.endpoint == CHAT else kind
+        connection.closes = kind.closes
         if self._dialect.names_model and not self._name:
             raise InputError(
                 f"{'url' if status == NOT_FOUND else 'model'}: {connection.url}{MODELS} names no model (status"

@@ -32,12 +32,12 @@ from specbench.runs.config import ReportConfig
 from specbench.runs.earlier import find_arrivals
 from specbench.runs.execution import execute
 from specbench.runs.job import Job
-from specbench.runs.sources import LOADING
 from specbench.screen import (
     DISK_FAULTS,
     DONE,
     FAILED,
     INTERRUPTED,
+    LOADING,
     Screen,
     ending_as_interrupts,
     forwarding,

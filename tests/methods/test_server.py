@@ -41,6 +41,7 @@ from specbench.records.record import CaseRecord, TurnRecord
 from specbench.records.store import read_manifest, read_run
 from specbench.report.frames.findings import gather
 from specbench.report.frames.headline import find_headlines
+from specbench.screen import LOADING, forwarding
 from specbench.suite.prompt import PromptBuilder
 from specbench.types import Case, CaseError, InputError
 
@@ -259,6 +260,25 @@ def test_the_engine_of_a_row_takes_its_children_along_and_its_early_end_is_a_war
     assert "exit code -9" in again.warnings[-1]
 
 
+def test_a_server_that_took_the_port_before_the_engine_is_not_measured(tmp_path):
+    engine = LaunchedEngine([sys.executable, stand_in.__file__, "0", "{port}"])
+    with stand_in.serving(port=int(engine.url.rpartition(":")[2])) as server:
+        assert server.url == engine.url
+        with pytest.raises(InputError, match="another server answers at .* already; expected a free port"):
+            engine.start(tmp_path / "a.log", lambda: True, 60.0)
+    engine.end()
+    assert not (tmp_path / "a.log").exists()
+
+
+def test_a_long_start_of_an_engine_is_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr("methods.server.engine.REPORT_S", 0.0)
+    engine, shown, answers = LaunchedEngine([sys.executable, stand_in.__file__, "0", "{port}"]), [], [True, False, False]
+    with forwarding(shown.append, LOADING):
+        engine.start(tmp_path / "a.log", answers.pop, 60.0)
+    engine.end()
+    assert [f"its output is {tmp_path / 'a.log'}" in text for text in shown] == [True]
+
+
 def test_a_child_of_an_engine_has_time_to_end_after_its_parent(tmp_path):
     ready, cleaned = tmp_path / "ready", tmp_path / "cleaned"
     end = f"(time.sleep(0.5), pathlib.Path({str(cleaned)!r}).touch(), sys.exit())"
@@ -275,6 +295,19 @@ time.sleep(60)
     engine.end()
     assert cleaned.exists()
     assert time.monotonic() - begin < 15
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_requests_follow_each_other_at_once_on_a_server_that_closes_its_connections(endpoint):
+    """As llama-server does behind each streamed answer, though its headers say otherwise."""
+
+    async def ask_in_turn(method: ServerPeer) -> None:
+        for _ in range(5):
+            await method._begin("a", LIMIT, {})
+
+    with stand_in.serving("llama_cpp") as server:
+        method = opened(server.url, endpoint=endpoint)
+        method.run(ask_in_turn(method))
 
 
 def test_servers_of_two_endpoints_are_not_compared():

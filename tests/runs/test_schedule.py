@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import bisect
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from unittest import mock
 
@@ -114,6 +116,40 @@ def test_every_engine_reads_the_chosen_lengths(later, first, method):
     for since in (False, True):
         read = read_tensorrt_llm(ENGINES["tensorrt_llm"].write(schedule), last + 5, since)
         assert read == want | dict.fromkeys(range(last + 1, last + 6), 0)
+
+
+VLLM_READS = """
+import json, sys
+from vllm.engine.arg_utils import EngineArgs
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup as build
+given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(["--config", sys.argv[1]]).speculative_config
+lengths = given["num_speculative_tokens_per_batch_size"], int(sys.argv[2]), given["num_speculative_tokens"]
+print(json.dumps([given["method"], build(*lengths)[1:]]))
+"""
+
+
+@pytest.mark.skipif("VLLM_PYTHON" not in os.environ, reason="VLLM_PYTHON names no Python with vLLM")
+@pytest.mark.parametrize("schedule", [FALLING, PAYING, RISING], ids=["falling", "paying", "rising"])
+def test_vllm_itself_reads_the_chosen_lengths(schedule, tmp_path):
+    (path,) = export_schedule(schedule, ["vllm"], tmp_path)
+    most = max(schedule.lengths) + 5
+    command = [os.environ["VLLM_PYTHON"], "-c", VLLM_READS, str(path), str(most)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    method, lengths = json.loads(done.stdout.splitlines()[-1])
+    assert method == {"pld": "ngram", "mtp": "mtp"}[schedule.method]
+    assert lengths == list(expected(schedule, most).values())
+
+
+@pytest.mark.skipif("LLAMA_SERVER" not in os.environ, reason="LLAMA_SERVER names no llama-server")
+@pytest.mark.parametrize("method", ["pld", "ngram_map_k", "ngram_map_k4v", "ngram_mod", "mtp", "speculative_sampling"])
+def test_llama_server_itself_takes_every_line(method, tmp_path):
+    (path,) = export_schedule(Schedule(method, {1: 5, 8: 3, 32: 0}, ()), ["llama_cpp"], tmp_path)
+    for line in path.read_text().splitlines():
+        if not line.startswith("#"):
+            for more, code in (("", 0), ("--spec-no-such-flag 1", 1)):  # --version ends it once the flags are read
+                command = [os.environ["LLAMA_SERVER"], *line.split(), *more.split(), "--version"]
+                assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == code
 
 
 def test_one_end_of_each_range_would_mean_two_things_to_tensorrt_llm():
