@@ -53,6 +53,7 @@ class Handler(BaseHTTPRequestHandler):
     """One server; its settings are on ``self.server``."""
 
     protocol_version = "HTTP/1.1"
+    cut = False  # in the middle of an answer
     disable_nagle_algorithm = True  # else a request of two small packets waits 40 ms for an acknowledgement
 
     def log_message(self, *_: object) -> None:
@@ -139,7 +140,7 @@ class Handler(BaseHTTPRequestHandler):
             own = self._as_chat(event, prompt) if self.path == CHAT and event != "[DONE]" else [event]
             for each in own:
                 self._write_chunk(b"data: " + each.encode() + b"\n\n")
-        if not self.close_connection:
+        if not self.cut:
             self._write_chunk(b"")
         if server.dialect == "llama_cpp":  # which closes without a word, though it promises to keep the connection
             self.wfile.flush()
@@ -175,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
         for number, size in enumerate(joined):
             time.sleep(server.step_s)
             if server.fault == "cut" and number == 2:
-                self.close_connection = True
+                self.close_connection = self.cut = True
                 return
             if server.fault == "not_json" and number == 2:
                 yield "<html>"
