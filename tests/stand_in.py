@@ -148,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _as_chat(self, event: str, prompt: list[int]) -> Iterator[str]:
-        """An event of completions as those of chat completions; llama.cpp has its figures behind the end, in a last one."""
+        """An event of completions as those of chat completions; llama.cpp has its figures in one behind the end."""
         found = json.loads(event)
         if self.server.dialect == "llama_cpp":
             delta = {} if found["stop"] else {"content": " a"}

@@ -22,7 +22,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from methods.parts.block_convolution import BlockConvolution, Convolved
 from methods.parts.head_file import TensorShape
-from specbench.models.fast.host.forward import DTYPES, HEAD, ROW, SHORT, call_compiled, load_kernels, stack, stored
+from specbench.models.fast.host.forward import DTYPES, HEAD, ROW, SHORT, call_compiled, load_kernels, stack
+from specbench.models.transfer import stored
 from specbench.types import InputError
 
 Forwards = Generator[Any, Any, Tensor]  # of a head: yields each forward, is sent its outcome, returns states or logits

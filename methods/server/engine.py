@@ -69,8 +69,8 @@ class LaunchedEngine:
         """
         if answers():  # else the run would measure it
             raise InputError(
-                f"command: another server answers at {self.url} already; expected a free port: repeat the command, which"
-                " takes another one"
+                f"command: another server answers at {self.url} already; expected a free port: repeat the command,"
+                " which takes another one"
             )
         self._output = output
         output.parent.mkdir(parents=True, exist_ok=True)

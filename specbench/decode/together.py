@@ -21,7 +21,7 @@ from specbench.decode.budgets import Budgets, TrimmedDraft, in_whole_draft
 from specbench.decode.loop import Entry, Request, Transcript, derive_seed, without_tensors
 from specbench.decode.walk import Walk
 from specbench.method import Drafter, DraftForward, Drafting, Method, SharedDrafter
-from specbench.models.engine import Batch
+from specbench.models.engine import Batch, inferring
 from specbench.types import EMPTY, CaseError, Draft, Step
 
 
@@ -230,7 +230,7 @@ class SharedServer:
         self._laps.lap("prefill")
         return first_s
 
-    @torch.inference_mode()
+    @inferring
     def step(self, requests: Sequence[SharedRequest]) -> int:
         """Draft and verify for all requests; returns the rows fed."""
         begun = time.perf_counter()

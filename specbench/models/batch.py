@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from specbench.models.engine import Batch, Engine, Laps, Verifier, require_place
+from specbench.models.engine import Batch, Engine, Laps, Verifier, inferring, require_place
 from specbench.models.transfer import upload
 from specbench.models.tree import build_additive_mask, compute_depths, list_masked_chunks, mark_ancestors
 from specbench.models.verify import ActiveRequest, continues, cut, find_top, read_with_top, require_finite
@@ -215,7 +215,7 @@ class SlotBatch(Batch):
             handle.keep_chunk(logits if needs.prompt_topk else None, hidden)
         return logits, hidden
 
-    @torch.inference_mode()
+    @inferring
     @override
     def forward(self, drafts: Sequence[tuple[Handle, Draft | None]]) -> None:
         self._drafted, fed, most = [handle for handle, _ in drafts], [], self.engine.max_nodes
@@ -254,7 +254,7 @@ class SlotBatch(Batch):
         packed = torch.cat([*parts, rest]) if parts else rest
         return PackedRows(handles, [handle.host_parents for handle in handles], bounds, packed)
 
-    @torch.inference_mode()
+    @inferring
     @override
     def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
         back = self._read_back(lates is not None) if self._rows.handles else _ReadBack([], [], None, None)

@@ -6,16 +6,33 @@ stay inside it, so that eager, fast, timed and replay are values of one setting.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from specbench.records.record import EngineKind
 from specbench.types import CaseError, Draft, InputError, Needs, Prefill, Step
+
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
+
+
+def inferring(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
+    """Run a function in torch's inference mode, which is entered only where it is off: at every step it takes long."""
+
+    @functools.wraps(function)
+    def run(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+        if torch.is_inference_mode_enabled():
+            return function(*args, **kwargs)
+        with torch.inference_mode():
+            return function(*args, **kwargs)
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)

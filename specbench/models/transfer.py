@@ -24,6 +24,12 @@ def upload(
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
 
 
+def stored(numbers: Tensor) -> np.ndarray:
+    """A tensor's own memory, on a CPU; of bfloat16, which numpy lacks, the bits."""
+    array: np.ndarray = (numbers.view(torch.int16) if numbers.dtype == torch.bfloat16 else numbers).numpy()
+    return array
+
+
 def write(buffer: Tensor, values: Tensor) -> None:
     """Enqueue the copy of ``values``, on the host, into a buffer; the caller may free them immediately."""
     buffer.copy_(values.pin_memory() if buffer.device.type == "cuda" else values, non_blocking=True)
@@ -36,7 +42,10 @@ def download(*parts: Tensor) -> list[Tensor]:
     return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
-def read_numbers(*parts: Tensor) -> list[list[float]]:
-    """Download (n,) tensors as lists, in one wait for the device."""
-    numbers = iter(torch.cat([part.double() for part in parts]).tolist())
+def read_numbers(*parts: Tensor | np.ndarray) -> list[list[float]]:
+    """Download (n,) tensors, or arrays of compiled code, as lists, in one wait for the device."""
+    if len(parts) == 1:
+        return [parts[0].tolist()]
+    tensors = [torch.from_numpy(part) if isinstance(part, np.ndarray) else part for part in parts]
+    numbers = iter(torch.cat([tensor.double() for tensor in tensors]).tolist())
     return [list(islice(numbers, len(part))) for part in parts]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -133,11 +134,9 @@ class ActiveRequest:
         require_finite(peaks, logits.dtype)
         return [int(token) for token in picks], [int(token) for token in rest[0]] if rest else None
 
-    def read(self, *given: Tensor) -> list[list[float]]:
+    def read(self, *given: Tensor | np.ndarray) -> list[list[float]]:
         """Read (n,) tensors back, with ``parents`` and ``topk`` if the host needs them: the only synchronisation."""
-        parts = [*given]
-        if isinstance(self.parents, Tensor):
-            parts.append(self.parents)
+        parts = [*given, self.parents] if isinstance(self.parents, Tensor) else given
         found, self.topk = read_with_top(parts, self.topk, self.needs.read_topk)
         if isinstance(self.parents, Tensor):
             self.parents = [int(parent) for parent in found.pop()]
@@ -244,12 +243,14 @@ def require_finite(peaks: Sequence[float], dtype: torch.dtype) -> None:
         )
 
 
-def read_with_top(parts: list[Tensor], top: TopK | None, wanted: bool) -> tuple[list[list[float]], TopK | None]:
+def read_with_top(
+    parts: Sequence[Tensor | np.ndarray], top: TopK | None, wanted: bool
+) -> tuple[list[list[float]], TopK | None]:
     """Read (n,) tensors back in one wait for the device; if ``wanted``, the ids of ``top``, too."""
     if wanted and top is not None and top.ids.device.type != "cpu":
-        *parts, ids = download(*parts, top.ids)
+        *parts, ids = download(*cast(Sequence[Tensor], parts), top.ids)
         top = TopK(ids.long(), top.logits)
-    return read_numbers(*parts) if len(parts) > 1 else [parts[0].tolist()], top
+    return read_numbers(*parts), top
 
 
 def find_top(logits: Tensor, k: int) -> TopK | None:

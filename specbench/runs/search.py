@@ -19,7 +19,7 @@ from specbench.records.store import MANIFEST, point_latest, read_manifest, read_
 from specbench.runs.execution import free_name, refuse_foreign_sweep
 from specbench.runs.job import Job, build_job, seed_arrivals
 from specbench.runs.launch import judge_run, open_console, plain, run_job
-from specbench.screen import FAILED, showing
+from specbench.screen import FAILED, shorten, showing
 from specbench.serving.objective import (
     LOOKS,
     UNTRIED,
@@ -30,7 +30,7 @@ from specbench.serving.objective import (
     judge,
     measure_capacity,
 )
-from specbench.serving.scheduler import NEVER
+from specbench.serving.scheduler import NEVER, QueueGrew
 from specbench.serving.settings import CLOSED, TRACE, count_measured, find_patience
 from specbench.serving.traces import read_arrivals
 
@@ -197,6 +197,7 @@ class LoadSearch:
         Raises InputError if a time that is limited is not in the records.
         """
         kept: dict[str, Kept] = {}
+        records: dict[str, list[CaseRecord]] = {}
         for look in (look for look in LOOKS if look <= MOST):
             records = self._run(names, look, folder, load)
             for name in names:
@@ -209,6 +210,15 @@ class LoadSearch:
             kept = {name: Kept.of(records[name], self._objective) for name in names}
             if all(map(self._judge, kept.values())):
                 break
+        for name in names:  # such as those of a server that ended in the middle of the load
+            errors = [each.error for each in records[name] if each.error and each.error["type"] != QueueGrew.__name__]
+            if errors:
+                open_console().print(
+                    f"[yellow]{folder}: {len(errors)} cases of {plain(name)} failed[/] and count as beyond the limits:"
+                    f" {plain(shorten(errors[0]['message']))}. run.retry=true sends them again",
+                    highlight=False,
+                    soft_wrap=True,
+                )
         return kept
 
     def _run(

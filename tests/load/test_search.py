@@ -35,6 +35,7 @@ from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import NEVER, QueueGrew, Stretch
 from specbench.serving.settings import LoadConfig, draw_arrivals
 from specbench.serving.simulate import simulate
+from specbench.types import CaseError
 
 
 def drive(boundary: float, start: float, least: float, most: float, narrow: float | None, unknown: float = 1.0):
@@ -201,6 +202,16 @@ def test_a_search_refuses_records_without_the_times_that_it_limits(tmp_path):
     search._run = without_times
     with pytest.raises(InputError, match=r"load.slo.itl_ms=1000: .* no times between bursts; expected .*fresh=true"):
         search.find()
+
+
+def test_requests_that_failed_are_named_with_what_sends_them_again(capsys):
+    """A queue that only grew is the load's own, and no fault."""
+    search = simulated(Objective(ttft=0.055, share=0.9), kind="closed")
+    for failed in (CaseError, QueueGrew):
+        search._run = lambda *_, failed=failed: {"pld": [made(block, 0.1, failed) for block in range(8)]}
+        assert search._measure("requests-1", {"requests": 1}, ["pld"])["pld"].given_up == (failed is QueueGrew)
+        named = "requests-1: 8 cases of pld failed and count as beyond the limits: . run.retry=true sends them again"
+        assert (named in capsys.readouterr().out) == (failed is CaseError)
 
 
 def test_a_suite_that_is_too_small_bounds_the_rates(capsys):

@@ -264,7 +264,7 @@ def test_a_server_that_took_the_port_before_the_engine_is_not_measured(tmp_path)
     engine = LaunchedEngine([sys.executable, stand_in.__file__, "0", "{port}"])
     with stand_in.serving(port=int(engine.url.rpartition(":")[2])) as server:
         assert server.url == engine.url
-        with pytest.raises(InputError, match="another server answers at .* already; expected a free port"):
+        with pytest.raises(InputError, match=r"another server answers at .* already; expected a free port"):
             engine.start(tmp_path / "a.log", lambda: True, 60.0)
     engine.end()
     assert not (tmp_path / "a.log").exists()
@@ -272,7 +272,11 @@ def test_a_server_that_took_the_port_before_the_engine_is_not_measured(tmp_path)
 
 def test_a_long_start_of_an_engine_is_shown(tmp_path, monkeypatch):
     monkeypatch.setattr("methods.server.engine.REPORT_S", 0.0)
-    engine, shown, answers = LaunchedEngine([sys.executable, stand_in.__file__, "0", "{port}"]), [], [True, False, False]
+    engine, shown, answers = (
+        LaunchedEngine([sys.executable, stand_in.__file__, "0", "{port}"]),
+        [],
+        [True, False, False],
+    )
     with forwarding(shown.append, LOADING):
         engine.start(tmp_path / "a.log", answers.pop, 60.0)
     engine.end()

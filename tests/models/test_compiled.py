@@ -28,10 +28,11 @@ from builders.engines import COUNT, decode_script, fast_engine, scripts
 from builders.models import BASE, EVERY_FAMILY, FAMILIES, VOCAB, build, plain_greedy
 from scripts.lab.__main__ import main as lab
 from specbench.decode.walk import Walk
+from specbench.models import transfer
 from specbench.models.engine import Silent
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.frame import accept
-from specbench.models.fast.host import forward, kernels
+from specbench.models.fast.host import kernels
 from specbench.models.fast.host.vectors import exponential
 from specbench.types import CaseError, Draft, Needs
 
@@ -137,7 +138,7 @@ def test_it_accepts_what_torch_accepts(name, draft, data):
     for way in (accept, engine.compiled.accept):
         with torch.inference_mode():
             engine.cache.whole.copy_(before)
-            found.append((way(logits, frame, engine.cache, moved), engine.cache.whole.clone()))
+            found.append((torch.as_tensor(way(logits, frame, engine.cache, moved)), engine.cache.whole.clone()))
     (theirs, moved_by_torch), (ours, moved_by_us) = found
     depth = 0 if math.isnan(theirs[2]) else int(theirs[0])
     assert math.isnan(theirs[2]) == math.isnan(ours[2])
@@ -227,7 +228,7 @@ def test_products_of_any_shape_have_the_bits_of_each_row_alone(name):
     torch.manual_seed(0)
     for outputs, size in itertools.product((1, 3, 7, 18, 35), (32, 96, 1120)):
         weight, rows = torch.randn(outputs, size).to(TYPES[name]), torch.randn(20, size).to(TYPES[name])
-        given, stored = rows.float().numpy(), forward.stored(weight)
+        given, stored = rows.float().numpy(), transfer.stored(weight)
         alone = np.full((20, outputs), np.nan, np.float32)
         for row in range(20):
             kernels.multiply_rows(given[row : row + 1], weight.data_ptr(), stored, alone[row : row + 1], None)

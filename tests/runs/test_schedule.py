@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
 from unittest import mock

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from specbench.models.batch import PackedRows, PaddedRows, SlotBatch
 from specbench.models.eager.cache import SlotCache
-from specbench.models.engine import SILENT, Engine, Laps, Verifier
+from specbench.models.engine import SILENT, Engine, Laps, Verifier, inferring
 from specbench.models.family import find_windows
 from specbench.models.transfer import upload
 from specbench.models.tree import RowBatch, build_causal_mask, build_tree_mask, compute_depths, list_masked_chunks
@@ -154,7 +154,7 @@ class EagerEngine(Engine):
         output = self.run_model(ids, None, (), 0 if needs.prompt_topk else 1, bool(needs.hidden))
         return output.logits[0], {layer: output.hidden_states[layer][0] for layer in needs.hidden}
 
-    @torch.inference_mode()
+    @inferring
     def forward(self, draft: Draft) -> None:
         request = self.request
         request.take(draft, self.max_nodes)
@@ -173,7 +173,7 @@ class EagerEngine(Engine):
         self.fed = block.numel()
         request.laps.lap("forward")
 
-    @torch.inference_mode()
+    @inferring
     def settle(self, left: int, late: Draft | None = None) -> Step:
         request = self.request
         needs, output = request.needs, request.output

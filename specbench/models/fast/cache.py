@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specbench.models.fast.graphs import Graphs
-from specbench.models.transfer import upload
+from specbench.models.transfer import stored, upload
 
 GROWTH = 256  # [slots] capacity grows in multiples of this, so that requests of similar length share one allocation
 
@@ -22,6 +22,7 @@ class StaticKV:
     """Slots for tokens, written by index and read as views; the engine counts which of them are in use.
 
     whole: (layers, 2K, slots, size) all slots; of each layer the heads of the keys, then those of the values.
+    array: the same memory for compiled code, on a CPU.
     """
 
     def __init__(self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -35,6 +36,7 @@ class StaticKV:
         layers, heads, size = self._shape
         self._all = torch.zeros(2 * layers, 1, heads, capacity, size, **self._options)
         self.whole = self._all.view(layers, 2 * heads, capacity, size)
+        self.array = stored(self.whole) if self.whole.device.type == "cpu" else None
         self.layers = list(self.whole.unbind(0))
         self.capacity = capacity  # [slots]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from specbench.models.engine import SILENT, Engine, Laps, Verifier
+from specbench.models.engine import SILENT, Engine, Laps, Verifier, inferring
 from specbench.models.fast.attention import OURS, SDPA, FastOptions, find_attention, find_small_ops
 from specbench.models.fast.batch import FastBatch, RecordedBatch, RecordedPlaces
 from specbench.models.fast.compact import ForwardInput, list_prompt_inputs, read_prompt
@@ -199,7 +199,7 @@ class FastEngine(Engine):
     def batch(self, requests: int, tokens: int, laps: Laps = SILENT) -> FastBatch:
         return (RecordedBatch if self.records_batches else FastBatch)(self, requests, tokens, laps)
 
-    @torch.inference_mode()
+    @inferring
     def forward(self, draft: Draft) -> None:
         """Feed the root and the draft's nodes; the result waits for ``settle``."""
         request = self.request
@@ -239,7 +239,7 @@ class FastEngine(Engine):
         states, hidden = self.compact(rows, self.cache, taps)
         return self.compact.head(states, frame.logits), hidden
 
-    @torch.inference_mode()
+    @inferring
     def settle(self, left: int, late: Draft | None = None) -> Step:
         """Accept, cut and commit; see ``Engine.settle``."""
         request = self.request

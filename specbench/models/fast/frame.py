@@ -94,6 +94,7 @@ class Frame:
         self._past, self._slots, self._ids = np.split(self._step.values, np.cumsum(sizes)[:2])
         self.depths, self.bias = self._depths.device, {kind: each.device for kind, each in self._biases.items()}
         self._columns = torch.arange(self.columns, device=device)
+        self._range = np.arange(width + 1)
 
     def make_input(self, length: int, masked: Collection[str], groups: int) -> ForwardInput:
         """Make the input of a forward that reads ``length`` slots of keys.
@@ -138,6 +139,8 @@ class TreeFrame(Frame):
     above: (width, width) float32, 1 where a row hangs from another or is it, roots left out.
     wrong: (width,) float32 scratch.
     forced: (width,) int64 picks that replace the argmax; None: the argmax is used.
+    fed, biases, span: on a CPU ``ids``; each kind's (width, width) ``bias`` as stored; and (1, 5) of the request, see
+    ``specbench.models.fast.host.kernels.forward``.
     """
 
     pinned = True  # the read-back of a step comes before the next draft is written
@@ -161,10 +164,12 @@ class TreeFrame(Frame):
         self._forced = make(width, torch.int64) if forces else None
         self.forced = self._forced.device if self._forced else None
         self.layout: Layout | None = None
+        self.fed, self.biases = self._ids, [each.values for each in self._biases.values()]
+        self.span = np.array([[0, width, 0, 0, 0]])
 
-    def read(self) -> tuple[int, np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Return, on a CPU, past, ids (width,), depths (width,), and each kind's (width, width) bias as stored."""
-        return int(self._past[0]), self._ids, self._depths.values, [each.values for each in self._biases.values()]
+    def find_positions(self) -> np.ndarray:
+        """Return (width,) positions, on a CPU."""
+        return self._past + self._depths.values
 
     def read_tree(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
         """Return, on a CPU, ids, parents and reach (width,) each, and past."""
@@ -183,7 +188,8 @@ class TreeFrame(Frame):
         if layout is not self.layout:
             layout.enter(self, run)
             self.layout = layout
-        self._past[0], self._ids[0], self._slots[:] = past, root, np.arange(past, past + self.width + 1)
+        self._past[0], self._ids[0], self.span[0, 3:] = past, root, past
+        np.add(self._range, past, out=self._slots)
         on_host = not isinstance(tokens, Tensor)
         if on_host and layout.source is None:
             self._ids[1 : len(layout)] = tokens

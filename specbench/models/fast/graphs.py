@@ -14,6 +14,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -126,7 +127,7 @@ class Graphs:
     def __len__(self) -> int:
         return len(self._recorded)
 
-    @property
+    @cached_property
     def capturing(self) -> bool:
         """True if calls are recorded at all."""
         return self._device.type == "cuda"

@@ -23,6 +23,7 @@ from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.compact import CompactModel
 from specbench.models.fast.frame import TreeFrame
 from specbench.models.fast.operations import SmallOps, can_pack
+from specbench.models.transfer import stored
 from specbench.models.tree import TreeRows
 from specbench.types import ROOT
 
@@ -142,7 +143,7 @@ class CompiledForward:
     def __init__(self, model: CompactModel, kernels: Any) -> None:
         """kernels: the module, which is imported only if it is needed."""
         self._kernels = kernels
-        self._model = model
+        self._model, self._single = model, model.dtype == torch.float32
         layers, kinds = model.layers, list(model.windows)
         norms = [layers[0].before]
         for layer, after in zip(layers, [*layers[1:], None], strict=True):
@@ -165,6 +166,9 @@ class CompiledForward:
         )
         self._taps: dict[tuple[int, ...], np.ndarray] = {}
         self._logits = np.empty((0, len(model.head.weight)), np.float32)
+        # Views, by their sizes. To make them anew at every step takes long: weights have filled the caches meanwhile.
+        self._results: dict[int, tuple[np.ndarray, Tensor]] = {}
+        self._untapped = np.empty((0, 0, model.embedding.shape[1]), np.float32)
 
     def _head_norms(self, layer: Any) -> Tensor:
         """(H + K, size), or no rows."""
@@ -180,17 +184,17 @@ class CompiledForward:
 
     def __call__(self, frame: TreeFrame, cache: StaticKV, taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """Logits (width, V) and layer -> (width, D) hidden states, see ``CompactModel``; writes keys and values."""
-        past, ids, depths, biases = frame.read()
-        positions = past + depths
-        span = [[0, frame.width, 0, past, past]]
-        return self._run(cache, ids, positions, positions, span, biases, frame.width, taps)
+        positions = frame.find_positions()
+        return self._run(cache, frame.fed, positions, positions, frame.span, frame.biases, frame.width, taps)
 
-    def accept(self, logits: Tensor, frame: TreeFrame, cache: StaticKV, moved: int) -> Tensor:
+    def accept(self, logits: Tensor, frame: TreeFrame, cache: StaticKV, moved: int) -> np.ndarray:
         """See ``specbench.models.fast.frame.accept``."""
         out = np.empty(3 + (2 * moved or frame.width), dtype=np.float32)
+        own = self._results.get(len(logits))
+        array = own[0] if self._single and own and own[1] is logits else stored(logits)
         forced = NO_PICKS if frame.forced is None else frame.forced.numpy()
-        self._kernels.accept(stored(logits), forced, *frame.read_tree(), stored(cache.whole), moved, out)
-        return torch.from_numpy(out)
+        self._kernels.accept(array, forced, *frame.read_tree(), cache.array, moved, out)
+        return out
 
     def lay_out(self, rows: PackedRows, room: int) -> PackedLayout:
         """room: [slots] of a place."""
@@ -221,7 +225,7 @@ class CompiledForward:
         found = np.empty((len(layout.spans), 2 + 2 * layout.depth), dtype=np.int64)
         forced = NO_PICKS if picks is None else picks.numpy()
         shape = ids.numpy(), layout.parents, layout.reach, layout.spans
-        self._kernels.accept_all(stored(logits), forced, *shape, stored(cache.whole), layout.depth, found)
+        self._kernels.accept_all(stored(logits), forced, *shape, cache.array, layout.depth, found)
         numbers: list[list[int]] = found.tolist()
         return numbers
 
@@ -273,21 +277,20 @@ class CompiledForward:
         taps = tuple(sorted({*asked}))
         if taps not in self._taps:
             self._taps[taps] = np.array(taps, dtype=np.int64)
-        if wanted > len(self._logits):
-            self._logits = np.empty((wanted, self._logits.shape[1]), np.float32)
-        tapped = np.empty((len(taps), len(ids), self._model.embedding.shape[1]), np.float32)
-        logits = self._logits[:wanted]
+        if wanted not in self._results:
+            if wanted > len(self._logits):
+                self._logits = np.empty((wanted, self._logits.shape[1]), np.float32)
+                self._results.clear()
+            own = self._logits[:wanted]
+            self._results[wanted] = own, torch.from_numpy(own)
+        logits, shared = self._results[wanted]
+        width = self._untapped.shape[2]
+        tapped = np.empty((len(taps), len(ids), width), np.float32) if taps else self._untapped
         given = (ids, places, turned, np.asarray(spans), biases[0], biases[-1], *self._constants,
-                 stored(cache.whole), self._taps[taps], tapped, logits)  # fmt: skip
+                 cache.array, self._taps[taps], tapped, logits)  # fmt: skip
         call_compiled(self._kernels.forward, self._kernels, *given)
         hidden = {tap: torch.from_numpy(states).to(self._model.dtype) for tap, states in zip(taps, tapped, strict=True)}
-        return torch.from_numpy(logits).to(self._model.dtype), hidden
-
-
-def stored(numbers: Tensor) -> np.ndarray:
-    """A tensor's own memory; of bfloat16, which numpy lacks, the bits."""
-    array: np.ndarray = (numbers.view(torch.int16) if numbers.dtype == torch.bfloat16 else numbers).numpy()
-    return array
+        return shared if self._single else shared.to(self._model.dtype), hidden
 
 
 def stack(parts: Sequence[Tensor]) -> np.ndarray:
