@@ -222,7 +222,7 @@ def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str,
 def _differing_words(choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The parameters, of commands of equal length only the words that differ, each with the flag before it."""
     commands = [each.get("command") for each in choices]
-    words = [each.split() if isinstance(each, str) else each for each in commands]
+    words: list[Any] = [each.split() if isinstance(each, str) else each for each in commands]
     if not all(isinstance(own, list) and len(own) == len(words[0]) for own in words):
         return choices
     columns = [[str(word) for word in column] for column in zip(*words, strict=True)]
