@@ -75,6 +75,9 @@ class Screen(Console):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+LOADING = "specbench.loading"  # name of the log of the steps of loading, which a run's display shows
+
+
 @contextlib.contextmanager
 def forwarding(show: Callable[[str], None], module: str) -> Iterator[None]:
     """Pass what a module logs of its progress to ``show``, and to no other handler."""

@@ -53,6 +53,7 @@ class Handler(BaseHTTPRequestHandler):
     """One server; its settings are on ``self.server``."""
 
     protocol_version = "HTTP/1.1"
+    cut = False  # in the middle of an answer
     disable_nagle_algorithm = True  # else a request of two small packets waits 40 ms for an acknowledgement
 
     def log_message(self, *_: object) -> None:
@@ -136,14 +137,26 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for event in self._events(ids, sizes, joined):
-            event = self._as_chat(event, prompt) if self.path == CHAT and event != "[DONE]" else event
-            self._write_chunk(b"data: " + event.encode() + b"\n\n")
-        if not self.close_connection:
+            own = self._as_chat(event, prompt) if self.path == CHAT and event != "[DONE]" else [event]
+            for each in own:
+                self._write_chunk(b"data: " + each.encode() + b"\n\n")
+        if not self.cut:
             self._write_chunk(b"")
+        if server.dialect == "llama_cpp":  # which closes without a word, though it promises to keep the connection
+            self.wfile.flush()
+            time.sleep(0.01)
+            self.close_connection = True
 
-    def _as_chat(self, event: str, prompt: list[int]) -> str:
-        """An event of completions as one of chat completions."""
+    def _as_chat(self, event: str, prompt: list[int]) -> Iterator[str]:
+        """An event of completions as those of chat completions; llama.cpp has its figures in one behind the end."""
         found = json.loads(event)
+        if self.server.dialect == "llama_cpp":
+            delta = {} if found["stop"] else {"content": " a"}
+            yield json.dumps({"choices": [{"delta": delta, "finish_reason": "length" if found["stop"] else None}]})
+            if found["stop"]:
+                usage = {"prompt_tokens": len(prompt)}
+                yield json.dumps({"choices": [], "usage": usage, "timings": found["timings"]})
+            return
         for choice in found["choices"]:
             text = choice.pop("text")
             name = "tool_calls" if self.server.fault == "tool_parser" else "reasoning" if "w1" in text else "content"
@@ -152,7 +165,7 @@ class Handler(BaseHTTPRequestHandler):
             found["prompt_token_ids"] = prompt
         elif self.server.dialect == "openai" and self.server.fault != "no_usage":
             found["usage"] = {"prompt_tokens": len(prompt)}
-        return json.dumps(found)
+        yield json.dumps(found)
 
     def _write_chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
@@ -163,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
         for number, size in enumerate(joined):
             time.sleep(server.step_s)
             if server.fault == "cut" and number == 2:
-                self.close_connection = True
+                self.close_connection = self.cut = True
                 return
             if server.fault == "not_json" and number == 2:
                 yield "<html>"

@@ -35,7 +35,13 @@ FAULTS = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class Connection:
-    """One server. timeout_s: between two reads. longest_s: of a whole request."""
+    """One server. timeout_s: between two reads. longest_s: of a whole request.
+
+    closes: whether the server closes a connection after a streamed answer, whatever its headers say: a request that is
+    sent on it at once would be lost.
+    """
+
+    closes = False
 
     def __init__(self, url: str, timeout_s: float, longest_s: float) -> None:
         """url: may end with ``/v1``. Raises InputError for one that is not an address, or that has a password."""
@@ -102,8 +108,9 @@ class Connection:
             raise InputError(
                 f"{KEY}: has characters that no header may have; expected the key alone, without line ends"
             )
+        kept: dict[str, Any] = {"force_close": True} if self.closes else {"keepalive_timeout": KEPT_S}
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_S),
+            connector=aiohttp.TCPConnector(limit=0, **kept),
             timeout=self._timeout,
             headers={"Authorization": f"Bearer {key}"} if key else {},
             trust_env=False,  # a proxy would be timed too

@@ -74,6 +74,7 @@ class OpenAI:
     owner = ""  # its models' ``owned_by``; empty: any server is of this kind
     probe: str | None = None  # a path that only this kind of server has
     scoring: ClassVar[Mapping[str, Any]] = {}  # of a request for log-probabilities by id
+    closes = False  # True if a connection ends with its streamed answer
     isolates = False  # True if no cached prefix of an earlier prompt can speed up a request
 
     @classmethod
@@ -235,6 +236,7 @@ class LlamaCpp(OpenAI):
     scoring: ClassVar[Mapping[str, Any]] = {"n_probs": SCORED}
     isolates = True  # by ``cache_prompt`` of each request
     steps = False
+    closes = True  # its headers promise a connection that is kept
     info = ("/props",)
 
     def own(self) -> dict[str, Any]:
@@ -286,7 +288,7 @@ class Chat(OpenAI):
         report, timings = None, event.timings
         if isinstance(self.base, VLLM):
             report = self.base.read_report(event)
-        elif finish and timings and timings.draft_n_accepted is not None:
+        elif timings and timings.draft_n_accepted is not None:  # behind the end, with the usage
             report = DraftReport(REQUEST, timings.draft_n_accepted, drafted=timings.draft_n)
         count = event.usage.prompt_tokens if event.usage else None
         text = "".join(filter(None, texts))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from specbench.screen import LOADING
 from specbench.types import InputError
 
 PORT = "{port}"  # in a command: replaced by a free port
@@ -25,7 +26,7 @@ END_S = 20.0  # between the request to end and the kill
 POLL_S = 0.3
 REPORT_S = 30.0  # between two lines about an engine that is not ready
 SHOWN_LINES, SHOWN_BYTES = 20, 1 << 14
-log = logging.getLogger(__name__)
+log, loading = logging.getLogger(__name__), logging.getLogger(LOADING)
 
 
 class LaunchedEngine:
@@ -63,8 +64,14 @@ class LaunchedEngine:
             longest_s: [s] until then, at most.
 
         Raises:
-            InputError: it ended before, or took longer; the message has the last lines of its output.
+            InputError: it ended before, or took longer; the message has the last lines of its output. Or another server
+                has its port.
         """
+        if answers():  # else the run would measure it
+            raise InputError(
+                f"command: another server answers at {self.url} already; expected a free port: repeat the command,"
+                " which takes another one"
+            )
         self._output = output
         output.parent.mkdir(parents=True, exist_ok=True)
         with output.open("ab") as out:
@@ -84,7 +91,7 @@ class LaunchedEngine:
             if answers():
                 break
             if now - reported > REPORT_S:
-                log.info("waiting for %s since %.0f s; its output is %s", self._words[0], now - begin, output)
+                loading.info("waiting for %s since %.0f s; its output is %s", self._words[0], now - begin, output)
                 reported = now
             time.sleep(POLL_S)
         log.info("%s serves at %s after %.0f s", self._words[0], self.url, time.monotonic() - begin)

@@ -151,6 +151,7 @@ HEALTH, MODELS, NOT_FOUND = "/health", "/v1/models", 404
 LAGS = 5  # readings of the counters after the first
 CHAT = "chat"
 ENDPOINTS = ("completions", CHAT)
+DISAGREE = "accounts of acceptance that disagree"
 PROBE = 1  # [tokens] of the request that shows what the server takes
 AT_ONCE = 8  # requests that are not measured
 
@@ -227,6 +228,7 @@ class ServerPeer(Parameters, Remote):
         first = next((each for each in models if each.id == self._name), None)
         kind = choose(self.dialect, connection, first)
         self._dialect = Chat(kind) if self.endpoint == CHAT else kind
+        connection.closes = kind.closes
         if self._dialect.names_model and not self._name:
             raise InputError(
                 f"{'url' if status == NOT_FOUND else 'model'}: {connection.url}{MODELS} names no model (status"
@@ -420,9 +422,9 @@ class ServerPeer(Parameters, Remote):
         if self._plain and not answer.reports:
             answer.reports = [DraftReport(COUNTERS, accepted=0)]
         account = answer.settle(self._tokenizer, self._eos, self._dialect.steps)
-        for text in account.complaints:
-            log.warning("%s: %s", self._connection.url, text)
-            self._seen["accounts of acceptance that disagree"] += 1
+        for text in account.complaints:  # all of them are in the run's log, the terminal has the first
+            log.log(logging.INFO if self._seen[DISAGREE] else logging.WARNING, "%s: %s", self._connection.url, text)
+            self._seen[DISAGREE] += 1
         return Settled(answer.ids, account.steps, answer.stats())
 
     def _page(self) -> tuple[str, Counters]:

@@ -94,6 +94,15 @@ _LLAMA_CPP = {
     "speculative_sampling": "draft-simple", "eagle3": "draft-eagle3", "mtp": "draft-mtp", "dflash": "draft-dflash",
     "ngram_map_k": "ngram-map-k", "ngram_map_k4v": "ngram-map-k4v", "ngram_mod": "ngram-mod",
 }  # fmt: skip
+# Kinds of llama.cpp that ignore --spec-draft-n-max: flag of the length, of a setting that a draft must reach, and that
+# setting's default.
+_LLAMA_CPP_FLAGS = {
+    "ngram-simple": ("--spec-ngram-simple-size-m", "--spec-ngram-simple-size-n", 12),
+    "ngram-map-k": ("--spec-ngram-map-k-size-m", "", 0),
+    "ngram-map-k4v": ("--spec-ngram-map-k4v-size-m", "", 0),
+    "ngram-mod": ("--spec-ngram-mod-n-max", "--spec-ngram-mod-n-min", 48),
+}
+NGRAM_CACHE = 8  # [tokens] of a draft of llama.cpp's ngram-cache, which has no flag of the length
 
 
 def _section(title: str, key: str, name: str | None, **entries: object) -> str:
@@ -154,13 +163,26 @@ def write_sglang(schedule: Schedule) -> str:
 
 
 def write_llama_cpp(schedule: Schedule) -> str:
-    """llama.cpp, ``common/arg.cpp``: it has no schedule, so one line of flags for each number of slots."""
+    """llama.cpp, ``common/arg.cpp``: it has no schedule, so one line of flags for each number of slots.
+
+    Raises:
+        InputError: A length of ``ngram-cache`` that is not the engine's own.
+    """
     kind = _LLAMA_CPP.get(schedule.method)
-    drafting = f" --spec-type {kind}" if kind else ""
-    lines = (
-        f"--parallel {size}" + (f"{drafting} --spec-draft-n-max {length}" if length else "") + "\n"
-        for size, length in schedule.lengths.items()
-    )
+    if kind == "ngram-cache" and (other := set(schedule.lengths.values()) - {0, NGRAM_CACHE}):
+        raise InputError(
+            f"llama_cpp: {schedule.method} drafts {max(other)} tokens; expected {NGRAM_CACHE}, since ngram-cache has no"
+            f" flag of the length: leave out --export llama_cpp, or run with num_draft={NGRAM_CACHE}"
+        )
+    flag, reached, least = _LLAMA_CPP_FLAGS.get(kind or "", ("--spec-draft-n-max", "", 0))
+    lines = []
+    for size, length in schedule.lengths.items():
+        words = [f"--parallel {size}"]
+        if length:
+            words += [f"--spec-type {kind}"] if kind else []
+            words += [f"{flag} {length}"] if kind != "ngram-cache" else []
+            words += [f"{reached} {length}"] if length < least else []
+        lines.append(" ".join(words) + "\n")
     use = "llama-server -m FILE.gguf and the line of your number of slots; draft models also need --model-draft"
     return _comments(schedule, use) + "".join(lines)
 

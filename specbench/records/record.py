@@ -102,13 +102,15 @@ class TurnLoad(TypedDict):
 
     arrival_s: intended arrival, since the stretch began. queue_s: wait until the prompt was read. requests, rows:
     (steps,) how many each of its forwards had. ``prefill_s`` of such a turn counts from when the prompt began to be
-    read, ``step_s`` is the time between its bursts, and ``phases_s`` are those of all requests together.
+    read, ``step_s`` is the time between its bursts, and ``phases_s`` are those of all requests together. burst_s: the
+    longest of these times, of a remote server whose bursts are not steps, so that ``step_s`` is empty.
     """
 
     arrival_s: Seconds
     queue_s: Seconds
     requests: list[Count]
     rows: list[Count]
+    burst_s: NotRequired[Seconds]
 
 
 class StretchRecord(TypedDict):

@@ -94,7 +94,8 @@ def log_to_mlflow(report: Report, dataset: str | None = None) -> str:
         key = _digest([each["key"] for each in runs])
         over = {"specbench.runs": str(len(runs))}
         files = _artifacts(report.output, report.files)
-        runs.insert(0, {"key": key, "name": report.output.resolve().parent.name, "start_ms": None, "params": {}})
+        folder = Path(os.path.commonpath([run.directory.resolve() for run in report.findings.runs]))
+        runs.insert(0, {"key": key, "name": folder.name or EXPERIMENT, "start_ms": None, "params": {}})
         runs[0] |= {"metrics": {}, "tags": over, "files": files}
     runs[0]["tags"]["mlflow.note.content"] = note
     return _run_client({"experiment": os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT), "runs": runs})

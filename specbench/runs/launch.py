@@ -32,12 +32,12 @@ from specbench.runs.config import ReportConfig
 from specbench.runs.earlier import find_arrivals
 from specbench.runs.execution import execute
 from specbench.runs.job import Job
-from specbench.runs.sources import LOADING
 from specbench.screen import (
     DISK_FAULTS,
     DONE,
     FAILED,
     INTERRUPTED,
+    LOADING,
     Screen,
     ending_as_interrupts,
     forwarding,
@@ -173,13 +173,15 @@ def _log_file(path: Path) -> Iterator[None]:
     handler = logging.FileHandler(path, delay=True, encoding="utf-8")
     handler.setFormatter(Plain("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk: the records report it
-    logger = logging.getLogger("specbench")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
+    loggers = [logging.getLogger(name) for name in ("specbench", "methods")]
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+        logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        for logger in loggers:
+            logger.removeHandler(handler)
         handler.close()
 
 

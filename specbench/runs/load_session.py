@@ -162,6 +162,8 @@ class LoadSession(Session):
             requests=[served.requests[place] for place in forwards] + [1] * count,
             rows=[served.rows[place] for place in forwards] + [0] * count,
         )
+        if len(visit.forwards) != steps:
+            load["burst_s"] = round(float(np.diff(ends).max(initial=0.0)), 7)
         text = self.text(turn.asked, out)
         record.turns.append(self._record(record.method, turn.asked, out, text, load=load))
         record.correct = is_right(turn.case, self._answer(record.turns[-1]))

@@ -22,7 +22,8 @@ from specbench.records.record import DRAFTER_PHASES, VANILLA, CaseRecord
 from specbench.runs.entry import Entry
 from specbench.runs.job import Job
 from specbench.runs.session import Session
-from specbench.runs.sources import LOADING, Stage
+from specbench.runs.sources import Stage
+from specbench.screen import LOADING
 
 SIZES = (1, 2, 3, 5, 8, 16, 32, 64, 128)  # [nodes] tried, below those of whole drafts
 FAR = 0.85  # of the best speedup so far: more nodes are not tried

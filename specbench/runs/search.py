@@ -19,19 +19,18 @@ from specbench.records.store import MANIFEST, point_latest, read_manifest, read_
 from specbench.runs.execution import free_name, refuse_foreign_sweep
 from specbench.runs.job import Job, build_job, seed_arrivals
 from specbench.runs.launch import judge_run, open_console, plain, run_job
-from specbench.screen import FAILED, showing
+from specbench.screen import FAILED, shorten, showing
 from specbench.serving.objective import (
     LOOKS,
     UNTRIED,
     Boundary,
     Kept,
     Objective,
-    Verdict,
     find_boundary,
     judge,
     measure_capacity,
 )
-from specbench.serving.scheduler import NEVER
+from specbench.serving.scheduler import NEVER, QueueGrew
 from specbench.serving.settings import CLOSED, TRACE, count_measured, find_patience
 from specbench.serving.traces import read_arrivals
 
@@ -39,7 +38,7 @@ LEAST, MOST = min(LOOKS), 32  # stretches of a load
 NARROW = 1.05  # neighbouring rates between which no other one is tried
 # Of vanilla's capacity: the first rate, whose doubles are not the capacity, and the smallest one.
 BEGIN, SLOWEST = 0.45, 1 / 64
-CAPACITY = "capacity"  # the run with all places taken
+CAPACITY, ALONE = "capacity", "alone"  # the runs of a closed loop, with all places taken and with one
 
 
 class Stopped(Exception):
@@ -79,6 +78,8 @@ def run_search(job: Job, directory: Path) -> int:
     point_latest(directory)
     from specbench.report import build_report  # pandas and matplotlib only once they are needed
     from specbench.report.frames.detail import OBJECTIVE
+    from specbench.report.sinks import send_report
+    from specbench.report.tables.terminal import print_warnings
 
     with showing(console, f"writing the report of {len(search.runs)} runs", "specbench.report.build"):
         settings = job.config.report
@@ -93,8 +94,10 @@ def run_search(job: Job, directory: Path) -> int:
             boundary = Boundary(*rows.loc[name])
         if name in search.decoded:
             console.print(plain(f"    {name}: {boundary.spell()}"), highlight=False)
+    print_warnings(report.findings.warnings, console)
     console.print(plain(report.output / "tables" / "objective.md"), highlight=False, soft_wrap=True)
-    return judge_run(report.findings, found.keys() - search.decoded, directory / "*", console)
+    code = judge_run(report.findings, found.keys() - search.decoded, directory / "*", console)
+    return max(code, send_report(report, settings.to, console, [directory]))
 
 
 class LoadSearch:
@@ -113,13 +116,14 @@ class LoadSearch:
         """The boundary of each method. All of them begin with the same load, so that they share runs."""
         names = [entry.name for entry in self._job.entries]
         capacities = dict.fromkeys(names, NEVER)
+        closed = {"kind": CLOSED, "rate": None, "seconds": None}
         if self._load.kind == CLOSED:
             begin, least, most, narrow = 1.0, 1.0, float(self._load.requests), None
         elif self._load.kind == TRACE and self._load.answers == "recorded":  # a closed loop has other answers
             begin = _round(read_arrivals(str(self._load.times)).rate)
             least, most, narrow = _round(begin * SLOWEST / BEGIN), NEVER, NARROW
         else:
-            records = self._run(names, LEAST, CAPACITY, {"kind": CLOSED, "rate": None, "seconds": None})
+            records = self._run(names, LEAST, CAPACITY, closed)
             capacities = {name: measure_capacity(own, self._load.requests) for name, own in records.items()}
             if not capacities[VANILLA]:
                 open_console().print(f"[red]no case of {VANILLA} could be decoded[/]: see {plain(self.runs[0])}")
@@ -130,6 +134,7 @@ class LoadSearch:
             name: find_boundary(begin, least, most, narrow) for name in names if capacities[name]
         }
         wanted = {name: next(search) for name, search in searches.items()}
+        unserved = set(searches)
         grows: dict[str, list[float]] = {name: [] for name in searches}
         found = {name: Boundary(0.0, NEVER, NEVER) for name in names}  # of one whose requests all failed
         while wanted:
@@ -140,12 +145,18 @@ class LoadSearch:
             if served and not self._fits(_round(load)):
                 signs |= dict.fromkeys(served, UNTRIED)
             elif served:
-                kept = self._measure(_round(load), served)
+                kept = self._measure(*self._name(_round(load)), served)
                 for name in served:
-                    verdict = self._judge(kept[name])
-                    signs[name] = verdict.sign if verdict else 0
+                    signs[name] = self._judge(kept[name])
                     grows[name] += [_round(load)] if kept[name].given_up else []
-            for name in here:
+                # One request after the other has the shortest times: what fails there fails at every rate.
+                failed = [name for name in served if name in unserved and signs[name] < 0 and capacities[name] < NEVER]
+                alone = self._measure(ALONE, {**closed, "requests": 1}, failed) if failed else {}
+                unserved.difference_update(served)
+                for name in (name for name, own in alone.items() if self._judge(own) < 0):
+                    found[name] = Boundary.of(0.0, _round(load), grows[name], capacities[name])
+                    del wanted[name]
+            for name in filter(wanted.__contains__, here):
                 try:
                     wanted[name] = searches[name].send(signs[name])
                 except StopIteration as end:
@@ -169,21 +180,45 @@ class LoadSearch:
             )
         return count <= cases
 
-    def _judge(self, kept: Kept) -> Verdict | None:
-        return judge(kept.shares, kept.requests, self._objective.share)
+    def _judge(self, kept: Kept) -> int:
+        """The sign of the verdict."""
+        verdict = judge(kept.shares, kept.requests, self._objective.share)
+        return verdict.sign if verdict else 0
 
-    def _measure(self, load: float, names: Sequence[str]) -> dict[str, Kept]:
-        """What the requests of these methods kept at a load; more stretches run until each method is decided."""
-        own: dict[str, Any] = {"rate": load, "patience": find_patience(replace(self._load, rate=load))}
-        folder = f"rate-{load:g}"
+    def _name(self, load: float) -> tuple[str, dict[str, Any]]:
+        """The folder of a load, and its settings."""
         if self._load.kind == CLOSED:
-            folder, own = f"requests-{load:g}", {"requests": int(load)}
+            return f"requests-{load:g}", {"requests": int(load)}
+        return f"rate-{load:g}", {"rate": load, "patience": find_patience(replace(self._load, rate=load))}
+
+    def _measure(self, folder: str, load: Mapping[str, Any], names: Sequence[str]) -> dict[str, Kept]:
+        """What the requests of these methods kept at a load; more stretches run until each method is decided.
+
+        Raises InputError if a time that is limited is not in the records.
+        """
         kept: dict[str, Kept] = {}
+        records: dict[str, list[CaseRecord]] = {}
         for look in (look for look in LOOKS if look <= MOST):
-            records = self._run(names, look, folder, own)
+            records = self._run(names, look, folder, load)
+            for name in names:
+                if count := sum(any(map(self._objective.lacks, record.turns)) for record in records[name]):
+                    raise InputError(
+                        f"load.slo.itl_ms={1e3 * self._objective.itl:g}: {count} records of {name} in"
+                        f" {self._directory / folder} have no times between bursts; expected records of this version:"
+                        " measure.fresh=true runs the search again, load.slo.tpot_ms needs no such times"
+                    )
             kept = {name: Kept.of(records[name], self._objective) for name in names}
-            if all((verdict := self._judge(each)) and verdict.sign for each in kept.values()):
+            if all(map(self._judge, kept.values())):
                 break
+        for name in names:  # such as those of a server that ended in the middle of the load
+            errors = [each.error for each in records[name] if each.error and each.error["type"] != QueueGrew.__name__]
+            if errors:
+                open_console().print(
+                    f"[yellow]{folder}: {len(errors)} cases of {plain(name)} failed[/] and count as beyond the limits:"
+                    f" {plain(shorten(errors[0]['message']))}. run.retry=true sends them again",
+                    highlight=False,
+                    soft_wrap=True,
+                )
         return kept
 
     def _run(

@@ -33,7 +33,8 @@ from specbench.records.manifest import Manifest
 from specbench.records.record import VANILLA, CaseRecord, Failure, TurnRecord
 from specbench.runs.entry import Entry
 from specbench.runs.job import Job
-from specbench.runs.sources import LOADING, Stage, Turn
+from specbench.runs.sources import Stage, Turn
+from specbench.screen import LOADING
 from specbench.suite.number import is_right
 from specbench.suite.prompt import answer_text, count_thinking, thinking_marks
 from specbench.types import Case, CaseError, InputError

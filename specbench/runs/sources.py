@@ -36,6 +36,7 @@ from specbench.profile import Profile
 from specbench.records.record import VANILLA, CaseRecord, EngineKind
 from specbench.runs.config import Config
 from specbench.runs.entry import Entry
+from specbench.screen import LOADING
 from specbench.suite import Suite, load_suite, select, whole_of
 from specbench.suite.messages import find_cuts
 from specbench.suite.prompt import PromptBuilder, answer_text
@@ -49,7 +50,6 @@ TOKEN_CHARACTERS = 128  # of the longest tokens of usual vocabularies, runs of b
 MOST_CHARACTERS = 1 << 24  # of a question: more take minutes to tokenize
 MOST_CONTEXT = 1 << 20  # [tokens] if a tokenizer names no length: the server refuses what is too long
 FROM_TRACE = "trace"  # suite.format: the cases are the trace's own
-LOADING = "specbench.runs.loading"  # name of the log of the steps of loading, which the display shows
 log = logging.getLogger(LOADING)
 
 

@@ -12,6 +12,7 @@ import functools
 import itertools
 import math
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -189,6 +190,12 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     reader = csv.reader(lines, strict=True)
     try:
         header = next(reader, [])
-        yield from ((reader.line_num, dict(zip(header, row, strict=False))) for row in reader if row)
+        if twice := next((name for name, count in Counter(header).items() if name and count > 1), ""):
+            raise InputError(f"{where}, line 1: has column {cut(twice)} twice; expected each column once")
+        for row in filter(None, reader):
+            if len(row) > len(header):  # such as a number with a comma: the values behind it have other columns
+                there = f"{where}, line {reader.line_num}"
+                raise InputError(f"{there}: has {len(row)} values under {len(header)} columns; {_FIX}")
+            yield reader.line_num, dict(zip(header, row, strict=False))
     except csv.Error as error:
         raise InputError(f"{where}, line {reader.line_num}: {error}; {_FIX}") from None

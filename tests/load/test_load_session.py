@@ -205,7 +205,7 @@ def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, b
         (("load=poisson", "load.rate=0"), "load.rate=0.0: expected a finite number above 0"),
         (("load=poisson", "load.rate=1e-9"), r"load.rate=1e-09: the 48 requests of a stretch .* at most 86400 s"),
         (("load=poisson",), r"load.rate: not set; load=poisson needs it: load.rate=\.\.\., requests a second"),
-        (("load=trace", "load.times=nowhere.json"), "load.times nowhere.json: no such file"),
+        (("load=trace", "load.times=nowhere.json"), "load.times=nowhere.json: no such file"),
         (
             ("load=closed", "load.kind=queue"),
             "load.kind=queue: expected one of one, closed, poisson, constant, gamma, tr",

@@ -35,6 +35,7 @@ from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import NEVER, QueueGrew, Stretch
 from specbench.serving.settings import LoadConfig, draw_arrivals
 from specbench.serving.simulate import simulate
+from specbench.types import CaseError
 
 
 def drive(boundary: float, start: float, least: float, most: float, narrow: float | None, unknown: float = 1.0):
@@ -105,6 +106,19 @@ def test_requests_that_keep_the_objective_by_their_records():
     assert measure_capacity([made(0, 0.1, ValueError)], 3) == 0
 
 
+def test_a_limit_on_bursts_needs_their_times():
+    """A server whose bursts are not steps has the longest of their times; records of before have none."""
+    found, objective = made(0, 0.1), Objective(itl=0.02)
+    assert not objective.lacks(found.turns[0])
+    found.turns[0].step_s = []
+    assert objective.lacks(found.turns[0])
+    assert not Objective(ttft=1.0).lacks(found.turns[0])
+    for burst_s, share in ((0.015, 1.0), (0.025, 0.0)):
+        found.turns[0].load["burst_s"] = burst_s
+        assert not objective.lacks(found.turns[0])
+        assert Kept.of([found], objective).shares == (share,)
+
+
 class SimulatedSearch(LoadSearch):
     """A search whose runs are those of one server with a fixed service time for each method (M/D/1)."""
 
@@ -159,6 +173,45 @@ def test_no_load_that_holds_is_one_at_which_the_queue_grows():
         assert found.holds < found.fails == found.saturated == pytest.approx(capacity)
         assert found.holds > capacity / 1.1
         assert f"holds at {found.saturated:.4g}" not in found.spell()
+
+
+def test_limits_that_one_request_alone_breaks_end_the_search_of_the_method():
+    """Without a queue a request takes the service time: one method's is longer than the limit, the other's is not."""
+    limit = 0.75 * SimulatedSearch.service_s["vanilla"]
+    assert SimulatedSearch.service_s["pld"] < limit
+    search = simulated(Objective(ttft=limit, share=0.9))
+    found = search.find()
+    assert (found["vanilla"].holds, found["pld"].holds > 0) == (0, True)
+    assert search.runs.count("alone") == 1
+    slow = simulated(Objective(ttft=1e-6, share=0.9))
+    assert {each.holds for each in slow.find().values()} == {0}
+    assert [name for name in slow.runs if not name.startswith("rate-")] == ["capacity", "alone"]
+    assert len(slow.runs) == 3
+
+
+def test_a_search_refuses_records_without_the_times_that_it_limits(tmp_path):
+    search = simulated(Objective(itl=1.0, share=0.9))
+    search._directory, run = tmp_path, search._run
+
+    def without_times(names, *given):
+        records = run(names, *given)
+        for each in itertools.chain.from_iterable(records.values()):
+            each.turns[0].step_s = []
+        return records
+
+    search._run = without_times
+    with pytest.raises(InputError, match=r"load.slo.itl_ms=1000: .* no times between bursts; expected .*fresh=true"):
+        search.find()
+
+
+def test_requests_that_failed_are_named_with_what_sends_them_again(capsys):
+    """A queue that only grew is the load's own, and no fault."""
+    search = simulated(Objective(ttft=0.055, share=0.9), kind="closed")
+    for failed in (CaseError, QueueGrew):
+        search._run = lambda *_, failed=failed: {"pld": [made(block, 0.1, failed) for block in range(8)]}
+        assert search._measure("requests-1", {"requests": 1}, ["pld"])["pld"].given_up == (failed is QueueGrew)
+        named = "requests-1: 8 cases of pld failed and count as beyond the limits: . run.retry=true sends them again"
+        assert (named in capsys.readouterr().out) == (failed is CaseError)
 
 
 def test_a_suite_that_is_too_small_bounds_the_rates(capsys):

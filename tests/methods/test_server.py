@@ -6,6 +6,7 @@ import asyncio
 import copy
 import functools
 import json
+import logging
 import os
 import shutil
 import signal
@@ -40,6 +41,7 @@ from specbench.records.record import CaseRecord, TurnRecord
 from specbench.records.store import read_manifest, read_run
 from specbench.report.frames.findings import gather
 from specbench.report.frames.headline import find_headlines
+from specbench.screen import LOADING, forwarding
 from specbench.suite.prompt import PromptBuilder
 from specbench.types import Case, CaseError, InputError
 
@@ -127,11 +129,16 @@ def test_ids_and_steps_are_those_of_the_trace_in_each_dialect(dialect: str):
         ("sglang", "bonus", {"counts": False}, TRUE),
     ],
 )
-def test_accounts_that_disagree_are_a_warning_and_the_one_that_holds_is_kept(dialect, fault, accounts, steps):
+def test_accounts_that_disagree_are_a_warning_and_the_one_that_holds_is_kept(dialect, fault, accounts, steps, caplog):
+    caplog.set_level(logging.INFO, "methods")
     with stand_in.serving(dialect, fault, **accounts) as server:
         method = opened(server.url)
         out = ask(method)
+        ask(method)
         assert any("disagree" in text for text in method.warnings)
+        levels = [each.levelname for each in caplog.records if server.url in each.message]
+        assert levels == ["WARNING"] + ["INFO"] * (len(levels) - 1)  # the terminal has one, the run's log has all
+        assert len(levels) > 1
         assert len(out.accept) == len(steps)
         assert sum(out.accept) == LIMIT - 1
         assert Counter(out.accept) == Counter(steps) or not accounts.get("per_request", True)
@@ -211,7 +218,9 @@ def test_an_engine_is_started_for_its_row_and_ends_with_the_run(tmp_path):
     assert {record.method for record in records if record.status == "ok"} == {"vanilla", "server"}
     urls = {(tmp_path / "run" / "logs" / f"{name}.log").read_text().strip() for name in ("vanilla", "server")}
     assert len(urls) == 2
+    noted = (tmp_path / "run" / "run.log").read_text()
     for url in urls:
+        assert f"serves at {url}" in noted
         with pytest.raises(InputError, match="no connection"):
             ServerPeer(url).check(card())
 
@@ -252,6 +261,29 @@ def test_the_engine_of_a_row_takes_its_children_along_and_its_early_end_is_a_war
     assert "exit code -9" in again.warnings[-1]
 
 
+def test_a_server_that_took_the_port_before_the_engine_is_not_measured(tmp_path):
+    engine = LaunchedEngine([sys.executable, stand_in.__file__, "0", "{port}"])
+    with stand_in.serving(port=int(engine.url.rpartition(":")[2])) as server:
+        assert server.url == engine.url
+        with pytest.raises(InputError, match=r"another server answers at .* already; expected a free port"):
+            engine.start(tmp_path / "a.log", lambda: True, 60.0)
+    engine.end()
+    assert not (tmp_path / "a.log").exists()
+
+
+def test_a_long_start_of_an_engine_is_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr("methods.server.engine.REPORT_S", 0.0)
+    engine, shown, answers = (
+        LaunchedEngine([sys.executable, stand_in.__file__, "0", "{port}"]),
+        [],
+        [True, False, False],
+    )
+    with forwarding(shown.append, LOADING):
+        engine.start(tmp_path / "a.log", answers.pop, 60.0)
+    engine.end()
+    assert [f"its output is {tmp_path / 'a.log'}" in text for text in shown] == [True]
+
+
 def test_a_child_of_an_engine_has_time_to_end_after_its_parent(tmp_path):
     ready, cleaned = tmp_path / "ready", tmp_path / "cleaned"
     end = f"(time.sleep(0.5), pathlib.Path({str(cleaned)!r}).touch(), sys.exit())"
@@ -268,6 +300,19 @@ time.sleep(60)
     engine.end()
     assert cleaned.exists()
     assert time.monotonic() - begin < 50  # its child would sleep for 60 s
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_requests_follow_each_other_at_once_on_a_server_that_closes_its_connections(endpoint):
+    """As llama-server does behind each streamed answer, though its headers say otherwise."""
+
+    async def ask_in_turn(method: ServerPeer) -> None:
+        for _ in range(5):
+            await method._begin("a", LIMIT, {})
+
+    with stand_in.serving("llama_cpp") as server:
+        method = opened(server.url, endpoint=endpoint)
+        method.run(ask_in_turn(method))
 
 
 def test_servers_of_two_endpoints_are_not_compared():
@@ -571,7 +616,7 @@ def chat_run(folder, url: str, *settings: str):
     return next(record for record in records if record.method == "server")
 
 
-@pytest.mark.parametrize("dialect", ["vllm", pytest.param("openai", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("dialect", ["vllm", "llama_cpp", pytest.param("openai", marks=pytest.mark.exhaustive)])
 def test_a_chat_endpoint_gets_messages_and_its_prompt_is_compared_with_ours(dialect, tmp_path):
     prompts = PromptBuilder(card().tokenizer, None)
     with stand_in.serving(dialect) as server:
@@ -585,13 +630,17 @@ def test_a_chat_endpoint_gets_messages_and_its_prompt_is_compared_with_ours(dial
         assert record.status == "ok"
         if dialect == "vllm":
             assert record.turns[0].accept == TRUE
+        if dialect == "llama_cpp":
+            turn = record.turns[0]
+            assert (sum(turn.accept), sum(turn.proposed)) == (LIMIT - 1, stand_in.DRAFT * len(TRUE))
+            assert (turn.stats["source_request"], turn.stats["request_accepted"]) == (1, ACCEPTED)
         server.write = lambda body: [*prompts._encode(body["messages"]), 7]
         record = chat_run(tmp_path / "longer", server.url)
         assert "is not the one of 32 tokens" in record.error["message"]
         if dialect == "vllm":  # which reports the ids, not only their number
             server.write = lambda body: prompts._encode(body["messages"])[::-1]
             assert "is not the one of 32 tokens" in chat_run(tmp_path / "other", server.url).error["message"]
-        else:
+        elif dialect == "openai":
             server.write, server.fault = lambda body: prompts._encode(body["messages"]), "no_usage"
             assert chat_run(tmp_path / "unknown", server.url).status == "ok"
             warned = [text for text in read_manifest(tmp_path / "unknown").warnings if "tokens of its prompts" in text]

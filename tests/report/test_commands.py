@@ -556,6 +556,7 @@ def test_an_undecided_limit_fails_only_when_strict(make_run, capsys):
     assert re.search(r"pld .* missing", capsys.readouterr().out)
     assert commands.main([*given, "--strict"]) == 1
     for wrong, message in (
+        (["--fail", "efficiency<0.9"], "there is no interval of the column efficiency; expected one of cases, tokens"),
         (["--fail", "mta<0.9"], "--fail mta<0.9: there is no column mta; expected one of cases, tokens, steps, mat,"),
         (["--fail", "mat=0.9"], "--fail mat=0.9: expected COLUMN<RATIO or COLUMN>RATIO"),
         (["--fail", "mat<0"], "--fail mat<0: expected COLUMN<RATIO"),

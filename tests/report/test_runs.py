@@ -58,6 +58,21 @@ def test_a_variant_names_what_differs(two_cases, make_manifest):
     assert set(frame["variant"]) == {""}
 
 
+@pytest.mark.parametrize(
+    ("commands", "variants"),
+    [
+        (("/bin/serve -m /a/m --port {port} -n 2", "/bin/serve -m /a/m --port {port} -n 4"), ["-n 2", "-n 4"]),
+        ((["/bin/a", "{port}", "x y"], ["/opt/b", "{port}", "x y"]), ["a", "b"]),
+        (("serve {port}", "serve {port} --fast"), ["serve {port}", "serve {port} --fast"]),
+        (("serve {port}", None), ["serve {port}", "null"]),
+    ],
+)
+def test_the_variant_of_a_command_has_the_words_that_differ(two_cases, make_manifest, commands, variants):
+    frame = gather(sweep(make_manifest, two_cases[0], *({"command": each} for each in commands))).summary
+    overall = frame[(frame["category"] == OVERALL) & (frame["method"] == "pld")]
+    assert list(overall["variant"]) == [f"command={each}" for each in variants]
+
+
 def test_no_records_no_rows(make_manifest):
     findings = gather([Run(Path("empty"), make_manifest({"pld": {}}), [])])
     assert findings.summary.empty

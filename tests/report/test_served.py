@@ -71,6 +71,23 @@ def test_throughput_and_waits_of_the_stretches(rows):
     assert rows["pld"]["goodput"] == pytest.approx(24 / 8.4)
 
 
+@pytest.mark.parametrize(("burst_s", "kept"), [(0.4, 1.0), (0.6, 0.0), (None, None)])
+def test_the_goodput_is_by_the_bursts_of_a_server_and_blank_if_they_are_not_known(make_manifest, burst_s, kept):
+    runs = [run_of(make_manifest, requests) for requests in (4, 8)]
+    for run in runs:
+        run.manifest["config"]["load"]["slo"] = {"itl_ms": 501.0, "share": 0.6}
+        for made in (each.turns[0] for each in run.records if each.method == "pld"):
+            made.step_s = []
+            made.load |= {} if burst_s is None else {"burst_s": burst_s}
+    detail = gather(runs).detail
+    rows = detail["load"].set_index(["method", "requests"])
+    assert rows.loc[(VANILLA, 4), "kept"] == 1
+    assert rows.loc[("pld", 4), "kept"] == kept if kept is not None else np.isnan(rows.loc[("pld", 4), "kept"])
+    found = detail["objective"].set_index("method")
+    assert ("pld" in found.index) == (kept is not None)
+    assert kept is None or (found.loc["pld", "holds"] == 8) == bool(kept)
+
+
 def test_the_headline_and_the_csv_say_what_is_of_a_request_and_what_of_the_server(make_manifest):
     findings = gather([run_of(make_manifest)])
     (headline,) = find_headlines(findings)

@@ -128,6 +128,8 @@ def test_each_run_of_a_sweep_has_its_own_figures(make_run, given):
     for run, logged in zip(runs, each, strict=True):
         assert logged["metrics"]["pld/mat"] == pytest.approx(figures(run).loc["pld", "mat"])
         assert [str(run / "report.html"), ""] in [list(file) for file in logged["files"]]
+    log_to_mlflow(build_report(runs, runs[0].parent, plots=False))  # as a search for a load reports
+    assert given[1]["runs"][0]["name"] == "sweep"
 
 
 def test_nobody_and_no_key_is_logged(make_run, given, monkeypatch):

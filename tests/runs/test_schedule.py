@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bisect
 import json
-import re
+import os
+import subprocess
 from pathlib import Path
 from unittest import mock
 
@@ -70,11 +71,23 @@ def read_sglang(text: str, most: int) -> dict[int, int]:
 
 
 def read_llama_cpp(text: str) -> dict[int, int]:
-    """llama.cpp of llama-cpp-python 0.3.36, ``common/arg.cpp``: --spec-draft-n-max is an int from 0."""
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    flags = re.compile(r"--parallel (\d+)(?: --spec-type [\w-]+)?(?: --spec-draft-n-max (\d+))?")
-    found = map(flags.fullmatch, lines)
-    return {int(match[1]): int(match[2] or 0) for match in found if match}
+    """llama.cpp of llama-cpp-python 0.3.36, ``common_speculative_n_max``: a kind reads its own flag of the length only,
+    and ngram-simple and ngram-mod draft nothing that is shorter than another of their settings."""
+    own = {"ngram-simple": ("ngram-simple-size-m", 48), "ngram-map-k": ("ngram-map-k-size-m", 48),
+           "ngram-map-k4v": ("ngram-map-k4v-size-m", 48), "ngram-mod": ("ngram-mod-n-max", 64),
+           "ngram-cache": ("", 8)}  # fmt: skip
+    least = {"ngram-simple": ("ngram-simple-size-n", 12), "ngram-mod": ("ngram-mod-n-min", 48)}
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            words = line.split()
+            flags = dict(zip(words[::2], words[1::2], strict=True))
+            kind, drafting = flags.get("--spec-type", ""), len(flags) > 1
+            name, default = own.get(kind, ("draft-n-max", 3))
+            length = int(flags.get(f"--spec-{name}", default)) if drafting else 0
+            name, default = least.get(kind, ("", 0))
+            found[int(flags["--parallel"])] = length if length >= int(flags.get(f"--spec-{name}", default)) else 0
+    return found
 
 
 def expected(schedule: Schedule, most: int) -> dict[int, int]:
@@ -85,7 +98,7 @@ def expected(schedule: Schedule, most: int) -> dict[int, int]:
 @given(
     st.dictionaries(st.integers(2, 300), st.integers(0, 20), max_size=8),
     st.integers(1, 20),
-    st.sampled_from(["pld", "mtp", "a\nb: {"]),
+    st.sampled_from(["pld", "mtp", "ngram_map_k", "ngram_map_k4v", "ngram_mod", "a\nb: {"]),
 )
 def test_every_engine_reads_the_chosen_lengths(later, first, method):
     """The schedules may rise, except for TensorRT-LLM."""
@@ -102,6 +115,40 @@ def test_every_engine_reads_the_chosen_lengths(later, first, method):
     for since in (False, True):
         read = read_tensorrt_llm(ENGINES["tensorrt_llm"].write(schedule), last + 5, since)
         assert read == want | dict.fromkeys(range(last + 1, last + 6), 0)
+
+
+VLLM_READS = """
+import json, sys
+from vllm.engine.arg_utils import EngineArgs
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup as build
+given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(["--config", sys.argv[1]]).speculative_config
+lengths = given["num_speculative_tokens_per_batch_size"], int(sys.argv[2]), given["num_speculative_tokens"]
+print(json.dumps([given["method"], build(*lengths)[1:]]))
+"""
+
+
+@pytest.mark.skipif("VLLM_PYTHON" not in os.environ, reason="VLLM_PYTHON names no Python with vLLM")
+@pytest.mark.parametrize("schedule", [FALLING, PAYING, RISING], ids=["falling", "paying", "rising"])
+def test_vllm_itself_reads_the_chosen_lengths(schedule, tmp_path):
+    (path,) = export_schedule(schedule, ["vllm"], tmp_path)
+    most = max(schedule.lengths) + 5
+    command = [os.environ["VLLM_PYTHON"], "-c", VLLM_READS, str(path), str(most)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    method, lengths = json.loads(done.stdout.splitlines()[-1])
+    assert method == {"pld": "ngram", "mtp": "mtp"}[schedule.method]
+    assert lengths == list(expected(schedule, most).values())
+
+
+@pytest.mark.skipif("LLAMA_SERVER" not in os.environ, reason="LLAMA_SERVER names no llama-server")
+@pytest.mark.parametrize("method", ["pld", "ngram_map_k", "ngram_map_k4v", "ngram_mod", "mtp", "speculative_sampling"])
+def test_llama_server_itself_takes_every_line(method, tmp_path):
+    (path,) = export_schedule(Schedule(method, {1: 5, 8: 3, 32: 0}, ()), ["llama_cpp"], tmp_path)
+    for line in path.read_text().splitlines():
+        if not line.startswith("#"):
+            for more, code in (("", 0), ("--spec-no-such-flag 1", 1)):  # --version ends it once the flags are read
+                command = [os.environ["LLAMA_SERVER"], *line.split(), *more.split(), "--version"]
+                assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == code
 
 
 def test_one_end_of_each_range_would_mean_two_things_to_tensorrt_llm():
@@ -132,6 +179,12 @@ def test_files_as_they_are_written(tmp_path):
     with pytest.raises(InputError, match="was not written by specbench"):
         export_schedule(FALLING, ["sglang", "vllm"], tmp_path)
     assert sglang == paths[2].read_text()
+
+
+def test_a_look_up_of_llama_cpp_without_a_flag_of_the_length():
+    assert read_llama_cpp(ENGINES["llama_cpp"].write(Schedule("pld_llama_cache", {1: 8, 8: 0}, ()))) == {1: 8, 8: 0}
+    with pytest.raises(InputError, match=r"drafts 16 tokens; expected 8, since .*num_draft=8"):
+        ENGINES["llama_cpp"].write(Schedule("pld_llama_cache", {1: 16, 8: 8}, ()))
 
 
 def candidate(name: str, length: int, chain: bool = True) -> mock.Mock:

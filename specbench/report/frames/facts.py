@@ -211,12 +211,27 @@ def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str,
         settings = differing([read_settings(runs[index], facts[index], loads) for index in members])
         for method in dict.fromkeys(name for index in members for name in facts[index].methods):
             holders = [place for place, index in enumerate(members) if method in facts[index].methods]
-            own = differing([read_parameters(runs[members[place]], method) for place in holders])
+            own = _differing_words(differing([read_parameters(runs[members[place]], method) for place in holders]))
             differ = [own[rank] | settings[place] for rank, place in enumerate(holders)]
             labels = [",".join(f"{key}={_spell_short(value)}" for key, value in each.items()) for each in differ]
             for place, label in zip(holders, _distinct(labels, [runs[members[p]] for p in holders]), strict=True):
                 names[members[place]][method] = label
     return names
+
+
+def _differing_words(choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parameters, of commands of equal length only the words that differ, each with the flag before it."""
+    commands = [each.get("command") for each in choices]
+    words: list[Any] = [each.split() if isinstance(each, str) else each for each in commands]
+    if not all(isinstance(own, list) and len(own) == len(words[0]) for own in words):
+        return choices
+    columns = [[str(word) for word in column] for column in zip(*words, strict=True)]
+    differ = {place for place, column in enumerate(columns) if len(set(column)) > 1}
+    differ |= {place - 1 for place in differ if place and columns[place - 1][0].startswith("-")}
+    return [
+        each | {"command": " ".join(_spell_short(columns[place][rank]) for place in sorted(differ))}
+        for rank, each in enumerate(choices)
+    ]
 
 
 def _distinct(labels: list[str], runs: list[Run]) -> list[str]:

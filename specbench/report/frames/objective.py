@@ -54,7 +54,8 @@ def find_boundaries(reported: Sequence[ReportedRun]) -> pd.DataFrame:
             amount = load["requests"] if closed else load.get("rate")
             kept = Kept.of(records, objective)
             verdict = judge(kept.shares, kept.requests, objective.share)
-            if verdict is None or amount is None:
+            unknown = any(objective.lacks(turn) for record in records for turn in record.turns)
+            if verdict is None or amount is None or unknown:
                 continue
             group = (*named, str(load["kind"]), None if closed else load["requests"], objective.spell())
             verdicts[group][float(amount)] = verdict

@@ -27,7 +27,8 @@ from specbench.stats import Estimate
 
 FAILS, UNDECIDED, PASSES, MISSING = "fails", "inconclusive", "passes", "missing"
 _LIMIT = re.compile(r"\s*(\w+)\s*([<>])\s*([0-9]*\.?[0-9]+)\s*")
-LIMITED = tuple(name for name, column in COLUMN.items() if column.value is not None and name != "load")
+_UNBOUNDED = ("load", "efficiency")  # texts, and a quotient of figures that has no interval
+LIMITED = tuple(name for name, column in COLUMN.items() if column.value is not None and name not in _UNBOUNDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class Limit:
                 f"--fail {text}: expected COLUMN<RATIO or COLUMN>RATIO with a ratio of B over A above 0, as 'mat<0.98'"
             )
         if found[1] not in LIMITED:
-            raise InputError(f"--fail {text}: there is no column {found[1]}; expected one of {', '.join(LIMITED)}")
+            what = "interval of the column" if found[1] in COLUMN else "column"
+            raise InputError(f"--fail {text}: there is no {what} {found[1]}; expected one of {', '.join(LIMITED)}")
         return cls(text.strip(), found[1], found[2], float(found[3]))
 
     def judge(self, found: Estimate) -> str:

@@ -175,9 +175,12 @@ def _gauges(stretches: Iterable[StretchRecord]) -> dict[str, float]:
 
 
 def _goodput(turns: Sequence[TurnRecord], lost: int, slo: dict[str, float | None], seconds: float) -> dict[str, float]:
-    """[requests/s] that kept the objective, and their share; blank without one. lost: requests that failed."""
+    """[requests/s] that kept the objective, and their share; blank without one, and if a time is not known.
+
+    lost: requests that failed.
+    """
     objective = Objective.of(slo)
-    if not objective.limited:
+    if not objective.limited or any(map(objective.lacks, turns)):
         return {"goodput": BLANK, "kept": BLANK}
     kept = sum(map(objective.keeps, turns))
     return {"goodput": ratio(kept, seconds), "kept": ratio(kept, len(turns) + lost)}
