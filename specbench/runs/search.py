@@ -100,6 +100,32 @@ def run_search(job: Job, directory: Path) -> int:
     return max(code, send_report(report, settings.to, console, [directory]))
 
 
+class MethodSearch:
+    """The search for the boundary of one method.
+
+    load: the one that is needed next; None if the boundary is ``found``. capacity: of a closed loop, from which on it
+    fails. grows: loads with a stretch that was given up. served: whether a load was measured.
+    """
+
+    def __init__(self, capacity: float, search: Generator[float, int, tuple[float, float]]) -> None:
+        self.capacity, self._search = capacity, search
+        self.load: float | None = _round(next(search))
+        self.grows: list[float] = []
+        self.served = False
+        self.found: Boundary
+
+    def enter(self, sign: int) -> None:
+        """Enter the verdict of ``load``, see ``find_boundary``."""
+        try:
+            self.load = _round(self._search.send(sign))
+        except StopIteration as end:
+            self.end(*end.value)
+
+    def end(self, holds: float, fails: float) -> None:
+        """Enter the boundary."""
+        self.load, self.found = None, Boundary.of(_round(holds), _round(fails), self.grows, self.capacity)
+
+
 class LoadSearch:
     """The search of one command.
 
@@ -130,40 +156,34 @@ class LoadSearch:
                 raise Stopped(FAILED)
             begin, least = (_round(share * capacities[VANILLA]) for share in (BEGIN, SLOWEST))
             most, narrow = NEVER, NARROW
-        searches: dict[str, Generator[float, int, tuple[float, float]]] = {
-            name: find_boundary(begin, least, most, narrow) for name in names if capacities[name]
+        searches = {
+            name: MethodSearch(capacities[name], find_boundary(begin, least, most, narrow))
+            for name in names
+            if capacities[name]
         }
-        wanted = {name: next(search) for name, search in searches.items()}
-        unserved = set(searches)
-        grows: dict[str, list[float]] = {name: [] for name in searches}
-        found = {name: Boundary(0.0, NEVER, NEVER) for name in names}  # of one whose requests all failed
-        while wanted:
-            load = min(wanted.values())
-            here = [name for name, own in wanted.items() if own == load]
-            signs = dict.fromkeys((name for name in here if _round(load) >= capacities[name]), -1)
-            served = [name for name in here if name not in signs]
-            if served and not self._fits(_round(load)):
+        while loads := [each.load for each in searches.values() if each.load is not None]:
+            load = min(loads)
+            here = {name: each for name, each in searches.items() if each.load == load}
+            served = {name: each for name, each in here.items() if load < each.capacity}
+            signs = dict.fromkeys(here, -1)
+            if served and not self._fits(load):
                 signs |= dict.fromkeys(served, UNTRIED)
             elif served:
-                kept = self._measure(*self._name(_round(load)), served)
-                for name in served:
-                    signs[name] = self._judge(kept[name])
-                    grows[name] += [_round(load)] if kept[name].given_up else []
+                kept = self._measure(*self._name(load), [*served])
+                signs |= {name: self._judge(own) for name, own in kept.items()}
                 # One request after the other has the shortest times: what fails there fails at every rate.
-                failed = [name for name in served if name in unserved and signs[name] < 0 and capacities[name] < NEVER]
+                failed = [name for name, each in served.items()
+                          if not each.served and signs[name] < 0 and each.capacity < NEVER]  # fmt: skip
                 alone = self._measure(ALONE, {**closed, "requests": 1}, failed) if failed else {}
-                unserved.difference_update(served)
-                for name in (name for name, own in alone.items() if self._judge(own) < 0):
-                    found[name] = Boundary.of(0.0, _round(load), grows[name], capacities[name])
-                    del wanted[name]
-            for name in filter(wanted.__contains__, here):
-                try:
-                    wanted[name] = searches[name].send(signs[name])
-                except StopIteration as end:
-                    holds, fails = end.value
-                    found[name] = Boundary.of(_round(holds), _round(fails), grows[name], capacities[name])
-                    del wanted[name]
-        return found
+                for name, each in served.items():
+                    each.served = True
+                    each.grows += [load] if kept[name].given_up else []
+                    if name in alone and self._judge(alone[name]) < 0:
+                        each.end(0.0, load)
+            for name, each in here.items():
+                if each.load is not None:
+                    each.enter(signs[name])
+        return {name: searches[name].found if name in searches else Boundary(0.0, NEVER, NEVER) for name in names}
 
     def _fits(self, rate: float) -> bool:
         """Whether the suite has a case for each request that arrives within ``load.seconds``; prints if it has not."""
@@ -232,12 +252,9 @@ class LoadSearch:
             **written,
             "method": methods,
             "load": {**written["load"], "find": None, **load},
-            "measure": {**written["measure"], "rounds": 1, "fresh": False, "control": False},
+            "measure": {**written["measure"], "rounds": MOST, "fresh": False, "control": False},
         }
-        each = len(build_job(settings, self._job).plan)  # stretches of a round
-        settings["measure"]["rounds"] = -(-MOST // each)
-        job = build_job(settings, self._job)
-        job = replace(job, wanted=stretches, launch=self._job.launch)
+        job = replace(build_job(settings, self._job), wanted=stretches, launch=self._job.launch)
         if directory not in self.runs:
             self.runs.append(directory)
             open_console().print(plain(f"{folder}: {', '.join(methods)}"), highlight=False)
