@@ -203,7 +203,8 @@ def block_sights(file: HeadFile, layers: int) -> list[Sight]:
         raise file.refusal(f"{TYPES}={types}", f"full_attention or {SLIDING} {layers}x")
     windowed, some = setting(file, ALL_WINDOWED) or False, SLIDING in types
     library, both = setting(file, LIBRARY) is not None, setting(file, BOTH_WAYS)
-    if (windowed and library) or (some and (both is None) == library) or (some and library and given):
+    misread = both is not None if windowed or not library else both is None or bool(given)
+    if (windowed and library) or ((windowed or some) and misread):
         raise file.refusal(
             f"a window, {LIBRARY}={setting(file, LIBRARY)}, {BOTH_WAYS}={both}, {given | {ALL_WINDOWED: windowed}}",
             f"{TYPES} and {BOTH_WAYS} alone in the speculators library's format, and no {BOTH_WAYS} in others: their"

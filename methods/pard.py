@@ -186,7 +186,9 @@ class Pard(DrawingMethod):
         super().check(model)
         assert self._card is not None
         config = self._card.config.get_text_config()
-        named = [value for name in NAMES if type(value := getattr(config, name, None)) is int]
+        named = [value for name in NAMES if (value := getattr(config, name, None)) is not None]
+        if self.mask_token is None and named and type(named[0]) is not int:
+            raise InputError(f"draft={self.draft}: its config.json has the mask token {named[0]!r}; expected an id")
         if self.mask_token is None and not named:
             raise InputError(
                 f"draft={self.draft}: its config.json has neither {' nor '.join(NAMES)}: it was not trained to draft in"

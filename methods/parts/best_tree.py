@@ -17,6 +17,7 @@ from torch import Tensor
 
 from specbench.method import DraftLevel, GoesOn
 from specbench.models.compiled_code import njit
+from specbench.models.tree import compute_depths
 from specbench.types import EMPTY, ROOT, Draft
 
 
@@ -66,11 +67,14 @@ def draft_places(
             found, steps = find_best(logs[:levels].double().numpy(), int((found[:, LEVEL] < levels).sum()))
         chosen = tokens.numpy()[found[:, LEVEL], found[:, RANK]]
         return Draft(chosen.tolist(), found[:, PARENT].tolist(), score=np.exp(steps).tolist(), source=[0] * len(chosen))
-    return draft_levels(logs[:levels], tokens[:levels], nodes)
+    return draft_levels(logs, tokens, nodes, levels)
 
 
-def draft_levels(logs: Tensor, tokens: Tensor, nodes: int) -> Draft:
-    """The same tree by operations on tensors, which wait for no device. logs, tokens: (L, k), in descending order."""
+def draft_levels(logs: Tensor, tokens: Tensor, nodes: int, levels: int) -> Draft:
+    """The same tree by operations on tensors. They wait for the device only if nodes below ``levels`` are left out.
+
+    logs, tokens: (L, k), in descending order.
+    """
     scores, parents = logs[0], torch.full_like(tokens[0], ROOT)
     kept, start = [(tokens[0], scores, logs[0], parents)], 0
     for step, below in zip(logs[1:], tokens[1:], strict=True):
@@ -79,7 +83,12 @@ def draft_levels(logs: Tensor, tokens: Tensor, nodes: int) -> Draft:
         scores, place = paths.topk(min(nodes, len(paths)))
         rank = place % len(step)
         kept.append((below[rank], scores, step[rank], above + place // len(step)))
-    return keep_best([torch.cat(parts) for parts in zip(*kept, strict=True)], nodes, len(logs))
+    whole = keep_best([torch.cat(parts) for parts in zip(*kept, strict=True)], nodes, len(logs))
+    if levels >= len(logs):
+        return whole
+    listed = whole.parents.tolist() if isinstance(whole.parents, Tensor) else whole.parents
+    left = sum(depth <= levels for depth in compute_depths(listed))
+    return draft_levels(logs[:levels], tokens[:levels], left, levels)
 
 
 LEVEL, RANK, PARENT = range(3)  # columns of a node

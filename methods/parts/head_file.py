@@ -363,8 +363,10 @@ def require_known(
     family, kinds, window = (file.layer.get(name) for name in ("model_type", "layer_types", "sliding_window"))
     if family in UNLIKE_LLAMA:
         raise file.refusal(f"model_type={family}", "a family whose layers compute what Llama's do")
-    if (family in ONE_WINDOW and window) or (not windowed and file.layer.get("use_sliding_window")):
+    if family in ONE_WINDOW and window:
         raise file.refusal(f"model_type={family} and a sliding window of {window}", "full attention")
+    if not windowed and (slides := file.layer.get("use_sliding_window")):
+        raise file.refusal(f"use_sliding_window={slides}", "full attention")
     if not windowed and kinds and set(re.findall(r"\w+", str(kinds))) != {FULL}:
         raise file.refusal(f"layer_types={kinds}", "full attention")
     return frozenset(name for name, value in given if value is True)

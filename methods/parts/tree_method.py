@@ -98,7 +98,7 @@ class TreeHead(DraftVocabulary, ABC):
 
     @staticmethod
     def layers_read(file: HeadFile, layers: int) -> tuple[int, ...]:
-        """The target's hidden states that the head continues, here the last; layers: of it. Raises InputError."""
+        """The target's hidden states that the head continues: here the last. layers: of the target."""
         return (layers,)
 
     @classmethod

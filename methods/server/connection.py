@@ -38,7 +38,7 @@ class Connection:
     """One server. timeout_s: between two reads. longest_s: of a whole request.
 
     closes: whether the server closes a connection after a streamed answer, whatever its headers say: a request that is
-    sent on it at once would be lost.
+    sent on it immediately would be lost.
     """
 
     closes = False

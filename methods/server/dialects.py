@@ -288,7 +288,7 @@ class Chat(OpenAI):
         report, timings = None, event.timings
         if isinstance(self.base, VLLM):
             report = self.base.read_report(event)
-        elif timings and timings.draft_n_accepted is not None:  # behind the end, with the usage
+        elif timings and timings.draft_n_accepted is not None:  # after the end, with the usage
             report = DraftReport(REQUEST, timings.draft_n_accepted, drafted=timings.draft_n)
         count = event.usage.prompt_tokens if event.usage else None
         text = "".join(filter(None, texts))

@@ -165,25 +165,31 @@ def write_sglang(schedule: Schedule) -> str:
 def write_llama_cpp(schedule: Schedule) -> str:
     """llama.cpp, ``common/arg.cpp``: it has no schedule, so one line of flags for each number of slots.
 
+    The setting that a draft must reach is the same in every line, since the look-up of ``ngram-simple`` uses it too.
+
     Raises:
-        InputError: A length of ``ngram-cache`` that is not the engine's own.
+        InputError: A length of ``ngram-cache`` above the engine's own.
     """
     kind = _LLAMA_CPP.get(schedule.method)
-    if kind == "ngram-cache" and (other := set(schedule.lengths.values()) - {0, NGRAM_CACHE}):
+    if kind == "ngram-cache" and (longest := max(schedule.lengths.values())) > NGRAM_CACHE:
         raise InputError(
-            f"llama_cpp: {schedule.method} drafts {max(other)} tokens; expected {NGRAM_CACHE}, since ngram-cache has no"
-            f" flag of the length: leave out --export llama_cpp, or run with num_draft={NGRAM_CACHE}"
+            f"llama_cpp: {schedule.method} drafts {longest} tokens; expected at most {NGRAM_CACHE}, since ngram-cache"
+            " has no flag of the length: leave out --export llama_cpp, or run"
+            f" method.{schedule.method}.num_draft={NGRAM_CACHE}"
         )
     flag, reached, least = _LLAMA_CPP_FLAGS.get(kind or "", ("--spec-draft-n-max", "", 0))
+    shortest = min(filter(None, schedule.lengths.values()), default=least)
     lines = []
     for size, length in schedule.lengths.items():
         words = [f"--parallel {size}"]
         if length:
             words += [f"--spec-type {kind}"] if kind else []
             words += [f"{flag} {length}"] if kind != "ngram-cache" else []
-            words += [f"{reached} {length}"] if length < least else []
+            words += [f"{reached} {shortest}"] if shortest < least else []
         lines.append(" ".join(words) + "\n")
     use = "llama-server -m FILE.gguf and the line of your number of slots; draft models also need --model-draft"
+    if kind == "ngram-cache":
+        use += f"; the engine drafts up to {NGRAM_CACHE} tokens in every line that drafts"
     return _comments(schedule, use) + "".join(lines)
 
 

@@ -23,7 +23,7 @@ _Made = TypeVar("_Made")
 
 
 def inferring(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
-    """Run a function in torch's inference mode, which is entered only where it is off: at every step it takes long."""
+    """Run a function in torch's inference mode, which is entered only if it is off: entering takes long."""
 
     @functools.wraps(function)
     def run(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from specbench.measure.plan import LASTING, REFERENCES, Block, Key, starts_span
 from specbench.records.record import CaseRecord
+from specbench.serving.scheduler import QueueGrew
 
 Recorded = list[tuple[Key, frozenset[str]]]  # cases and round of each recorded block, and its methods, in file order
 
@@ -39,7 +40,8 @@ class Ledger:
             cases, _, methods = self._blocks.setdefault(record.block, (set(), record.round, set()))
             cases.add(record.case)
             methods.add(record.method)
-            if record.error and (self.failed is None or record.block < self.failed):
+            given_up = record.error is not None and record.error["type"] == QueueGrew.__name__  # it would be again
+            if record.error and not given_up and (self.failed is None or record.block < self.failed):
                 self.failed = record.block
 
     @cached_property

@@ -252,8 +252,10 @@ class LoadSearch:
             **written,
             "method": methods,
             "load": {**written["load"], "find": None, **load},
-            "measure": {**written["measure"], "rounds": MOST, "fresh": False, "control": False},
+            "measure": {**written["measure"], "rounds": 1, "fresh": False, "control": False},
         }
+        each = len(build_job(settings, self._job).plan)  # stretches of a round
+        settings["measure"]["rounds"] = -(-MOST // each)
         job = replace(build_job(settings, self._job), wanted=stretches, launch=self._job.launch)
         if directory not in self.runs:
             self.runs.append(directory)

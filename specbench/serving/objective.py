@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -181,15 +182,24 @@ class Kept:
 
     @classmethod
     def of(cls, records: Iterable[CaseRecord], objective: Objective) -> Kept:
-        """A failed case counts as one request that is not within the limits."""
-        stretches: dict[tuple[int, int], list[bool]] = {}
-        given_up = False
+        """A failed case counts as one request that is not within the limits.
+
+        Of stretches with the same requests the first one counts: vanilla runs again with a method that joins a load.
+        """
+        blocks: defaultdict[tuple[int, int], list[CaseRecord]] = defaultdict(list)
         for record in records:
-            own = stretches.setdefault((record.round, record.block), [])
-            own += [False] if record.error else [objective.keeps(turn) for turn in record.turns]
-            given_up |= record.error is not None and record.error["type"] == QueueGrew.__name__
-        shares = tuple(sum(own) / len(own) for own in stretches.values())
-        return cls(shares, sum(map(len, stretches.values())) / max(1, len(stretches)), given_up)
+            blocks[record.round, record.block].append(record)
+        distinct: dict[tuple[int, frozenset[str]], list[CaseRecord]] = {}
+        for (turn, _), own in blocks.items():
+            distinct.setdefault((turn, frozenset(record.case for record in own)), own)
+        stretches = [
+            [kept for each in own for kept in ([False] if each.error else map(objective.keeps, each.turns))]
+            for own in distinct.values()
+        ]
+        errors = [each.error for own in distinct.values() for each in own if each.error]
+        given_up = any(error["type"] == QueueGrew.__name__ for error in errors)
+        shares = tuple(sum(own) / len(own) for own in stretches)
+        return cls(shares, sum(map(len, stretches)) / max(1, len(stretches)), given_up)
 
 
 def measure_capacity(records: Iterable[CaseRecord], places: int) -> float:

@@ -193,9 +193,12 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if twice := next((name for name, count in Counter(header).items() if name and count > 1), ""):
             raise InputError(f"{where}, line 1: has column {cut(twice)} twice; expected each column once")
         for row in filter(None, reader):
-            if len(row) > len(header):  # such as a number with a comma: the values behind it have other columns
+            if any(row[len(header) :]):  # such as a number with a comma: the values after it have other columns
                 there = f"{where}, line {reader.line_num}"
-                raise InputError(f"{there}: has {len(row)} values under {len(header)} columns; {_FIX}")
+                raise InputError(
+                    f"{there}: has {len(row)} values under {len(header)} columns; expected as many values as columns, a"
+                    " number with a comma in quotes"
+                )
             yield reader.line_num, dict(zip(header, row, strict=False))
     except csv.Error as error:
         raise InputError(f"{where}, line {reader.line_num}: {error}; {_FIX}") from None

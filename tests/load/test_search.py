@@ -283,7 +283,8 @@ def test_a_load_has_other_stretches_for_each_method(tmp_path):
     for names, stretches in ((["vanilla"], 16), (["pld"], 8), (both, 8), (["vanilla"], 32), (["pld"], 16)):
         records = search._run(names, stretches, "rate-900", {"rate": 900.0, "patience": 60.0})
         for name in names:
-            assert len({record.round for record in records[name]}) >= stretches
+            shares = Kept.of(records[name], Objective(ttft=100)).shares
+            assert len(shares) == len({record.round for record in records[name]}) >= stretches
     run = read_run(tmp_path / "run/rate-900")
     counts = {name: len({each.block for each in run.records if each.method == name}) for name in ("vanilla", "pld")}
     assert counts == {"vanilla": 32 + 16, "pld": 32}  # vanilla again where pld joined

@@ -112,7 +112,7 @@ def test_times_and_answers_of_each_form(tmp_path, text, times_s, tokens):
         (AZURE.replace(",109", ",-1"), "line 3, column GeneratedTokens: got '-1'; expected a number of tokens"),
         (AZURE.replace(",109", ""), "line 3: column GeneratedTokens is missing"),
         (AZURE.replace("ContextTokens", "TIMESTAMP"), "line 1: has column TIMESTAMP twice; expected each column once"),
-        (AZURE.replace(",109", ",3,109"), "line 3: has 4 values under 3 columns; expected a JSON list"),
+        (AZURE.replace(",109", ",3,109"), "line 3: has 4 values under 3 columns; expected as many"),
         (BURSTGPT.replace("46.5", "nan"), "line 4, column Timestamp: got 'nan'; expected seconds"),
         (BURSTGPT.replace("46.5", "9" * 500), "line 4, column Timestamp: got '9{39}"),
     ],

@@ -72,12 +72,14 @@ def test_a_gpu_gets_the_same_tree():
     random = torch.Generator().manual_seed(0)
     for nodes in (1, 2, 7, 64):
         logits = torch.randn(6, 50, generator=random, dtype=torch.float64) * 3
-        ours = draft_places(logits, nodes)
-        found = draft_levels(*logits.log_softmax(-1)[:nodes].topk(min(nodes, 50)), nodes)
-        truth, same = (
-            dict(zip(list_paths(each.tokens, each.parents), each.score, strict=True)) for each in (ours, found)
-        )
-        assert same == pytest.approx(truth)
+        for levels in (6, 2):
+            ours = draft_places(logits, nodes, lambda level, most=levels: level.depth < most)
+            found = draft_levels(*logits.log_softmax(-1)[:nodes].topk(min(nodes, 50)), nodes, levels)
+            truth, same = (
+                dict(zip(list_paths(each.tokens, each.parents), each.score, strict=True)) for each in (ours, found)
+            )
+            assert same == pytest.approx(truth)
+        assert len(ours) < nodes or nodes < 3
 
 
 def test_a_policy_cuts_the_places():

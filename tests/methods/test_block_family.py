@@ -409,6 +409,7 @@ def test_a_file_with_other_tensors_is_refused(model, tmp_path, kind):
         ("windowed", {}, {"sliding_window_non_causal": True}, "and no sliding_window_non_causal in others"),
         ("windowed from the root", {"causal": True}, {}, "{'causal': True, 'use_swa': False}; expected layer_types"),
         ("all windowed", {}, {"speculators_model_type": "dflash"}, "'use_swa': True}; expected layer_types and"),
+        ("all windowed", {"sliding_window_non_causal": True}, {}, "no sliding_window_non_causal in others"),
         ("plain", {"attention_sink_bias": True}, {}, "sets attention_sink_bias, unknown here"),
         ("plain", {"shift_label": True}, {}, "sets shift_label, unknown here"),
         ("plain", {"block_size": 5}, {"block_size": 6}, "has block_size=6 and 5; expected one value"),

@@ -120,7 +120,7 @@ NAMED = {
         ({"speculators_model_type": "peagle"}, "speculators_model_type=peagle; expected eagle3"),
         ({"layer_types": ["sliding_attention"], "num_hidden_layers": 1}, "layer_types=['sliding_attention']; expected"),
         ({"layer_types": ["linear_attention"], "num_hidden_layers": 1}, "layer_types=['linear_attention']; expected"),
-        ({"use_sliding_window": True, "sliding_window": 9}, "model_type=None and a sliding window of 9; expected full"),
+        ({"use_sliding_window": True, "sliding_window": 9}, "use_sliding_window=True; expected full"),
         ({"layer_types": ["full_attention"] * 2}, "config.json describes no Llama layer"),
     ],
     "p_eagle": [

@@ -170,7 +170,7 @@ def test_a_checkpoint_of_the_authors_layout_is_read_and_drafts(tmp_path):
         ({"pard2_target_dim": 7}, "pard2_target_dim=7; expected 2 states of"),
         ({"pard2_scale": "large"}, "pard2_scale='large'; expected a number"),
         ({"pard2_proj_bias": 1}, "pard2_proj_bias=1; expected true or false"),
-        ({"pard_token": True}, "has neither pard_token nor ptd_token_id"),
+        ({"pard_token": True}, "has the mask token True; expected an id"),
     ],
 )
 def test_settings_that_are_refused(tmp_path, changes, reason):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from unittest import mock
@@ -183,8 +184,14 @@ def test_files_as_they_are_written(tmp_path):
 
 def test_a_look_up_of_llama_cpp_without_a_flag_of_the_length():
     assert read_llama_cpp(ENGINES["llama_cpp"].write(Schedule("pld_llama_cache", {1: 8, 8: 0}, ()))) == {1: 8, 8: 0}
-    with pytest.raises(InputError, match=r"drafts 16 tokens; expected 8, since .*num_draft=8"):
+    assert "drafts up to 8 tokens" in ENGINES["llama_cpp"].write(Schedule("pld_llama_cache", {1: 8, 4: 6}, ()))
+    with pytest.raises(InputError, match=r"drafts 16 tokens; expected at most 8, since .*pld_llama_cache.num_draft=8"):
         ENGINES["llama_cpp"].write(Schedule("pld_llama_cache", {1: 16, 8: 8}, ()))
+
+
+def test_every_line_of_llama_cpp_looks_up_the_same_n_grams():
+    text = ENGINES["llama_cpp"].write(Schedule("pld", {1: 16, 8: 3}, ()))
+    assert re.findall(r"size-n (\d+)", text) == ["3", "3"]
 
 
 def candidate(name: str, length: int, chain: bool = True) -> mock.Mock:

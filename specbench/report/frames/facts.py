@@ -220,13 +220,15 @@ def name_variants(runs: Sequence[Run], facts: Sequence[Facts]) -> list[dict[str,
 
 
 def _differing_words(choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The parameters, of commands of equal length only the words that differ, each with the flag before it."""
+    """Returns the parameters; commands of equal length keep the words that differ, each with the flag before it."""
     commands = [each.get("command") for each in choices]
     words: list[Any] = [each.split() if isinstance(each, str) else each for each in commands]
     if not all(isinstance(own, list) and len(own) == len(words[0]) for own in words):
         return choices
     columns = [[str(word) for word in column] for column in zip(*words, strict=True)]
     differ = {place for place, column in enumerate(columns) if len(set(column)) > 1}
+    if not differ:  # but the spaces
+        return choices
     differ |= {place - 1 for place in differ if place and columns[place - 1][0].startswith("-")}
     return [
         each | {"command": " ".join(_spell_short(columns[place][rank]) for place in sorted(differ))}
