@@ -59,7 +59,7 @@ from methods.parts.tree_method import EMBEDDING, LevelsMethod, LevelsRun, TreeHe
 from methods.parts.tree_shape import TreeShape
 from specbench.input import read_file
 from specbench.models.facade import ModelCard, Target
-from specbench.models.fast.host.forward import Product
+from specbench.models.fast.host.forward import Norm, Product
 from specbench.types import InputError, require_count
 
 RANDOM_BLOCK, LONGEST = 8, 1024  # the speculators library's default; of any block
@@ -314,10 +314,10 @@ class DFlashHead(TreeHead):
     ignored = (EMBEDDING, r"lm_head\.weight", "d2t", "t2d", r"confidence_head\..*")
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
-        self.ends, self.eps = ends, float(config.rms_norm_eps)
-        self._fc, self._norms = Product(state["fc.weight"]), (state["hidden_norm.weight"], state["norm.weight"])
+        self.ends, self._eps, self._fc = ends, float(config.rms_norm_eps), Product(state["fc.weight"])
+        self._norms = [Norm(state[f"{name}.weight"], self._eps) for name in ("hidden_norm", "norm")]
         prefixes = [f"layers.{place}." for place in range(config.num_hidden_layers)]
-        self._first = state[f"{prefixes[0]}input_layernorm.weight"]
+        self._first = Norm(state[f"{prefixes[0]}input_layernorm.weight"], self._eps)
         self.layers = DraftLayers(state, prefixes, config, biased(file), block_sights(file, len(prefixes)))
         self._mask = torch.tensor([mask_token(file, ends.vocab, *NESTED)], device=ends.device)
         self.skipped = 0 if anchored(file) else 1  # rows of a block that draft nothing: the root's
@@ -342,7 +342,7 @@ class DFlashHead(TreeHead):
             return Domino(state, plain_places(file), self.ends.embed)
         if part == SELECTOR:
             return PairSelector(state, whole(file, TOP_K))
-        return Lattice(state, lattice_settings(file, self.ends.width), self.eps, self.ends.embed) if part else None
+        return Lattice(state, lattice_settings(file, self.ends.width), self._eps, self.ends.embed) if part else None
 
     @staticmethod
     def own(file: HeadFile) -> tuple[str, ...]:
@@ -395,7 +395,7 @@ class DFlashHead(TreeHead):
 
     def enter(self, features: Sequence[Tensor]) -> Tensor:
         """Fused and normed: what every layer's keys and values are made of."""
-        return self.normed(self._fc(torch.cat(list(features), dim=-1)), self._norms[0])
+        return self._norms[0](self._fc(torch.cat(list(features), dim=-1)))
 
     def block(self, root: Tensor, rows: int) -> Tensor:
         """(rows,) ids of a block."""
@@ -405,10 +405,10 @@ class DFlashHead(TreeHead):
         """Embed a block's tokens; the target's states do not enter here."""
         embedded = self.ends.embed(ids) if self._embedding is None else functional.embedding(ids, self._embedding)
         embedded = embedded if self._scale == 1 else embedded * self._scale
-        return self.normed(embedded, self._first), embedded
+        return self._first(embedded), embedded
 
     def carry(self, hidden: Tensor) -> Tensor:
-        return self.normed(hidden, self._norms[1])
+        return self._norms[1](hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Apply the head's own output head, or the target's; scaled and capped as the file states."""

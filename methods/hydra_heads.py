@@ -23,6 +23,7 @@ from methods.parts.tree_method import DraftVocabulary, HeadRun, TreeDrafter
 from methods.parts.tree_shape import ShapePlan
 from specbench.method import Drafter
 from specbench.models.facade import Target
+from specbench.models.fast.host.forward import Norm
 from specbench.types import InputError, Needs, Prefill
 
 FORMAT = HeadFormat(
@@ -50,8 +51,8 @@ class HydraHeads(DraftVocabulary):
     ) -> None:
         """state: with the names of ``HydraTree.shapes``, placed by ``ends``."""
         self.layers = DraftLayers(state, [LAYER], config, biased)
-        self._norms = state[f"{LAYER}input_layernorm.weight"], state[f"{PREFIX}norm.weight"]
-        self._eps = float(config.rms_norm_eps)
+        before, after = state[f"{LAYER}input_layernorm.weight"], state[f"{PREFIX}norm.weight"]
+        self._norms = [Norm(each, float(config.rms_norm_eps)) for each in (before, after)]
         self.embed = ends.embed
         self._first: list[tuple[Tensor, Tensor]] = []  # skip connection and linear in one matrix
         self._rest: list[list[tuple[Tensor, Tensor]]] = []
@@ -69,9 +70,9 @@ class HydraHeads(DraftVocabulary):
 
     def prefix(self, features: Tensor, memory: LayerMemory) -> Forwards:
         """Remember (T, D) states of committed tokens; the prefix layer's (1, D) output at the last one."""
-        normed = functional.rms_norm(features, features.shape[-1:], self._norms[0], self._eps)
+        normed = self._norms[0](features)
         hidden = yield from self.layers.read(normed, features, memory)
-        return functional.rms_norm(hidden, hidden.shape[-1:], self._norms[1], self._eps)
+        return self._norms[1](hidden)
 
     def logits(self, head: int, paths: Tensor) -> Tensor:
         """(rows, V). paths: (rows, (head + 2) D) prefix output and the path's embeddings, root first."""

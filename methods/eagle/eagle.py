@@ -54,7 +54,7 @@ from methods.parts.tree_method import (
 from methods.parts.tree_shape import TreeShape
 from specbench.input import parse_json, read_file
 from specbench.models.facade import ModelCard
-from specbench.models.fast.host.forward import Product
+from specbench.models.fast.host.forward import Norm, Product
 from specbench.types import InputError, require_count
 
 
@@ -123,12 +123,13 @@ class ThirdHead(TreeHead):
     also: tuple[str, ...] = ()
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
-        self.ends, self.eps = ends, float(config.rms_norm_eps)
+        self.ends, eps = ends, float(config.rms_norm_eps)
         self._fc, self._head = Product(state["fc.weight"]), Product(state["lm_head.weight"])
-        self._norm = state["norm.weight"]
-        self._before = state["midlayer.input_layernorm.weight"], state["midlayer.hidden_norm.weight"]
+        self._norm = Norm(state["norm.weight"], eps)
+        self._before = [Norm(state[f"midlayer.{name}.weight"], eps) for name in ("input_layernorm", "hidden_norm")]
         self._flags = self.flags(file)
-        self._fused = [state[name] for name in _fused_norms(self._flags, state["fc.weight"].shape[1] // ends.width)]
+        fused = _fused_norms(self._flags, state["fc.weight"].shape[1] // ends.width)
+        self._fused = [Norm(state[name], eps) for name in fused]
         self._embedding = state.get("embed_tokens.weight")
         self.layers = DraftLayers(state, _prefixes(config), config, biased(file))
         if len(state["lm_head.weight"]) != ends.vocab:
@@ -192,23 +193,23 @@ class ThirdHead(TreeHead):
     def enter(self, features: Sequence[Tensor]) -> Tensor:
         """Fused by ``fc``, normed before where the flags say so."""
         if FC_NORM in self._flags:
-            features = [self.normed(each, weight) for each, weight in zip(features, self._fused, strict=True)]
+            features = [norm(each) for norm, each in zip(self._fused, features, strict=True)]
         fused = torch.cat(list(features), dim=-1)
-        return self._fc(self.normed(fused, self._fused[0]) if NORM_BEFORE_FC in self._flags else fused)
+        return self._fc(self._fused[0](fused) if NORM_BEFORE_FC in self._flags else fused)
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Normed embedding and normed state, concatenated; the residual is the state."""
         embedded = self.ends.embed(ids) if self._embedding is None else functional.embedding(ids, self._embedding)
-        normed = self.normed(hidden, self._before[1])
-        both = torch.cat([self.normed(embedded, self._before[0]), normed], dim=-1)
+        normed = self._before[1](hidden)
+        both = torch.cat([self._before[0](embedded), normed], dim=-1)
         return both, normed if NORM_BEFORE_RESIDUAL in self._flags else hidden
 
     def carry(self, hidden: Tensor) -> Tensor:
-        return self.normed(hidden, self._norm) if NORM_OUTPUT in self._flags else hidden
+        return self._norm(hidden) if NORM_OUTPUT in self._flags else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Its own norm, if that is still to come, and output head."""
-        return self._head(hidden if NORM_OUTPUT in self._flags else self.normed(hidden, self._norm))
+        return self._head(hidden if NORM_OUTPUT in self._flags else self._norm(hidden))
 
 
 def _prefixes(config: LlamaConfig) -> list[str]:

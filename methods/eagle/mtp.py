@@ -39,7 +39,7 @@ from specbench.models.eager.cache import SlotCache
 from specbench.models.entries import refuse_entries
 from specbench.models.facade import ModelCard, Target
 from specbench.models.family import EXPERTS, check_family, find_steady_context
-from specbench.models.fast.host.forward import Product
+from specbench.models.fast.host.forward import Norm, Product
 from specbench.models.load import UNREADABLE, choose_experts, explain
 from specbench.models.tree import build_causal_mask, list_masked_chunks
 from specbench.types import InputError, require_count
@@ -341,10 +341,10 @@ class MtpHead(TreeHead):
     ignored = (EMBEDDING, r"lm_head\.weight")  # copies of the target's
 
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
-        self.ends, self.eps, self._layout = ends, float(config.rms_norm_eps), find_layout(file)
+        self.ends, self._layout = ends, find_layout(file)
         self._project = Product(state["input_proj.weight"])
         self._final = ends.final_norm() if self._layout.bare else None
-        self._norms = {name: state[f"{name}.weight"] for name in NORMS}
+        self._norms = {name: Norm(state[f"{name}.weight"], float(config.rms_norm_eps)) for name in NORMS}
         self.layers = self.build_layer(state, file, config)
 
     def build_layer(self, state: Mapping[str, Tensor], file: HeadFile, config: Any) -> DraftLayers:
@@ -395,7 +395,7 @@ class MtpHead(TreeHead):
         return self._project(torch.cat(both[::-1] if self._layout.states_first else both, dim=-1))
 
     def _norm(self, hidden: Tensor, name: str) -> Tensor:
-        return self.normed(hidden, self._norms[name])
+        return self._norms[name](hidden)
 
     def carry(self, hidden: Tensor) -> Tensor:
         return self._norm(hidden, "final_layernorm") if self._layout.normed else hidden
@@ -418,7 +418,7 @@ class LibraryHead(MtpHead):
 
     def build_layer(self, state: Mapping[str, Tensor], file: HeadFile, config: Any) -> LibraryLayer:
         layer = {name: state[name] for name in self.list_layer(file, config)}
-        return LibraryLayer(layer, config, self._norms["final_layernorm"].new_empty(0), file.where)
+        return LibraryLayer(layer, config, self._norms["final_layernorm"].weight.new_empty(0), file.where)
 
     @staticmethod
     def configure(file: HeadFile, target: Any) -> Any:
@@ -428,9 +428,9 @@ class LibraryHead(MtpHead):
     def list_layer(file: HeadFile, config: Any) -> dict[str, TensorShape]:
         return list_shapes(config, file.where)
 
-    def normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
+    def _norm(self, hidden: Tensor, name: str) -> Tensor:
         assert isinstance(self.layers, LibraryLayer)
-        return self.layers.normed(hidden, weight)
+        return self.layers.normed(hidden, self._norms[name].weight)
 
     def inputs(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The projection twice: the layer norms its own input."""

@@ -9,7 +9,8 @@ taken, its first child and its next sibling become candidates.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,21 +22,27 @@ from specbench.models.tree import compute_depths
 from specbench.types import EMPTY, ROOT, Draft
 
 
-def keep_best(candidates: list[Tensor], nodes: int, depth: int) -> Draft:
-    """The best of C candidates in level order, as a draft.
+def find_top(values: Any, count: int) -> Any:
+    """(count,) places of the greatest values (n,), in descending order; of equal ones on a CPU the first."""
+    return values.topk(count).indices if isinstance(values, Tensor) else np.argsort(-values, kind="stable")[:count]
+
+
+def keep_best(candidates: Sequence[Any], nodes: int, depth: int) -> Draft:
+    """The best of C candidates in level order, as a draft: on a device from tensors, on the host from arrays.
 
     candidates: ids (C,) int64, log probabilities of their paths (C,) and their own (C,), parents (C,) int64.
     depth: levels of them.
     """
     ids, scores, steps, parents = candidates
-    order = torch.sort(scores, descending=True, stable=True).indices  # of equal ones the shallower first
-    chosen = torch.sort(order[:nodes]).values
-    above = torch.searchsorted(chosen, parents[chosen])  # of the root's children 0, corrected below
-    above = torch.where(parents[chosen] < 0, -1, above)
-    if above.device.type != "cpu":  # there the engine lays the tree out
+    if isinstance(ids, Tensor):
+        order = torch.sort(scores, descending=True, stable=True).indices  # of equal ones the shallower first
+        chosen = torch.sort(order[:nodes]).values
+        above = torch.where(parents[chosen] < 0, ROOT, torch.searchsorted(chosen, parents[chosen]))
         return Draft(ids[chosen], above, source=[0] * len(chosen), depth=depth)
-    hosted = torch.stack([above.double(), steps[chosen].exp().double()]).tolist()
-    return Draft(ids[chosen], [int(parent) for parent in hosted[0]], score=hosted[1], source=[0] * len(chosen))
+    kept = np.sort(find_top(scores, nodes))
+    places = np.where(parents[kept] < 0, ROOT, np.searchsorted(kept, parents[kept])).tolist()
+    chances = np.exp(steps[kept].astype(np.float64)).tolist()
+    return Draft(ids[kept].tolist(), places, score=chances, source=[0] * len(kept))
 
 
 def log_probs(logits: Tensor) -> Tensor:

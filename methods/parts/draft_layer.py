@@ -22,7 +22,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from methods.parts.block_convolution import BlockConvolution, Convolved
 from methods.parts.head_file import TensorShape
-from specbench.models.fast.host.forward import DTYPES, HEAD, ROW, SHORT, call_compiled, load_kernels, stack
+from specbench.models.fast.host.forward import DTYPES, HEAD, ROW, SHORT, call_compiled, in_single, load_kernels, stack
 from specbench.models.transfer import stored
 from specbench.types import InputError
 
@@ -130,8 +130,9 @@ def head_size(config: Any) -> int:
 class LayerMemory:
     """Keys and values of one request: committed tokens, then ``nodes`` slots of a tree.
 
-    pairs: (layers, 2, shared heads, slots, size). mask: (rows, slots), the additive mask of a tree's rows: zero for
-    committed tokens.
+    pairs: (layers, 2, shared heads, slots, size).
+    array: on a CPU their memory, (layers, 2 * shared heads, slots, size).
+    mask: (rows, slots), the additive mask of a tree's rows: zero for committed tokens.
     """
 
     def __init__(self, layers: DraftLayers, nodes: int, width: int) -> None:
@@ -151,7 +152,7 @@ class LayerMemory:
         made = layers.like.new_zeros(layers.count, 2, layers.first.shared, slots, layers.first.size)
         if self.length:
             made[..., : self.length, :] = self.pairs[..., : self.length, :]
-        self.pairs = made
+        self.pairs, self.array = made, stored(made.flatten(1, 2)) if made.device.type == "cpu" else None
         self.mask = layers.like.new_zeros(self._width, slots)
         layers.rope.reserve(self._capacity + self.nodes + 1)
 
@@ -440,15 +441,14 @@ class CompiledLayers:
         if call.at.stop - call.at.start < count:  # one position for all
             places[:] = call.at.start
         if call.seen is None:
-            cached, bias = call.first, np.triu(np.ones((count, count), stored(call.inputs).dtype), 1)
+            cached, bias = call.first, np.triu(np.ones((count, count), self._constants[2].dtype), 1)
         else:
             cached, bias = memory.length, stored(call.seen)[:, : call.first + count - memory.length]
-        out = call.residual.new_empty(call.outputs, call.residual.shape[1], dtype=torch.float32)
+        out = np.empty((call.outputs, call.residual.shape[1]), np.float32)
         queries, inner, like, addresses, norms, head_norms, head_bias, epsilon = self._constants
         call_compiled(
-            self._kernels.read_layers, self._kernels, call.inputs.float().contiguous().numpy(),
-            call.residual.float().contiguous().numpy(), places, call.first, cached,
-            np.ascontiguousarray(bias), queries, inner, like, addresses, norms, head_norms, head_bias, epsilon,
-            self._cos, self._sin, stored(memory.pairs.flatten(1, 2)), out.numpy(),
+            self._kernels.read_layers, self._kernels, in_single(call.inputs), in_single(call.residual), places,
+            call.first, cached, np.ascontiguousarray(bias), queries, inner, like, addresses, norms, head_norms,
+            head_bias, epsilon, self._cos, self._sin, memory.array, out,
         )  # fmt: skip
-        return out.to(call.inputs.dtype)
+        return torch.from_numpy(out).to(call.inputs.dtype)

@@ -12,7 +12,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from methods.parts.head_file import (
     HeadFile,
@@ -55,12 +56,18 @@ class TargetEnds:
         """device: where features arrive last and the output head stands; a trained head belongs there too."""
         self._target, self.dtype = target, target.dtype
         self.vocab, self.width = target.vocab_size, target.hidden_size
-        head = target.model.get_output_embeddings()
+        head, embedding = target.model.get_output_embeddings(), target.model.get_input_embeddings()
         self.device: torch.device = head.weight.device
+        plain = type(embedding) is nn.Embedding and embedding.weight.device == self.device
+        self._embedding = (
+            embedding.weight.detach() if plain else None
+        )  # a call of the module takes several times longer
         self._logits = Product(head.weight, head.bias) if self.device.type == "cpu" else target.head
 
     def embed(self, ids: Tensor) -> Tensor:
         """(rows,) ids -> (rows, D) input embeddings."""
+        if self._embedding is not None:
+            return functional.embedding(ids, self._embedding)
         return self._target.embed(ids.to(self._target.device)).to(self.device)
 
     def logits(self, hidden: Tensor) -> Tensor:

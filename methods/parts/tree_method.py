@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 from transformers import LlamaConfig
 
-from methods.parts.best_tree import draft_places, keep_best, log_probs
+from methods.parts.best_tree import draft_places, find_top, keep_best, log_probs
 from methods.parts.draft_layer import DraftLayers, Forwards, LayerMemory, RowFunction
 from methods.parts.head_file import (
     HEAD,
@@ -38,7 +38,7 @@ from methods.parts.parameters import count
 from methods.parts.tree_shape import ShapePlan, TreeShape, draw_children
 from specbench.method import Drafter, Drafting, DraftLevel, GoesOn, SharedDrafter
 from specbench.models.facade import ModelCard, Target
-from specbench.types import EMPTY, Draft, InputError, Needs, Prefill, Step
+from specbench.types import EMPTY, ROOT, Draft, InputError, Needs, Prefill, Step
 
 EMBEDDING = r"embed_tokens\.weight"  # the target's is used: it is the same, and some exported heads hold noise there
 
@@ -73,14 +73,13 @@ class TreeHead(DraftVocabulary, ABC):
     """The interface of a head for methods and requests.
 
     format: of its files. ignored: patterns of tensors that are not used. cast: its weights take the target's dtype.
-    layers: its decoder layers. eps: of its norms.
+    layers: its decoder layers.
     """
 
     format: HeadFormat
     ignored: tuple[str, ...] = (EMBEDDING,)
     cast: ClassVar[bool] = True
     layers: DraftLayers
-    eps: float
 
     @abstractmethod
     def __init__(self, state: Mapping[str, Tensor], file: HeadFile, config: LlamaConfig, ends: TargetEnds) -> None:
@@ -123,10 +122,6 @@ class TreeHead(DraftVocabulary, ABC):
     def rename(names: dict[str, Any]) -> dict[str, Any]:
         """A checkpoint's names as ``shapes`` has them, of its shapes or tensors."""
         return names
-
-    def normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """(rows, D) after a norm with this weight."""
-        return functional.rms_norm(hidden, weight.shape, weight, self.eps)
 
     @abstractmethod
     def enter(self, features: Sequence[Tensor]) -> Tensor:
@@ -180,26 +175,34 @@ def grow(
     """
     top_k, depth = min(top_k, nodes), min(depth, nodes - 1)  # of a level, and of a path, no more can be kept
     children = min(top_k, candidates or top_k)
-    laws = log_probs((yield from run.root()))
-    law, (logs, choice) = laws[0], laws.topk(children)
-    ids, scores, steps = run.head.ids(choice)[0], logs[0], logs[0]
-    rows = torch.zeros_like(ids)
-    parents = torch.full_like(ids, -1)  # of candidates, numbered level by level
-    kept = [(ids, scores, steps, parents)]
-    numbers, start = torch.arange(len(ids), device=ids.device), len(ids)
-    for level in range(depth):
-        if goes_on and not goes_on(DraftLevel(level + 1, scores[0].exp(), law.exp())):
-            break
-        laws = log_probs((yield from run.expand(ids, rows)))
+    logits = yield from run.root()
+    # On a CPU, an operation of numpy takes a fraction of torch's time.
+    arrays: Any = np if logits.device.type == "cpu" else torch
+
+    def rank(logits: Tensor) -> tuple[Tensor, Any, Any]:
+        """(w, Vd) log probabilities; of the best (w, children) these, and their ids."""
+        laws = log_probs(logits)
         logs, choice = laws.topk(children)
-        below = (scores[:, None] + logs).view(-1)
-        kept.append((run.head.ids(choice).view(-1), below, logs.view(-1), numbers.repeat_interleave(children)))
+        ids = run.head.ids(choice)
+        return (laws, logs.numpy(), ids.numpy()) if arrays is np else (laws, logs, ids)
+
+    laws, logs, choice = rank(logits)
+    ids, scores, law = choice[0], logs[0], laws[0]
+    rows, numbers = arrays.zeros_like(ids), arrays.arange(children, device=ids.device)
+    kept, start = [(ids, scores, scores, arrays.full_like(ids, ROOT))], children  # candidates, numbered level by level
+    for level in range(depth):
+        if goes_on and not goes_on(DraftLevel(level + 1, arrays.exp(scores[0]), law.exp())):
+            break
+        expanded = (torch.from_numpy(ids), torch.from_numpy(rows)) if arrays is np else (ids, rows)
+        laws, logs, choice = rank((yield from run.expand(*expanded)))
+        below, above = (scores[:, None] + logs).reshape(-1), arrays.arange(logs.shape[0] * children, device=ids.device)
+        kept.append((choice.reshape(-1), below, logs.reshape(-1), numbers[above // children]))
         if level < depth - 1:
-            scores, place = below.topk(min(top_k, len(below)))
-            ids, rows, numbers = kept[-1][0][place], place // children, place + start
-            law = laws[rows[0]]
+            place = find_top(below, min(top_k, len(below)))
+            ids, scores, rows, numbers = kept[-1][0][place], below[place], place // children, place + start
+            law = laws[rows[0]] if goes_on else law
             start += len(below)
-    return keep_best([torch.cat(parts) for parts in zip(*kept, strict=True)], nodes, depth + 1)
+    return keep_best([arrays.concat(parts) for parts in zip(*kept, strict=True)], nodes, depth + 1)
 
 
 Filled = Generator[Any, Any, tuple[Tensor, Tensor | None]]  # tokens (N,), and the chances (N,) that a head states

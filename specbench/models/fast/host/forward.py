@@ -81,19 +81,49 @@ class Product:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """weight: (out, in). bias: (out,)."""
-        self._weight, self._bias = weight, bias
-        fits = weight.device.type == "cpu" and weight.dtype in DTYPES and not weight.shape[1] % ROW
-        self._kernels = load_kernels()[0] if fits and weight.is_contiguous() else None
+        self._weight, self._bias = weight.detach(), None if bias is None else bias.detach()
+        fits = not weight.shape[1] % ROW and weight.is_contiguous()
+        self._kernels = _kernels_for(weight) if fits else None
+        self._stored = stored(self._weight) if self._kernels else np.empty(0)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """(rows, in) -> (rows, out)."""
         if self._kernels is None or len(rows) > SHORT:
             return functional.linear(rows, self._weight, self._bias)
-        out = rows.new_empty(len(rows), len(self._weight), dtype=torch.float32)
-        given = rows.float().contiguous().numpy(), self._weight.data_ptr(), stored(self._weight), out.numpy()
-        call_compiled(self._kernels.multiply_rows, self._kernels, *given)
-        out = out.to(rows.dtype)
-        return out if self._bias is None else out.add_(self._bias)
+        out = np.empty((len(rows), len(self._weight)), np.float32)
+        address = self._stored.ctypes.data
+        call_compiled(self._kernels.multiply_rows, self._kernels, in_single(rows), address, self._stored, out)
+        found = torch.from_numpy(out).to(rows.dtype)
+        return found if self._bias is None else found.add_(self._bias)
+
+
+class Norm:
+    """``x -> x / rms(x) * w`` of (rows, in) inputs: few rows on a CPU by compiled code, all others by torch."""
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        """weight: (in,)."""
+        self.weight, self._epsilon = weight, epsilon
+        self._kernels = _kernels_for(weight)
+        self._given = (in_single(weight), epsilon, stored(weight)) if self._kernels else ()
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(rows, in) -> (rows, in)."""
+        if self._kernels is None or len(rows) > SHORT:
+            return functional.rms_norm(rows, self.weight.shape, self.weight, self._epsilon)
+        out = np.empty(rows.shape, np.float32)
+        self._kernels.normalise_rows(in_single(rows), *self._given, out)
+        return torch.from_numpy(out).to(rows.dtype)
+
+
+def _kernels_for(weight: Tensor) -> Any:
+    """The compiled code, if it reads weights of this device and type."""
+    return load_kernels()[0] if weight.device.type == "cpu" and weight.dtype in DTYPES else None
+
+
+def in_single(rows: Tensor) -> np.ndarray:
+    """Rows on a CPU in single precision: their own memory if it is that."""
+    array: np.ndarray = rows.float().contiguous().numpy()
+    return array
 
 
 def _explain_unfit(model: CompactModel) -> str | None:

@@ -539,6 +539,13 @@ def read_layers(given, residual, turned, begin, cached, bias, queries, inner, li
 
 
 @njit(error_model="numpy", nogil=True)
+def normalise_rows(rows, weight, epsilon, like, out):
+    """Out (M, D) = rows (M, D), normalised; see ``normalise``."""
+    for row in range(len(rows)):
+        normalise(rows[row], weight, epsilon, like, out[row])
+
+
+@njit(error_model="numpy", nogil=True)
 def multiply_rows(rows, weights, like, out, threads):
     """Out (M, N) = rows (M, K) times weights, the address of (N, K), stored as ``like``."""
     project(rows, weights, like, out.ctypes.data, out.shape[1], threads)
