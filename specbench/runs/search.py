@@ -231,7 +231,7 @@ class LoadSearch:
             if all(map(self._judge, kept.values())):
                 break
         for name in names:  # such as those of a server that ended in the middle of the load
-            errors = [each.error for each in records[name] if each.error and each.error["type"] != QueueGrew.__name__]
+            errors = [each.error for each in records[name] if each.error and not QueueGrew.ended(each)]
             if errors:
                 open_console().print(
                     f"[yellow]{folder}: {len(errors)} cases of {plain(name)} failed[/] and count as beyond the limits:"

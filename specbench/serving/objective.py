@@ -34,14 +34,6 @@ LIMITS = ("ttft", "tpot", "itl")
 UNTRIED = -2  # the sign of a load that cannot be tried, nor can a larger one
 
 
-def find_largest_share(requests: int) -> float:
-    """The largest share of which a load of this many requests can be certain, if all of them are within the limits."""
-    return 1 - 3 / requests
-
-
-MOST_SHARE = find_largest_share(COUNT * max(LOOKS))
-
-
 @dataclass(frozen=True, slots=True)
 class Objective:
     """Limits [s] of a request: to its first token, the mean of a later token, and the longest time between two bursts.
@@ -81,7 +73,7 @@ class Objective:
 
     def require_share(self, named: str, requests: int, fix: str) -> None:
         """Raise InputError for a share that the requests of a load cannot show. named: what gave it."""
-        most = find_largest_share(requests)
+        most = 1 - 3 / requests  # all of them are within the limits, by the rule of three
         if not 0.5 <= self.share <= most:
             raise InputError(
                 f"{named}{self.share:.9g}: expected a share of requests from 0.5 to {most:.9g}, as the"
@@ -196,8 +188,7 @@ class Kept:
             [kept for each in own for kept in ([False] if each.error else map(objective.keeps, each.turns))]
             for own in distinct.values()
         ]
-        errors = [each.error for own in distinct.values() for each in own if each.error]
-        given_up = any(error["type"] == QueueGrew.__name__ for error in errors)
+        given_up = any(QueueGrew.ended(each) for own in distinct.values() for each in own)
         shares = tuple(sum(own) / len(own) for own in stretches)
         return cls(shares, sum(map(len, stretches)) / max(1, len(stretches)), given_up)
 
