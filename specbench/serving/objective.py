@@ -11,6 +11,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -220,9 +221,15 @@ class Boundary:
     saturated: float
 
     @classmethod
-    def of(cls, holds: float, fails: float, grows: Collection[float], capacity: float) -> Boundary:
-        """The boundary below a capacity, at which an objective fails. grows: loads with a stretch that was given up."""
-        return cls(holds, min(fails, capacity), min(load for load in (*grows, capacity) if load > holds))
+    def of(cls, signs: Mapping[float, int], grows: Collection[float], capacity: float) -> Boundary:
+        """The boundary below a capacity, at which an objective fails.
+
+        signs: load -> the sign of its verdict. grows: loads with a stretch that was given up.
+        """
+        holds = max((load for load, sign in signs.items() if sign > 0 and load < capacity), default=0.0)
+        failed = (load for load, sign in signs.items() if sign == -1)
+        fails, saturated = (min(load for load in (*own, capacity) if load > holds) for own in (failed, grows))
+        return cls(holds, fails, saturated)
 
     def spell(self) -> str:
         """'holds at 8, fails at 9; overloaded from 12'."""
@@ -232,9 +239,7 @@ class Boundary:
         return f"{holds}{fails}{grows}"
 
 
-def find_boundary(
-    start: float, least: float, most: float, narrow: float | None
-) -> Generator[float, int, tuple[float, float]]:
+def find_boundary(start: float, least: float, most: float, narrow: float | None) -> Generator[float, int, None]:
     """Searches the two loads of a ``Boundary``: yields the load to try, and is sent the sign of its verdict.
 
     It doubles or halves ``start`` until the objective changes, then bisects. Each load is yielded once. ``UNTRIED`` is
@@ -245,9 +250,6 @@ def find_boundary(
         least: the smallest load that is tried.
         most: the largest one.
         narrow: neighbouring loads with a smaller ratio have none between them; None = loads are whole numbers.
-
-    Returns:
-        The largest load that holds, and the smallest that fails.
     """
     signs: dict[float, int] = {}
 
@@ -274,8 +276,7 @@ def find_boundary(
         return load
 
     holds = yield from largest(start, 1)
-    passes = yield from largest(holds or start, 0)
-    return holds, min((load for load, sign in signs.items() if load > passes and sign == -1), default=NEVER)
+    yield from largest(holds or start, 0)
 
 
 @dataclass
@@ -307,12 +308,10 @@ class Search:
         least = 1.0 if closed else self._slowest()
         search = find_boundary(least, least, MOST_REQUESTS if closed else NEVER, None if closed else NARROW)
         load = next(search)
-        while True:
-            try:
+        with suppress(StopIteration):
+            while True:
                 load = search.send(self.verdict(load))
-            except StopIteration as end:
-                holds, fails = end.value
-                return Boundary.of(holds, fails, self._saturated, NEVER if closed else self.capacity)
+        return Boundary.of(self._verdicts, self._saturated, NEVER if closed else self.capacity)
 
     def _slowest(self) -> float:
         """[requests/s] at which hardly a request meets another: one in fifty services of a request alone."""
