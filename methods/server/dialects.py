@@ -277,10 +277,10 @@ class Chat(OpenAI):
 
     def read(self, event: ChatCompletion, seen: int) -> Chunk:
         """Read one event. Raises CaseError if the server took calls of tools out of an answer without ids."""
-        choice, said = event.choice, event.choice.delta
+        choice, delta = event.choice, event.choice.delta
         finish = choice.finish_reason and ("length" if choice.finish_reason == "length" else "stop")
-        texts = (said.reasoning_content, said.reasoning, said.content) if said else ()
-        if said and said.tool_calls and choice.token_ids is None:
+        texts = (delta.reasoning_content, delta.reasoning, delta.content) if delta else ()
+        if delta and delta.tool_calls and choice.token_ids is None:
             raise CaseError(
                 "the server takes calls of tools out of the answer's text; expected all of it: start the server without"
                 " its parser of tool calls, or set endpoint=completions"

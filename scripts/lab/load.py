@@ -2,13 +2,13 @@
 
     python -m scripts.lab load results/latest --profile PROFILE.json --requests 1,8,64,256
     python -m scripts.lab load results/latest --profile PROFILE.json --requests 64 --rate 5,10,20
-    python -m scripts.lab load results/latest --profile PROFILE.json --beside RUN_AT_1 RUN_AT_4 RUN_AT_8
+    python -m scripts.lab load results/latest --profile PROFILE.json --measured RUN_AT_1 RUN_AT_4 RUN_AT_8
 
 The schedule is that of ``specbench load=...``; a step takes the profile's time, and drafting the recorded time. With
---rate requests arrive at random and wait for a place; otherwise a constant number is in flight. --beside takes measured
-closed loops, and prints their speedup as measured, as modelled by ``--concurrency`` and as simulated, with the errors
-of the last two. The column "halves" is the throughput of two half batches in turn, one drafting while the other is
-verified, as a share of the throughput of one batch.
+--rate requests arrive at random and wait for a place; otherwise a constant number is in flight. --measured takes runs
+of closed loops, and prints their speedup as measured, as modelled by ``--concurrency`` and as simulated, with the
+errors of the last two. The column "halves" is the throughput of two half batches in turn, one drafting while the other
+is verified, as a share of the throughput of one batch.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
     parser.add_argument("--rate", type=whole_numbers, default=[0], help="arrivals a second; 0 = a closed loop")
     parser.add_argument("--count", type=int, default=10_000, help="requests that are measured")
     parser.add_argument("--chunk", type=int, default=256, help="tokens of prompts read between two forwards; 0 = all")
-    parser.add_argument("--beside", type=Path, nargs="+", help="runs with load=closed, to compare with")
+    parser.add_argument("--measured", type=Path, nargs="+", help="runs with load=closed, to compare with")
     parser.add_argument("--no-drafting", action="store_true", help="drafts take no time")
     given = parser.parse_intermixed_args(arguments)
     profile, answers = open_profile(given.profile), read_answers(given.run, not given.no_drafting)
     print(f"simulated: {profile.label}; {given.count} requests drawn from {given.run}")
-    if given.beside:
-        frame = compare(given.beside, profile, answers, given.count)
+    if given.measured:
+        frame = compare(given.measured, profile, answers, given.count)
         print(frame.to_string(index=False, float_format="{:.2f}".format))
         print("median error:", frame[["modelled error", "simulated error"]].median().round(3).to_dict())
         return

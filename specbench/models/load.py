@@ -172,6 +172,7 @@ def read_card(
     widening = Widening.to(config, widen, f"{prefix}widen") if widen else None
     if widening:
         config = widening.config()
+    config.return_dict = True  # the forwards read named outputs
     source = locate(tokenizer or path, f"{prefix}tokenizer")
     reader = read_tokenizer(source, f"{prefix}tokenizer", revision=revision, trust_remote_code=trust_remote_code)
     own = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")

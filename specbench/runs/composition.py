@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, get_type_hints
 
 import hydra
 import yaml
@@ -72,10 +72,11 @@ def run_name(root: DictConfig) -> str:
 
 def plain_values(root: DictConfig) -> dict[str, Any]:
     """The configuration without Hydra's part, as plain values."""
-    keys = [str(key) for key in root if key != "hydra"]
-    masked = OmegaConf.masked_copy(root, keys)
-    masked._set_flag("allow_objects", True)
-    plain = cast(dict[str, Any], OmegaConf.to_container(masked, resolve=True))
+    plain: dict[str, Any] = {
+        str(key): OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+        for key, node in root.items_ex(resolve=False)
+        if key != "hydra"
+    }
     model, suite = plain.get("model") or {}, plain.get("suite") or {}
     if model.get("random") and not any(model["random"].values()):
         model["random"] = None

@@ -40,9 +40,8 @@ class Ledger:
             cases, _, methods = self._blocks.setdefault(record.block, (set(), record.round, set()))
             cases.add(record.case)
             methods.add(record.method)
-            given_up = record.error is not None and record.error["type"] == QueueGrew.__name__  # it would be again
-            if record.error and not given_up and (self.failed is None or record.block < self.failed):
-                self.failed = record.block
+            if record.error and not QueueGrew.ended(record):  # which it would again
+                self.failed = record.block if self.failed is None else min(self.failed, record.block)
 
     @cached_property
     def recorded(self) -> Recorded:

@@ -7,6 +7,7 @@ sweep.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -103,27 +104,29 @@ def run_search(job: Job, directory: Path) -> int:
 class MethodSearch:
     """The search for the boundary of one method.
 
-    load: the one that is needed next; None if the boundary is ``found``. capacity: of a closed loop, from which on it
-    fails. grows: loads with a stretch that was given up. served: whether a load was measured.
+    load: the one that is needed next; NEVER at the end. capacity: of a closed loop, from which on it fails. grows:
+    loads with a stretch that was given up. served: whether a load was measured.
     """
 
-    def __init__(self, capacity: float, search: Generator[float, int, tuple[float, float]]) -> None:
+    def __init__(self, capacity: float, search: Generator[float, int, None]) -> None:
         self.capacity, self._search = capacity, search
-        self.load: float | None = _round(next(search))
+        self.load = _round(next(search))
+        self._signs: dict[float, int] = {}
         self.grows: list[float] = []
         self.served = False
-        self.found: Boundary
 
-    def enter(self, sign: int) -> None:
-        """Enter the verdict of ``load``, see ``find_boundary``."""
-        try:
-            self.load = _round(self._search.send(sign))
-        except StopIteration as end:
-            self.end(*end.value)
+    def enter(self, sign: int, last: bool) -> None:
+        """Enter the verdict of ``load``, see ``find_boundary``. last: no other load is tried."""
+        self._signs[self.load] = sign
+        self.load = NEVER
+        if not last:
+            with contextlib.suppress(StopIteration):
+                self.load = _round(self._search.send(sign))
 
-    def end(self, holds: float, fails: float) -> None:
-        """Enter the boundary."""
-        self.load, self.found = None, Boundary.of(_round(holds), _round(fails), self.grows, self.capacity)
+    @property
+    def found(self) -> Boundary:
+        """The boundary by the loads so far."""
+        return Boundary.of(self._signs, self.grows, self.capacity)
 
 
 class LoadSearch:
@@ -161,11 +164,10 @@ class LoadSearch:
             for name in names
             if capacities[name]
         }
-        while loads := [each.load for each in searches.values() if each.load is not None]:
-            load = min(loads)
+        while (load := min((each.load for each in searches.values()), default=NEVER)) < NEVER:
             here = {name: each for name, each in searches.items() if each.load == load}
             served = {name: each for name, each in here.items() if load < each.capacity}
-            signs = dict.fromkeys(here, -1)
+            signs, alone = dict.fromkeys(here, -1), dict[str, Kept]()
             if served and not self._fits(load):
                 signs |= dict.fromkeys(served, UNTRIED)
             elif served:
@@ -178,11 +180,8 @@ class LoadSearch:
                 for name, each in served.items():
                     each.served = True
                     each.grows += [load] if kept[name].given_up else []
-                    if name in alone and self._judge(alone[name]) < 0:
-                        each.end(0.0, load)
             for name, each in here.items():
-                if each.load is not None:
-                    each.enter(signs[name])
+                each.enter(signs[name], last=name in alone and self._judge(alone[name]) < 0)
         return {name: searches[name].found if name in searches else Boundary(0.0, NEVER, NEVER) for name in names}
 
     def _fits(self, rate: float) -> bool:
@@ -231,7 +230,7 @@ class LoadSearch:
             if all(map(self._judge, kept.values())):
                 break
         for name in names:  # such as those of a server that ended in the middle of the load
-            errors = [each.error for each in records[name] if each.error and each.error["type"] != QueueGrew.__name__]
+            errors = [each.error for each in records[name] if each.error and not QueueGrew.ended(each)]
             if errors:
                 open_console().print(
                     f"[yellow]{folder}: {len(errors)} cases of {plain(name)} failed[/] and count as beyond the limits:"

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -32,14 +33,6 @@ MOST_REQUESTS = 4096
 COUNT = 200  # measured requests of a stretch
 LIMITS = ("ttft", "tpot", "itl")
 UNTRIED = -2  # the sign of a load that cannot be tried, nor can a larger one
-
-
-def find_largest_share(requests: int) -> float:
-    """The largest share of which a load of this many requests can be certain, if all of them are within the limits."""
-    return 1 - 3 / requests
-
-
-MOST_SHARE = find_largest_share(COUNT * max(LOOKS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +74,7 @@ class Objective:
 
     def require_share(self, named: str, requests: int, fix: str) -> None:
         """Raise InputError for a share that the requests of a load cannot show. named: what gave it."""
-        most = find_largest_share(requests)
+        most = 1 - 3 / requests  # all of them are within the limits, by the rule of three
         if not 0.5 <= self.share <= most:
             raise InputError(
                 f"{named}{self.share:.9g}: expected a share of requests from 0.5 to {most:.9g}, as the"
@@ -196,8 +189,7 @@ class Kept:
             [kept for each in own for kept in ([False] if each.error else map(objective.keeps, each.turns))]
             for own in distinct.values()
         ]
-        errors = [each.error for own in distinct.values() for each in own if each.error]
-        given_up = any(error["type"] == QueueGrew.__name__ for error in errors)
+        given_up = any(QueueGrew.ended(each) for own in distinct.values() for each in own)
         shares = tuple(sum(own) / len(own) for own in stretches)
         return cls(shares, sum(map(len, stretches)) / max(1, len(stretches)), given_up)
 
@@ -229,9 +221,15 @@ class Boundary:
     saturated: float
 
     @classmethod
-    def of(cls, holds: float, fails: float, grows: Collection[float], capacity: float) -> Boundary:
-        """The boundary below a capacity, at which an objective fails. grows: loads with a stretch that was given up."""
-        return cls(holds, min(fails, capacity), min(load for load in (*grows, capacity) if load > holds))
+    def of(cls, signs: Mapping[float, int], grows: Collection[float], capacity: float) -> Boundary:
+        """The boundary below a capacity, at which an objective fails.
+
+        signs: load -> the sign of its verdict. grows: loads with a stretch that was given up.
+        """
+        holds = max((load for load, sign in signs.items() if sign > 0 and load < capacity), default=0.0)
+        failed = (load for load, sign in signs.items() if sign == -1)
+        fails, saturated = (min(load for load in (*own, capacity) if load > holds) for own in (failed, grows))
+        return cls(holds, fails, saturated)
 
     def spell(self) -> str:
         """'holds at 8, fails at 9; overloaded from 12'."""
@@ -241,9 +239,7 @@ class Boundary:
         return f"{holds}{fails}{grows}"
 
 
-def find_boundary(
-    start: float, least: float, most: float, narrow: float | None
-) -> Generator[float, int, tuple[float, float]]:
+def find_boundary(start: float, least: float, most: float, narrow: float | None) -> Generator[float, int, None]:
     """Searches the two loads of a ``Boundary``: yields the load to try, and is sent the sign of its verdict.
 
     It doubles or halves ``start`` until the objective changes, then bisects. Each load is yielded once. ``UNTRIED`` is
@@ -254,9 +250,6 @@ def find_boundary(
         least: the smallest load that is tried.
         most: the largest one.
         narrow: neighbouring loads with a smaller ratio have none between them; None = loads are whole numbers.
-
-    Returns:
-        The largest load that holds, and the smallest that fails.
     """
     signs: dict[float, int] = {}
 
@@ -283,8 +276,7 @@ def find_boundary(
         return load
 
     holds = yield from largest(start, 1)
-    passes = yield from largest(holds or start, 0)
-    return holds, min((load for load, sign in signs.items() if load > passes and sign == -1), default=NEVER)
+    yield from largest(holds or start, 0)
 
 
 @dataclass
@@ -316,12 +308,10 @@ class Search:
         least = 1.0 if closed else self._slowest()
         search = find_boundary(least, least, MOST_REQUESTS if closed else NEVER, None if closed else NARROW)
         load = next(search)
-        while True:
-            try:
+        with suppress(StopIteration):
+            while True:
                 load = search.send(self.verdict(load))
-            except StopIteration as end:
-                holds, fails = end.value
-                return Boundary.of(holds, fails, self._saturated, NEVER if closed else self.capacity)
+        return Boundary.of(self._verdicts, self._saturated, NEVER if closed else self.capacity)
 
     def _slowest(self) -> float:
         """[requests/s] at which hardly a request meets another: one in fifty services of a request alone."""

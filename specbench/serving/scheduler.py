@@ -13,13 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from specbench.records.record import StretchRecord
+from specbench.records.record import CaseRecord, StretchRecord
 
 NEVER = float("inf")
 
 
 class QueueGrew(Exception):
     """An arrival waited for a place longer than the patience of its stretch; the requests that are left have no end."""
+
+    @classmethod
+    def ended(cls, record: CaseRecord) -> bool:
+        """Whether a record's case has no end because of it."""
+        return record.error is not None and record.error["type"] == cls.__name__
 
 
 class Server(Protocol):

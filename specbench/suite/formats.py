@@ -339,15 +339,15 @@ _BFCL_MORE = "These functions can be called now, too, described in JSON:\n{}"
 def _bfcl(row: SourceRow, wording: Wording) -> Case:
     if wording.frame is not None:
         return own_case(row, wording)
-    given, held = row.values.get("question"), row.values.get("missed_function") or {}
+    given, missed = row.values.get("question"), row.values.get("missed_function") or {}
     if not isinstance(given, list) or not given or not all(isinstance(turn, list) for turn in given):
         raise InputError(f"{row.where}: {row.got('question')}, expected a list of turns, each a list of messages.")
-    if not isinstance(held, dict) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in held.values()
+    if not isinstance(missed, dict) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in missed.values()
     ):
         raise InputError(f"{row.where}: {row.got('missed_function')}, expected the names of functions by turn.")
     functions = _bfcl_functions(row)
-    late = {name for names in held.values() for name in names}
+    late = {name for names in missed.values() for name in names}
     system, turns = None, list[str]()
     for number, turn in enumerate(given):
         name = f"{row.where}: question.{number}"
@@ -357,7 +357,7 @@ def _bfcl(row: SourceRow, wording: Wording) -> Case:
         if other := [message["role"] for message in messages if message["role"] != USER]:
             raise InputError(f"{name} has a message of {other[0]}, expected the user's.")
         texts = [message["content"] for message in messages]
-        added = [each for each in functions if each["name"] in held.get(str(number), ())]
+        added = [each for each in functions if each["name"] in missed.get(str(number), ())]
         if added:
             texts.append(_BFCL_MORE.format(json.dumps(added, ensure_ascii=False)))
         if not texts:

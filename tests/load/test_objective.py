@@ -10,7 +10,7 @@ import pytest
 from builders.profiles import FIT
 from specbench.input import InputError
 from specbench.profile import Fit, Profile
-from specbench.serving.objective import MOST_REQUESTS, MOST_SHARE, Objective, Search
+from specbench.serving.objective import MOST_REQUESTS, Objective, Search
 from specbench.serving.scheduler import NEVER, Served, Stretch, Visit
 from specbench.serving.settings import draw_arrivals
 from specbench.serving.simulate import SimulatedAnswer, simulate
@@ -165,8 +165,7 @@ def test_objectives_that_are_none(text, message):
 
 def test_the_largest_share_is_what_a_load_can_show():
     """A load whose requests are all within the limits holds at the largest share."""
-    assert MOST_SHARE == 1 - 3 / (200 * 64)
-    search = Search(ONE, SHORT, Objective.parse("ttft=1", MOST_SHARE), POISSON, places=1)
+    search = Search(ONE, SHORT, Objective.parse("ttft=1", 1 - 3 / (200 * 64)), POISSON, places=1)
     assert search.verdict(10.0) == 1
     assert Search(ONE, SHORT, Objective(ttft=1.0, share=0.9998), POISSON, places=1).verdict(10.0) == 0
     with pytest.raises(InputError, match=r"--share 0\.9998: .* from 0\.5 to 0\.999765625"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import json
@@ -30,7 +31,7 @@ from specbench.report.locate import find_runs
 from specbench.runs.execution import execute
 from specbench.runs.job import job_of
 from specbench.runs.search import LoadSearch
-from specbench.serving.objective import Kept, Objective, find_boundary, judge, measure_capacity
+from specbench.serving.objective import Boundary, Kept, Objective, find_boundary, judge, measure_capacity
 from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import NEVER, QueueGrew, Stretch
 from specbench.serving.settings import LoadConfig, draw_arrivals
@@ -41,13 +42,15 @@ from specbench.types import CaseError
 def drive(boundary: float, start: float, least: float, most: float, narrow: float | None, unknown: float = 1.0):
     """The end of a search whose loads hold up to a boundary and fail above ``unknown`` times that; and its loads."""
     search, tried = find_boundary(start, least, most, narrow), []
+    signs: dict[float, int] = {}
     load = next(search)
-    while True:
-        tried.append(load)
-        try:
-            load = search.send(1 if load <= boundary else -1 if load > unknown * boundary else 0)
-        except StopIteration as end:
-            return end.value, tried
+    with contextlib.suppress(StopIteration):
+        while True:
+            tried.append(load)
+            signs[load] = 1 if load <= boundary else -1 if load > unknown * boundary else 0
+            load = search.send(signs[load])
+    found = Boundary.of(signs, (), NEVER)
+    return (found.holds, found.fails), tried
 
 
 @pytest.mark.parametrize("start", [0.3, 4.0, 20.0, 90.0])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from transformers import AutoConfig
 
 from builders.models import REFUSED
 from specbench.models.family import check_family, find_steady_context, find_windows
-from specbench.models.load import override
+from specbench.models.load import BUNDLED, load_model, override, read_card
 from specbench.types import InputError
 
 
@@ -52,3 +53,8 @@ def test_entries_of_a_configuration_are_set_and_what_it_lacks_or_refuses_is_not(
         override(config, {"max_positions": 1}, "model.overrides")
     with pytest.raises(InputError, match=r"model.overrides.hidden_size=wide: no llama has these entries"):
         override(config, {"hidden_size": "wide"}, "model.overrides")
+
+
+def test_a_configuration_without_named_outputs_is_computed():
+    card = read_card(path=f"{BUNDLED}tiny_draft", device="cpu", overrides={"return_dict": False})
+    assert load_model(card)(torch.tensor([[1, 2]])).logits.shape[1] == 2

@@ -100,7 +100,7 @@ def test_compat_is_spec_bench_by_hand_and_files_read_back(exported):
     assert again == path.read_text(encoding="utf-8")
 
 
-def test_compat_stands_beside_ours(exported):
+def test_compat_is_next_to_ours(exported):
     run, _, _ = exported
     frame = pd.read_csv(run / "tables/compat_spec_bench.csv").set_index(["method", "category"])
     assert main([str(run), "--no-plots"]) == 0

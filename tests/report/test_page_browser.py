@@ -326,7 +326,7 @@ def test_plots_stand_in_as_many_columns_as_fit(browser, report, width, columns):
     assert max(right for _, right in places) <= width
 
 
-def test_names_stay_beside_their_figures_on_a_phone(browser, report):
+def test_names_stay_next_to_their_figures_on_a_phone(browser, report):
     """A table that is wider than the phone scrolls under its first column."""
     browser.open(report.output / "report.html", PHONE, 740)
     moved = browser.run(

@@ -160,7 +160,7 @@ def test_steps_beyond_the_profile_are_flagged(make_manifest):
     assert not any("lie outside" in text for text in fitted.warnings)
 
 
-def test_a_run_beside_a_profile_of_its_own_machine_picks_it_up(make_run, tmp_path):
+def test_a_run_next_to_a_profile_of_its_own_machine_picks_it_up(make_run, tmp_path):
     machine = {"machine": {"cpu": "a processor", "threads": 1, "gpus": []}}
     run = make_run(manifest=machine, per_category=2)
     own = replace(MEASURED, device="a processor, 1 thread", parameters=1_000_000)

@@ -40,7 +40,7 @@ def report(tmp_path_factory):
     return build_report([run], plots=False)
 
 
-def test_a_lossy_method_loses_points_and_quality_stands_beside_speed(report):
+def test_a_lossy_method_loses_points_and_quality_is_next_to_speed(report):
     rows = {row["method"]: row for row in report.findings.detail["quality"].to_dict("records")}
     assert [row["cases"] for row in rows.values()] == [12, 12, 12]
     assert rows[VANILLA]["correct"] == rows["pld"]["correct"] == 9 / 12

@@ -62,7 +62,7 @@ class Measured:
     """A method's records of cases that succeeded. facts: of its run. created: ISO 8601. plain: no drafts are recorded.
 
     by_path: drafts were verified by whole paths (decode.verify=block). target, draft: the checkpoints of the model and
-    of the method, each a path or hub id and the fingerprint of its weights; None if there is none.
+    of the method, each a path or hub id and the fingerprint of its weights; None if the manifest has no such entry.
     """
 
     facts: Facts

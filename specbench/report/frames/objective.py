@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -13,7 +13,7 @@ from specbench.report.frames.reported import ReportedRun
 from specbench.report.frames.served import without_load
 from specbench.report.frames.trials import BLANK
 from specbench.report.table import ROW
-from specbench.serving.objective import Kept, Objective, Verdict, judge, measure_capacity
+from specbench.serving.objective import Boundary, Kept, Objective, Verdict, judge, measure_capacity
 from specbench.serving.scheduler import NEVER
 
 CLOSED, TRACE = LoadKind.CLOSED.value, LoadKind.TRACE.value
@@ -24,7 +24,15 @@ OBJECTIVE = (
     *(f"{end}{figure}" for end in ("holds", "fails") for figure in ("", *(f"_kept{side}" for side in _SHARE))),
     "saturated",
 )
-_Group = tuple[Any, ...]  # the first columns of a row, up to the objective
+
+
+class _Group(NamedTuple):
+    """The loads of a row of the table. names: in the order of ``ROW``."""
+
+    names: tuple[str, ...]
+    kind: str
+    requests: int | None
+    objective: str
 
 
 def find_boundaries(reported: Sequence[ReportedRun]) -> pd.DataFrame:
@@ -38,7 +46,7 @@ def find_boundaries(reported: Sequence[ReportedRun]) -> pd.DataFrame:
     verdicts: defaultdict[_Group, dict[float, Verdict]] = defaultdict(dict)
     saturated: defaultdict[_Group, list[float]] = defaultdict(list)
     unlike: set[_Group] = set()  # whose answers are not those of a closed loop
-    capacities: dict[tuple[str, ...], float] = {}
+    capacities: dict[tuple[tuple[str, ...], int], float] = {}
     for entry in reported:
         load = entry.facts.load
         objective = Objective.of(load.get("slo") or {})
@@ -47,35 +55,38 @@ def find_boundaries(reported: Sequence[ReportedRun]) -> pd.DataFrame:
                 continue
             *place, variant = entry.key(method)
             closed = load["kind"] == CLOSED
-            named = (*place, without_load(variant))
+            names = (*place, without_load(variant))
             records = list(entry.records(method))
             if closed:
-                capacities[*named, str(load["requests"])] = measure_capacity(records, load["requests"])
+                capacities[names, load["requests"]] = measure_capacity(records, load["requests"])
             amount = load["requests"] if closed else load.get("rate")
             kept = Kept.of(records, objective)
             verdict = judge(kept.shares, kept.requests, objective.share)
             unknown = any(objective.lacks(turn) for record in records for turn in record.turns)
             if verdict is None or amount is None or unknown:
                 continue
-            group = (*named, str(load["kind"]), None if closed else load["requests"], objective.spell())
+            group = _Group(names, str(load["kind"]), None if closed else load["requests"], objective.spell())
             verdicts[group][float(amount)] = verdict
             saturated[group] += [float(amount)] if kept.given_up else []
             if load["kind"] == TRACE and load.get("answers") != "free":
                 unlike.add(group)
     rows: list[dict[str, Any]] = []
     for group, found in verdicts.items():
-        known = None if group[4] == CLOSED or group in unlike else capacities.get((*group[:4], str(group[5])))
-        capacity = [known] if known else []  # 0 if all failed
-        if len(found) + len(capacity) < 2:
+        known = group.requests is not None and group not in unlike and capacities.get((group.names, group.requests))
+        capacity = known or NEVER  # 0 if all failed
+        if len(found) + (capacity < NEVER) < 2:
             continue
-        kept_at = [load for load, verdict in found.items() if verdict.sign > 0 and load < min(capacity, default=NEVER)]
-        holds = max(kept_at, default=BLANK)
-        failed = [load for load, verdict in found.items() if verdict.sign < 0]
-        above, grows = ([load for load in (*own, *capacity) if not load <= holds] for own in (failed, saturated[group]))
-        row = dict(zip(OBJECTIVE, group, strict=False)) | {"loads": len(found)}
-        for end, amount in (("holds", holds), ("fails", min(above, default=BLANK))):
+        boundary = Boundary.of({load: verdict.sign for load, verdict in found.items()}, saturated[group], capacity)
+        row: dict[str, Any] = dict(zip(ROW, group.names, strict=True))
+        row |= {"kind": group.kind, "requests": group.requests, "objective": group.objective, "loads": len(found)}
+        for end, amount in (("holds", boundary.holds or BLANK), ("fails", _blank(boundary.fails))):
             own = found.get(amount)
             shares = (own.share, own.low, own.high) if own else (BLANK,) * 3
             row |= {end: amount} | {f"{end}_kept{side}": share for side, share in zip(_SHARE, shares, strict=True)}
-        rows.append(row | {"saturated": min(grows, default=BLANK)})
+        rows.append(row | {"saturated": _blank(boundary.saturated)})
     return pd.DataFrame(rows, columns=list(OBJECTIVE))
+
+
+def _blank(load: float) -> float:
+    """A load as a cell of the table, blank if there is no such load."""
+    return load if load < NEVER else BLANK
