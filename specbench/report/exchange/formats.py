@@ -105,7 +105,7 @@ def measured_of(findings: Findings, format: Format) -> Iterator[tuple[str, Measu
             timed = facts.timed and not facts.time_only and not facts.load and all(turn.wall_s for turn in found.turns)
             reasons = {
                 "no case succeeded": not records,
-                "recorded no drafts, of which this format tells": plain and not format.plain,
+                "recorded no drafts, and this format describes drafts": plain and not format.plain,
                 "drafts from a model whose answers were replayed": method in facts.unaccepted,
                 "not timed request by request with a model's own answers, and this format has times": format.timed
                 and not timed,
