@@ -30,7 +30,8 @@ from specbench.models.fast.host.vectors import (
 )
 
 ORDER = {"reassoc", "nsz", "contract", "arcp"}  # one row's sums may be reordered: the same way for every row
-BLOCK = 64  # numbers among which the largest is looked for one by one
+BLOCK = 128  # numbers among which the largest is looked for one by one
+LEAST, REST, INFINITE, SIGN = np.int32(-(2**31)), np.int32(2**31 - 1), np.int32(0x7F800000), np.int32(31)  # of bits
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
@@ -47,28 +48,37 @@ def soften(scores):
     return peak, total
 
 
-@njit(error_model="numpy", fastmath=ORDER | {"nnan"})
+@njit(error_model="numpy")
 def _find_largest(numbers):
-    peak = widen(numbers[0])
+    """The bits of the largest number, ordered as numbers are, and of the largest size: vectors have no such maximum."""
+    largest, size = LEAST, np.int32(0)
     for place in range(len(numbers)):
-        peak = max(peak, widen(numbers[place]))
-    return peak
+        bits = np.float32(widen(numbers[place])).view(np.int32)
+        largest, size = max(largest, _order(bits)), max(size, np.int32(bits & REST))
+    return largest, size
+
+
+@njit(error_model="numpy")
+def _order(bits):
+    """The bits of a number as an integer whose order is that of the numbers, and back."""
+    return np.int32(bits ^ ((bits >> SIGN) & REST))
 
 
 @njit(error_model="numpy")
 def find_peak(numbers):
     """The largest of (V,) stored numbers and the first place that has it; NaN where one of them is not a number."""
-    peak, place, broken = widen(numbers[0]), 0, 0
+    peak, place, size = LEAST, 0, np.int32(0)
     for first in range(0, len(numbers), BLOCK):
-        largest = _find_largest(numbers[first : first + BLOCK])
+        largest, widest = _find_largest(numbers[first : first + BLOCK])
+        size = max(size, widest)
         if largest > peak:
             peak, place = largest, first
-    for each in range(len(numbers)):
-        number = widen(numbers[each])
-        broken += number != number
-    while place < len(numbers) - 1 and widen(numbers[place]) != peak:
+    if size > INFINITE:
+        return np.float32(np.nan), place
+    found = np.int32(_order(peak)).view(np.float32)
+    while widen(numbers[place]) != found:
         place += 1
-    return np.float32(np.nan) if broken else peak, place
+    return found, place
 
 
 @njit(error_model="numpy", fastmath=ORDER)
