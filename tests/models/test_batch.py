@@ -112,8 +112,9 @@ def decode_together(batch, questions: list[Question], rng: random.Random) -> Non
                 running.append(each)
         part = [each for each in running if rng.random() < 0.8]
         rng.shuffle(part)
-        batch.forward([(each.handle, each.drafter.propose(each.prompt + each.ids, NODES)) for each in part])
-        for each, step in zip(part, batch.settle([COUNT - len(each.ids) for each in part]), strict=True):
+        drafts = [each.drafter.propose(each.prompt + each.ids, NODES) for each in part]
+        batch.forward([each.handle for each in part], drafts)
+        for each, step in zip(part, batch.settle(), strict=True):
             assert isinstance(step, Step), step
             each.ids += step.emitted
             each.accept.append(len(step.emitted))
@@ -152,6 +153,8 @@ def _sees_the_neighbour(monkeypatch, batch):
     monkeypatch.setattr(PaddedRows, "build_mask", lambda *given: build(*given).roll(1, 0))
     lay_out = CompiledForward.lay_out
     monkeypatch.setattr(CompiledForward, "lay_out", lambda self, rows, room: lay_out(self, rows, 0))
+    pack = CompiledForward.pack
+    monkeypatch.setattr(CompiledForward, "pack", lambda self, *given: pack(self, *given[:2], 0 * given[2], given[3]))
     enter = PackedFrame._enter_tiles
 
     def enter_wrongly(self, groups):
@@ -176,10 +179,10 @@ def _moves_by_anothers_path(monkeypatch, batch):
     monkeypatch.setattr(batch, "move", lambda places, *slots: move([*places[1:], places[0]], *slots))
     accept = CompiledForward.accept_packed
 
-    def accept_wrongly(self, logits, ids, layout, *rest):
+    def accept_wrongly(self, logits, layout, *rest):
         spans = layout.spans.copy()
         spans[:, 2] = np.roll(spans[:, 2], 1)
-        return accept(self, logits, ids, replace(layout, spans=spans), *rest)
+        return accept(self, logits, replace(layout, spans=spans), *rest)
 
     monkeypatch.setattr(CompiledForward, "accept_packed", accept_wrongly)
     if isinstance(batch.engine, Recorded):
@@ -218,9 +221,9 @@ def test_a_request_that_fails_leaves_the_others_alone(model, kind):
     with pytest.raises(CaseError, match=r"prompt of 3 and answer of 38 tokens; expected at most 40 together"):
         batch.open(good, 38, Walk(None, 0), Needs())
     break_slots(batch, handles[2].place)
-    batch.forward([(handles[0], Draft()), (handles[1], Draft.chain([3] * 25)), (handles[2], Draft())])
+    batch.forward(handles, [Draft(), Draft.chain([3] * 25), Draft()])
     assert batch.fed == 2
-    step, refused, nan = batch.settle([7, 7, 7])
+    step, refused, nan = batch.settle()
     assert [firsts[0], *step.emitted] == plain_greedy(model["float64"], good, 2)
     assert "draft of 25 nodes" in str(refused)
     assert "NaN or infinite" in str(nan)
@@ -229,8 +232,8 @@ def test_a_request_that_fails_leaves_the_others_alone(model, kind):
     assert batch.free == 2
     again = [batch.open(prompt, 8, Walk(None, 0), Needs()) for prompt in (large, broken)]
     assert [batch.prefill(each).token for each in again] == firsts[1:]
-    batch.forward([(each, Draft()) for each in again])
-    for prompt, first, step in zip((large, broken), firsts[1:], batch.settle([7, 7]), strict=True):
+    batch.forward(again, [Draft()] * 2)
+    for prompt, first, step in zip((large, broken), firsts[1:], batch.settle(), strict=True):
         assert [first, *step.emitted] == plain_greedy(model["float64"], prompt, 2)
     batch.end()
 
@@ -258,9 +261,9 @@ def test_rows_that_a_method_asks_for_are_those_of_a_request_alone(model, kind):
         while found is None:
             found = batch.prefill(handle, most)
         assert_same_rows(found, engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent()), near)
-    batch.forward([(handles[2], draft), (handles[0], Draft())])
+    batch.forward([handles[2], handles[0]], [draft, Draft()])
     for handle, given_draft, found in zip(
-        (handles[2], handles[0]), (draft, Draft()), batch.settle([7, 7]), strict=True
+        (handles[2], handles[0]), (draft, Draft()), batch.settle(), strict=True
     ):
         engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent())
         engine.forward(given_draft)
@@ -279,8 +282,8 @@ def test_requests_are_timed_along_a_record_each(model, timed, dtype):
         engine.load(prompt, answer)
         handles.append(batch.open(prompt, 4, Walk(None, 0), Needs()))
     assert [batch.prefill(handle).token for handle in handles] == [7, 12]
-    batch.forward(list(zip(handles, (Draft([3, 8, 9], [-1, -1, 1]), Draft.chain([13, 2])), strict=True)))
-    assert [step.emitted for step in batch.settle([3, 3])] == [(8, 9, 9), (13, 14)]
+    batch.forward(handles, [Draft([3, 8, 9], [-1, -1, 1]), Draft.chain([13, 2])])
+    assert [step.emitted for step in batch.settle()] == [(8, 9, 9), (13, 14)]
 
 
 def test_replays_are_opened_one_for_each_answer():
@@ -292,13 +295,13 @@ def test_replays_are_opened_one_for_each_answer():
         assert len(prompt) == 1 or batch.prefill(handle, 1) is None
         out.append((handle, [batch.prefill(handle).token]))
     drafts = [Draft.chain([8, 9]), Draft.chain([1] * 25)]
-    batch.forward([(handle, draft) for (handle, _), draft in zip(out, drafts, strict=True)])
-    step, refused = batch.settle([3, 2])
+    batch.forward([handle for handle, _ in out], drafts)
+    step, refused = batch.settle()
     assert (step.emitted, step.done, batch.fed, batch.free) == ((8, 9, 10), True, 3, 0)
     assert isinstance(refused, CaseError)
     batch.close(out[0][0])
-    batch.forward([(out[1][0], Draft.chain([13]))])
-    assert batch.settle([2])[0].emitted == (13, 14)
+    batch.forward([out[1][0]], [Draft.chain([13])])
+    assert batch.settle()[0].emitted == (13, 14)
     assert batch.free == 1
 
 

@@ -8,6 +8,7 @@ reads the weights where they are, about as fast as memory gives them, for one ro
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -30,7 +31,8 @@ from specbench.types import ROOT
 DTYPES = (torch.float32, torch.bfloat16)
 # Numbers of which heads and rows of weights are multiples, so that no vector is filled in part.
 HEAD, ROW = 16, 32
-NO_PICKS = np.empty(0, dtype=np.int64)
+NO_PICKS = NO_EOS = np.empty(0, dtype=np.int64)
+UNLIMITED = 1 << 40  # [tokens] that are left to emit
 SHORT = 128  # [tokens] of a prompt that is read faster than by torch, which multiplies and attends to blocks of rows
 ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; drafts may be concurrent
 
@@ -124,8 +126,9 @@ def _products(layer: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """The layout of the rows of several requests; see ``kernels.lay_out``."""
+    """The n rows of several requests; see ``kernels.lay_out``."""
 
+    ids: np.ndarray  # (n,)
     parents: np.ndarray
     spans: np.ndarray
     places: np.ndarray
@@ -164,6 +167,7 @@ class CompiledForward:
             stack(list(model.small.cos)),
             stack(list(model.small.sin)),
         )
+        self._kind = stored(model.embedding).dtype
         self._taps: dict[tuple[int, ...], np.ndarray] = {}
         self._logits = np.empty((0, len(model.head.weight)), np.float32)
         # Views, by their sizes. To make them anew at every step takes long: weights have filled the caches meanwhile.
@@ -190,10 +194,8 @@ class CompiledForward:
     def accept(self, logits: Tensor, frame: TreeFrame, cache: StaticKV, moved: int) -> np.ndarray:
         """See ``specbench.models.fast.frame.accept``."""
         out = np.empty(3 + (2 * moved or frame.width), dtype=np.float32)
-        own = self._results.get(len(logits))
-        array = own[0] if self._single and own and own[1] is logits else stored(logits)
         forced = NO_PICKS if frame.forced is None else frame.forced.numpy()
-        self._kernels.accept(array, forced, *frame.read_tree(), cache.array, moved, out)
+        self._kernels.accept(self._read_logits(logits), forced, *frame.read_tree(), cache.array, moved, out)
         return out
 
     def lay_out(self, rows: PackedRows, room: int) -> PackedLayout:
@@ -206,28 +208,50 @@ class CompiledForward:
         counts, starts = bounds[1:] - bounds[:-1], np.array([each.place for each in handles]) * room
         lengths = np.array([each.length for each in handles])
         spans = np.array((bounds[:-1], counts, starts, lengths, lengths)).T.copy()
-        count, most, kind = len(rows), int(counts.max()), stored(self._model.embedding).dtype
-        laid = (np.array(above), spans, np.empty(count, np.int64), np.empty(count, np.float32),
-                np.empty((len(windows), count, most), kind))  # fmt: skip
-        return PackedLayout(*laid, self._kernels.lay_out(*laid[:2], windows, *laid[2:]))
+        count = len(rows)
+        laid = np.array(above), spans, *self._make_layout(count, int(counts.max()))
+        return PackedLayout(rows.ids.numpy(), *laid, self._kernels.lay_out(*laid[:2], windows, *laid[2:]))
+
+    def _make_layout(self, count: int, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Memory for places, reach and biases. count, most: rows of all requests, and of one."""
+        biases = np.empty((len(self._constants[0]), count, most), self._kind)
+        return np.empty(count, np.int64), np.empty(count, np.float32), biases
+
+    def pack(self, given: Sequence[int], most: int, firsts: np.ndarray, state: np.ndarray) -> PackedLayout:
+        """Lay out drafts of at most ``most`` nodes. The rest: see ``kernels.pack``."""
+        count = len(firsts) + (len(given) - len(firsts)) // 2
+        ids, parents = np.empty((2, count), np.int64)
+        laid = ids, parents, np.empty((len(firsts), 5), np.int64), *self._make_layout(count, 1 + most)
+        numbers = np.frombuffer(array("q", given), np.int64)  # numpy reads a list three times as slowly
+        return PackedLayout(*laid, self._kernels.pack(numbers, firsts, state, self._constants[0], *laid))
 
     def feed_packed(
-        self, cache: StaticKV, ids: Tensor, layout: PackedLayout, wanted: int, taps: Sequence[int]
+        self, cache: StaticKV, layout: PackedLayout, wanted: int, taps: Sequence[int]
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Logits (wanted, V) of the last rows, and layer -> (n, D) hidden states. ids: (n,)."""
+        """Logits (wanted, V) of the last rows, and layer -> (n, D) hidden states."""
         biases = [layout.biases[0], layout.biases[-1]]
-        return self._run(cache, ids.numpy(), layout.places, layout.places, layout.spans, biases, wanted, taps)
+        return self._run(cache, layout.ids, layout.places, layout.places, layout.spans, biases, wanted, taps)
 
     def accept_packed(
-        self, logits: Tensor, ids: Tensor, layout: PackedLayout, cache: StaticKV, picks: Tensor | None
-    ) -> list[list[int]]:
-        """``found`` of ``kernels.accept_all``. picks: (n,) of the rows; None: their argmax."""
-        found = np.empty((len(layout.spans), 2 + 2 * layout.depth), dtype=np.int64)
+        self, logits: Tensor, layout: PackedLayout, cache: StaticKV, picks: Tensor | None, state: np.ndarray,
+        eos: np.ndarray = NO_EOS,
+    ) -> list[int]:  # fmt: skip
+        """``found`` of ``kernels.accept_all`` row by row, as far as any request emits.
+
+        picks: (n,) of the rows; None: their argmax. state: (3, B).
+        """
+        found = np.empty((4 + 2 * layout.depth, len(layout.spans)), dtype=np.int64)
         forced = NO_PICKS if picks is None else picks.numpy()
-        shape = ids.numpy(), layout.parents, layout.reach, layout.spans
-        self._kernels.accept_all(stored(logits), forced, *shape, cache.array, layout.depth, found)
-        numbers: list[list[int]] = found.tolist()
+        shape = layout.ids, layout.parents, layout.reach, layout.spans
+        given = self._read_logits(logits), forced, *shape, cache.array, state, eos, layout.depth, found
+        most = self._kernels.accept_all(*given)
+        numbers: list[int] = found[: 2 + 2 * most].ravel().tolist()
         return numbers
+
+    def _read_logits(self, logits: Tensor) -> np.ndarray:
+        """The array of (n, V) logits, which is known if they are those of the last forward, in single precision."""
+        own = self._results.get(len(logits))
+        return own[0] if self._single and own and own[1] is logits else stored(logits)
 
     def read(self, cache: StaticKV, ids: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """A prompt's (T, D) states into an empty cache, and layer -> (T, D) of ``taps``."""

@@ -629,20 +629,54 @@ def move(slots, source, target):
 
 
 @njit(error_model="numpy", nogil=True)
-def accept_all(logits, forced, ids, parents, reach, spans, slots, moved, found):
+def accept_all(logits, forced, ids, parents, reach, spans, slots, state, eos, moved, found):
     """See ``specbench.models.fast.frame.accept``, for each of B requests; their accepted paths are moved together.
 
     logits: (n, V) as stored. forced: (n,) picks, or none of them. ids, reach: (n,). parents, spans: see ``lay_out``.
-    slots: (L, 2K, S, size). moved: no draft is deeper. found: (B, 2 + 2 moved) of each the number of accepted nodes,
-    below 0 where logits are not finite; the tokens to emit, one more than that; and from 2 + moved on the nodes.
+    slots: (L, 2K, S, size). state: (3, B), see ``pack``; a request whose logits are finite emits up to the first token
+    of ``eos``, and no more than are left, and is then in the state after them. moved: no draft is deeper.
+    found: (4 + 2 moved, B) of each request how many tokens it emits, 0 where logits are not finite; whether it ends;
+    its root; its first token; and then in turn an accepted node and the token after it. Returns the most tokens.
     """
-    out = np.empty(3 + 2 * moved, np.float32)
+    out, most = np.empty(3 + 2 * moved, np.float32), 1
     for number in range(len(spans)):
         first, count, base, begin, _ = spans[number]
-        own, row = slice(first, first + count), found[number]
+        own, row = slice(first, first + count), found[:, number]
         given = forced[own] if len(forced) else forced
         accept(logits[own], given, ids[own], parents[own], reach[own], base + begin, slots, moved, out)
-        depth = int(out[0])
-        row[0], row[1 + depth] = depth if np.isfinite(out[2]) else -1, int(out[1])
-        for place in range(depth):
-            row[1 + place], row[2 + moved + place] = int(out[3 + place]), int(out[3 + moved + place]) - 1
+        depth, emitted, done, left = int(out[0]), 0, False, state[2, number]
+        while np.isfinite(out[2]) and not done and emitted <= depth:
+            token = int(out[3 + emitted]) if emitted < depth else int(out[1])
+            row[3 + 2 * emitted] = token
+            if emitted < depth:
+                row[4 + 2 * emitted] = int(out[3 + moved + emitted]) - 1
+            emitted += 1
+            done = emitted == left
+            for end in eos:
+                done = done or token == end
+        row[0], row[1], row[2], most = emitted, done, state[0, number], max(most, emitted)
+        if emitted:
+            state[0, number] = row[1 + 2 * emitted]
+            state[1, number] += emitted
+            state[2, number] -= emitted
+    return most
+
+
+@njit(error_model="numpy")
+def pack(given, firsts, state, windows, ids, parents, spans, places, reach, biases):
+    """Fill the n rows of B drafts, and what ``lay_out`` fills; returns the same.
+
+    given: (B + 2N,) the number of nodes of each draft, then the tokens and the parents of all nodes.
+    firsts: (B,) of each request the first of its slots. state: (3, B) its root, its cached tokens, and how many tokens
+    are left to emit. ids, parents: (n,). spans: (B, 5).
+    """
+    row = 0
+    for number in range(len(firsts)):
+        size, length, span = given[number], state[1, number], spans[number]
+        span[0], span[1], span[2], span[3], span[4] = row, 1 + size, firsts[number], length, length
+        ids[row], parents[row] = state[0, number], -1
+        for node in range(row - number, row - number + size):
+            row += 1
+            ids[row], parents[row] = given[len(firsts) + node], given[len(ids) + node]
+        row += 1
+    return lay_out(parents, spans, windows, places, reach, biases)
