@@ -73,11 +73,11 @@ class SharedRequest:
         """As in the loop of one request."""
         found: list[Entry] = []
         group, number = None, 0
-        for step in self.steps:
-            if step.group is not group:
-                group, number = step.group, step.group.requests.index(self)
-            draft = step.drafts[number]
-            found.append((draft, step.outcomes[number], 1 + len(draft.tokens)))
+        for own, drafts, outcomes in self.steps:
+            if own is not group:
+                group, number = own, own.requests.index(self)
+            draft = drafts[number]
+            found.append((draft, outcomes[number], 1 + len(draft.tokens)))
         return found
 
 
@@ -117,13 +117,7 @@ class Group:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedStep:
-    """A step of all requests, without tensors."""
-
-    group: Group
-    drafts: Sequence[Draft]
-    outcomes: Outcomes
+LoggedStep = tuple[Group, Sequence[Draft], Outcomes]  # of all requests, without tensors
 
 
 @contextlib.contextmanager
@@ -306,7 +300,7 @@ class SharedServer:
         for number, step in enumerate(outcomes.steps):
             if isinstance(step, Step):
                 drafts[number], outcomes.steps[number] = without_tensors(drafts[number], step)
-        self._steps.append(LoggedStep(group, drafts, outcomes))
+        self._steps.append((group, drafts, outcomes))
         return self._batch.fed, emitted, bool(ended) or len(group.requests) < len(requests)
 
     def _join(self) -> list[Draft | None]:

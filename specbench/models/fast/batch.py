@@ -30,7 +30,7 @@ from specbench.models.fast.layout import mark_reach
 from specbench.models.transfer import upload
 from specbench.models.tree import compute_depths
 from specbench.models.verify import explain_infinite, read_with_top
-from specbench.types import ROOT, Draft, Step, TopK
+from specbench.types import ROOT, CaseError, Draft, Step, TopK
 
 if TYPE_CHECKING:
     from specbench.models.fast.engine import FastEngine
@@ -44,15 +44,15 @@ FAR = 1 << 30  # [positions] a window that no row leaves
 class PackedOutcomes(Outcomes):
     """The outcomes of greedy requests, from one list of numbers: a step is made when it is read."""
 
-    def __init__(self, numbers: list[int], requests: int, dtype: torch.dtype | None = None) -> None:
-        """numbers: of ``CompiledForward.accept_packed``. dtype: of the logits."""
-        super().__init__([])
-        self._numbers, self._requests, counts = numbers, requests, numbers[:requests]
-        if dtype is not None and 0 in counts:
-            error = explain_infinite(dtype)
-            self.errors = {number: error for number, count in enumerate(counts) if not count}
-        if 1 in (done := numbers[requests : 2 * requests]):
-            self.ended = [number for number, ends in enumerate(done) if ends]
+    def __init__(self, numbers: list[int], requests: int, total: int = 0, failed: int = 0, ended: int = 0) -> None:
+        """numbers and the sums after them: of ``CompiledForward.accept_packed``."""
+        self.steps, self.errors = [], {}
+        self._numbers, self._requests, self._total, self.failed = numbers, requests, total, failed
+        self.ended = [each for each in range(requests) if numbers[requests + each]] if ended else []
+
+    def explain(self, error: CaseError) -> None:
+        """Enter the error of the requests that failed."""
+        self.errors = {number: error for number in range(self._requests) if not self._numbers[number]}
 
     @override
     def __len__(self) -> int:
@@ -82,14 +82,13 @@ class PackedOutcomes(Outcomes):
     @override
     def enter(self, contexts: Sequence[list[int]]) -> int:
         numbers, apart = self._numbers, self._requests
-        total = sum(counts := numbers[:apart])
-        if total == apart and not self.errors:
-            for context, token in zip(contexts, numbers[3 * apart :], strict=False):
+        if len(numbers) == 4 * apart and not self.failed:  # one token each
+            for context, token in zip(contexts, numbers[3 * apart :], strict=True):
                 context.append(token)
-            return total
-        for number, (context, count) in enumerate(zip(contexts, counts, strict=True)):
+            return self._total
+        for number, (context, count) in enumerate(zip(contexts, numbers, strict=False)):
             context += numbers[3 * apart + number : (2 + 2 * count) * apart : 2 * apart]
-        return total
+        return self._total
 
 
 class Company:
@@ -163,7 +162,8 @@ class FastBatch(SlotBatch):
                 part = rows.slice_of(number)
                 layout.reach[part] = mark_reach(layout.reach[part], rows.parents[number], handle.draft.passenger)
         state = np.full((3, len(rows.handles)), UNLIMITED)
-        outcomes = PackedOutcomes(compiled.accept_packed(logits, layout, self.cache, picks, state), state.shape[1])
+        numbers = compiled.accept_packed(logits, layout, self.cache, picks, state)[0]
+        outcomes = PackedOutcomes(numbers, state.shape[1])
         return [outcomes.read(number) for number in range(len(outcomes))], top
 
     @override
@@ -205,8 +205,11 @@ class FastBatch(SlotBatch):
         assert compiled is not None
         assert company is not None
         assert layout is not None
-        numbers = compiled.accept_packed(self._logits, layout, self.cache, None, company.state, self._eos)
-        return PackedOutcomes(numbers, len(company.handles), self._logits.dtype)
+        numbers, *sums = compiled.accept_packed(self._logits, layout, self.cache, None, company.state, self._eos)
+        outcomes = PackedOutcomes(numbers, len(company.handles), *sums)
+        if outcomes.failed:
+            outcomes.explain(explain_infinite(self._logits.dtype))
+        return outcomes
 
     def sync(self) -> None:
         """Write to the handles what plain steps have changed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
@@ -124,9 +124,9 @@ def _products(layer: Any) -> list[Any]:
     return [layer.qkv, layer.out, layer.gate_up, layer.down]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PackedLayout:
-    """The n rows of several requests; see ``kernels.lay_out``."""
+    """The n rows of B requests; see ``kernels.lay_out``."""
 
     ids: np.ndarray  # (n,)
     parents: np.ndarray
@@ -134,7 +134,11 @@ class PackedLayout:
     places: np.ndarray
     reach: np.ndarray
     biases: np.ndarray
-    depth: int  # the largest
+    depth: int = 0  # the largest
+    found: np.ndarray = field(init=False)  # memory for what ``kernels.accept_all`` finds
+
+    def __post_init__(self) -> None:
+        self.found = np.empty((4 + 2 * self.biases.shape[2], len(self.spans)), dtype=np.int64)
 
 
 class CompiledForward:
@@ -169,9 +173,12 @@ class CompiledForward:
         )
         self._kind = stored(model.embedding).dtype
         self._taps: dict[tuple[int, ...], np.ndarray] = {}
+        self._layout: PackedLayout | None = None  # of ``pack``, with these numbers of rows, of requests and of nodes
+        self._sizes = (0, 0, 0)
         self._logits = np.empty((0, len(model.head.weight)), np.float32)
         # Views, by their sizes. To make them anew at every step takes long: weights have filled the caches meanwhile.
         self._results: dict[int, tuple[np.ndarray, Tensor]] = {}
+        self._last = self._logits, torch.from_numpy(self._logits)  # of the last forward
         self._untapped = np.empty((0, 0, model.embedding.shape[1]), np.float32)
 
     def _head_norms(self, layer: Any) -> Tensor:
@@ -218,12 +225,19 @@ class CompiledForward:
         return np.empty(count, np.int64), np.empty(count, np.float32), biases
 
     def pack(self, given: Sequence[int], most: int, firsts: np.ndarray, state: np.ndarray) -> PackedLayout:
-        """Lay out drafts of at most ``most`` nodes. The rest: see ``kernels.pack``."""
-        count = len(firsts) + (len(given) - len(firsts)) // 2
-        ids, parents = np.empty((2, count), np.int64)
-        laid = ids, parents, np.empty((len(firsts), 5), np.int64), *self._make_layout(count, 1 + most)
+        """Lay out drafts of at most ``most`` nodes; valid until the next call. The rest: see ``kernels.pack``."""
+        requests, windows = len(firsts), self._constants[0]
+        sizes = count, _, _ = requests + (len(given) - requests) // 2, requests, most
+        laid = self._layout
+        if laid is None or sizes != self._sizes:
+            ids, parents = np.empty((2, count), np.int64)
+            spans = np.empty((requests, 5), np.int64)
+            laid = self._layout = PackedLayout(ids, parents, spans, *self._make_layout(count, 1 + most))
+            self._sizes = sizes
         numbers = np.frombuffer(array("q", given), np.int64)  # numpy reads a list three times as slowly
-        return PackedLayout(*laid, self._kernels.pack(numbers, firsts, state, self._constants[0], *laid))
+        shape = laid.ids, laid.parents, laid.spans, laid.places, laid.reach, laid.biases
+        laid.depth = self._kernels.pack(numbers, firsts, state, windows, *shape)
+        return laid
 
     def feed_packed(
         self, cache: StaticKV, layout: PackedLayout, wanted: int, taps: Sequence[int]
@@ -235,23 +249,22 @@ class CompiledForward:
     def accept_packed(
         self, logits: Tensor, layout: PackedLayout, cache: StaticKV, picks: Tensor | None, state: np.ndarray,
         eos: np.ndarray = NO_EOS,
-    ) -> list[int]:  # fmt: skip
-        """``found`` of ``kernels.accept_all`` row by row, as far as any request emits.
+    ) -> tuple[list[int], int, int, int]:  # fmt: skip
+        """``found`` of ``kernels.accept_all`` row by row, as far as any request emits, and what that returns.
 
         picks: (n,) of the rows; None: their argmax. state: (3, B).
         """
-        found = np.empty((4 + 2 * layout.depth, len(layout.spans)), dtype=np.int64)
         forced = NO_PICKS if picks is None else picks.numpy()
-        shape = layout.ids, layout.parents, layout.reach, layout.spans
-        given = self._read_logits(logits), forced, *shape, cache.array, state, eos, layout.depth, found
-        most = self._kernels.accept_all(*given)
-        numbers: list[int] = found[: 2 + 2 * most].ravel().tolist()
-        return numbers
+        most, *sums = self._kernels.accept_all(
+            self._read_logits(logits), forced, layout.ids, layout.parents, layout.reach, layout.spans, cache.array,
+            state, eos, layout.depth, layout.found,
+        )  # fmt: skip
+        return layout.found[: 2 + 2 * most].ravel().tolist(), *sums
 
     def _read_logits(self, logits: Tensor) -> np.ndarray:
         """The array of (n, V) logits, which is known if they are those of the last forward, in single precision."""
-        own = self._results.get(len(logits))
-        return own[0] if self._single and own and own[1] is logits else stored(logits)
+        array, tensor = self._last
+        return array if tensor is logits else stored(logits)
 
     def read(self, cache: StaticKV, ids: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """A prompt's (T, D) states into an empty cache, and layer -> (T, D) of ``taps``."""
@@ -307,7 +320,7 @@ class CompiledForward:
                 self._results.clear()
             own = self._logits[:wanted]
             self._results[wanted] = own, torch.from_numpy(own)
-        logits, shared = self._results[wanted]
+        logits, shared = self._last = self._results[wanted]
         width = self._untapped.shape[2]
         tapped = np.empty((len(taps), len(ids), width), np.float32) if taps else self._untapped
         given = (ids, places, turned, np.asarray(spans), biases[0], biases[-1], *self._constants,

@@ -635,10 +635,11 @@ def accept_all(logits, forced, ids, parents, reach, spans, slots, state, eos, mo
     logits: (n, V) as stored. forced: (n,) picks, or none of them. ids, reach: (n,). parents, spans: see ``lay_out``.
     slots: (L, 2K, S, size). state: (3, B), see ``pack``; a request whose logits are finite emits up to the first token
     of ``eos``, and no more than are left, and is then in the state after them. moved: no draft is deeper.
-    found: (4 + 2 moved, B) of each request how many tokens it emits, 0 where logits are not finite; whether it ends;
-    its root; its first token; and then in turn an accepted node and the token after it. Returns the most tokens.
+    found: (4 + 2 moved, B), or more rows, of each request how many tokens it emits, 0 where logits are not finite;
+    whether it ends; its root; its first token; and then in turn an accepted node and the token after it.
+    Returns the most tokens of a request, at least 1; the tokens of all; the requests that failed, and that end.
     """
-    out, most = np.empty(3 + 2 * moved, np.float32), 1
+    out, most, total, failed, ended = np.empty(3 + 2 * moved, np.float32), 1, 0, 0, 0
     for number in range(len(spans)):
         first, count, base, begin, _ = spans[number]
         own, row = slice(first, first + count), found[:, number]
@@ -655,11 +656,12 @@ def accept_all(logits, forced, ids, parents, reach, spans, slots, state, eos, mo
             for end in eos:
                 done = done or token == end
         row[0], row[1], row[2], most = emitted, done, state[0, number], max(most, emitted)
+        total, failed, ended = total + emitted, failed + (emitted == 0), ended + done
         if emitted:
             state[0, number] = row[1 + 2 * emitted]
             state[1, number] += emitted
             state[2, number] -= emitted
-    return most
+    return most, total, failed, ended
 
 
 @njit(error_model="numpy")
