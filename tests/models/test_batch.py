@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import random
@@ -236,6 +237,43 @@ def test_a_request_that_fails_leaves_the_others_alone(model, kind):
     for prompt, first, step in zip((large, broken), firsts[1:], batch.settle(), strict=True):
         assert [first, *step.emitted] == plain_greedy(model["float64"], prompt, 2)
     batch.end()
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_plain_steps_alternate_with_steps_of_other_requests(model, monkeypatch, forgets):
+    """Steps of greedy requests alone are compiled throughout; a sampled one among them has them all done in Python."""
+    rng, plain = random.Random(4), []
+    questions = draw_questions(model, 6, rng, None)
+    for each in questions[::2]:
+        each.sampling = Sampling(0.8)
+    eos = frozenset({TRUTHS[tuple(questions[1].prompt)][4], TRUTHS[tuple(questions[3].prompt)][6]})
+    engine = FastEngine(model["float32"], CONTEXT, eos, NODES)
+    batch, feed = engine.batch(3, CONTEXT), FastBatch.feed_plain
+    monkeypatch.setattr(FastBatch, "feed_plain", lambda *given: plain.append(feed(*given)) or plain[-1])
+    if forgets:
+        monkeypatch.setattr(FastBatch, "sync", lambda self: None)
+    with contextlib.suppress(*[IndexError, AssertionError] * forgets):
+        decode_together(batch, questions, rng)
+    assert {*plain} == {True, False}
+    assert forgets == any((each.ids, each.accept) != each.alone(engine) for each in questions)
+
+
+def test_a_plain_step_that_fails_leaves_the_others_alone(model):
+    engine, prompts = engine_for("compiled", model), ([5, 6, 7], [10, 11, 12])
+    batch = engine.batch(2, 40)
+    handles = [batch.open(prompt, 8, Walk(None, 0), Needs()) for prompt in prompts]
+    firsts = [batch.prefill(handle).token for handle in handles]
+    break_slots(batch, handles[1].place)
+    batch.forward(handles, [None, Draft.chain([3])])
+    outcomes, contexts = batch.settle(), [[firsts[0]], [firsts[1]]]
+    assert ([*outcomes.errors], outcomes.ended, outcomes.enter(contexts)) == ([1], [], 1)
+    assert contexts == [plain_greedy(model["float64"], prompts[0], 2), firsts[1:]]
+    assert "NaN or infinite" in str(outcomes[1])
+    batch.close(handles[1])
+    again = batch.open(prompts[1], 8, Walk(None, 0), Needs())
+    assert batch.prefill(again).token == firsts[1]
+    batch.forward([again], [Draft()])
+    assert [firsts[1], *batch.settle()[0].emitted] == plain_greedy(model["float64"], prompts[1], 2)
 
 
 def break_slots(batch, place: int) -> None:
