@@ -300,9 +300,7 @@ def test_rows_that_a_method_asks_for_are_those_of_a_request_alone(model, kind):
             found = batch.prefill(handle, most)
         assert_same_rows(found, engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent()), near)
     batch.forward([handles[2], handles[0]], [draft, Draft()])
-    for handle, given_draft, found in zip(
-        (handles[2], handles[0]), (draft, Draft()), batch.settle(), strict=True
-    ):
+    for handle, given_draft, found in zip((handles[2], handles[0]), (draft, Draft()), batch.settle(), strict=True):
         engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent())
         engine.forward(given_draft)
         assert_same_rows(found, engine.settle(7), near)

@@ -45,7 +45,7 @@ class PackedOutcomes(Outcomes):
     """The outcomes of greedy requests, from one list of numbers: a step is made when it is read."""
 
     def __init__(self, numbers: list[int], requests: int, total: int = 0, failed: int = 0, ended: int = 0) -> None:
-        """numbers and the sums after them: of ``CompiledForward.accept_packed``."""
+        """Numbers and the sums after them: of ``CompiledForward.accept_packed``."""
         self.steps, self.errors = [], {}
         self._numbers, self._requests, self._total, self.failed = numbers, requests, total, failed
         self.ended = [each for each in range(requests) if numbers[requests + each]] if ended else []
