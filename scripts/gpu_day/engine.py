@@ -279,12 +279,12 @@ def share_forwards(day: Day, way: str) -> Iterator[Row]:
         handles = [batch.open(day.prompts[0], batch.tokens - context, Walk(None, 0), Needs()) for _ in range(requests)]
         for handle in handles:
             batch.prefill(handle)
-        drafts = [(handle, Draft.chain(day.prompts[0][:nodes]) if nodes else EMPTY) for handle in handles]
+        drafts = [Draft.chain(day.prompts[0][:nodes]) if nodes else EMPTY] * requests
         times = []
         for _ in range(steps):
             clock.start()
-            batch.forward(drafts)
-            batch.settle([batch.tokens] * requests)
+            batch.forward(handles, drafts)
+            batch.settle()
             times.append(1e3 * clock.elapsed())
         for handle in handles:
             batch.close(handle)

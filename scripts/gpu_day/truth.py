@@ -29,7 +29,7 @@ from specbench.models.eager.engine import EagerEngine
 from specbench.models.fast.attention import FLEX, FUSED, SDPA, TRITON, FastOptions, TreeMask, find_attention, pack_bits
 from specbench.models.fast.engine import FastEngine
 from specbench.models.load import ASSETS, load_model, read_card
-from specbench.types import Draft, Needs, Step
+from specbench.types import Draft, Needs
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -265,9 +265,8 @@ def decode_together(engine: FastEngine, prompts: Sequence[list[int]], answers: S
     for _ in range(steps):
         right = [answer[len(own) : len(own) + 2] for own, answer in zip(found, answers, strict=True)]
         drafts = [Draft([(one + 1) % 499, one, two], [-1, -1, 1]) for one, two in right]
-        batch.forward([*zip(handles, drafts, strict=True)])
-        for own, step in zip(found, batch.settle([len(answers[0])] * len(handles)), strict=True):
-            own += step.emitted if isinstance(step, Step) else []
+        batch.forward(handles, drafts)
+        batch.settle().enter(found)
     batch.end()
     return found
 

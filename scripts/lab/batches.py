@@ -39,7 +39,7 @@ from specbench.method import Drafter, Method
 from specbench.models.engine import SILENT, Batch, Engine
 from specbench.models.facade import Target
 from specbench.models.fast.engine import FastEngine
-from specbench.types import Draft, InputError, Needs, Prefill, Step
+from specbench.types import Draft, InputError, Needs, Prefill
 
 LIBRARIES = ("transformers", "openvino")
 LONGEST_S = 600.0  # of a server's answers
@@ -131,12 +131,11 @@ class TogetherBench:
             prompt = self._draw(self._context, number)
             handles.append(batch.open(prompt, batch.tokens - self._context, Walk(None, 0), NEEDS))
             batch.prefill(handles[-1])
-        drafts = [(handle, Draft.chain(self._draw(nodes))) for handle in handles]
-        left, self._inside = [self._answer] * len(handles), 0.0
+        drafts, self._inside = [Draft.chain(self._draw(nodes)) for _ in handles], 0.0
         start, processor = time.perf_counter(), time.thread_time()
         for _ in range(self._steps):
-            batch.forward(drafts)
-            batch.settle(left)
+            batch.forward(handles, drafts)
+            batch.settle()
         used, seconds = time.thread_time() - processor, time.perf_counter() - start
         for handle in handles:
             batch.close(handle)
@@ -187,11 +186,9 @@ class TogetherBench:
         batch = self._engine.batch(len(prompts), max(map(len, prompts)) + tokens)
         handles = [batch.open(prompt, tokens, Walk(None, 0), NEEDS) for prompt in prompts]
         answers = [[read.token] for handle in handles if (read := batch.prefill(handle))]
-        for done in range(1, tokens):
-            batch.forward([(handle, None) for handle in handles])
-            for own, step in zip(answers, batch.settle([tokens - done] * len(handles)), strict=True):
-                assert isinstance(step, Step)
-                own.extend(step.emitted)
+        for _ in range(1, tokens):
+            batch.forward(handles, [None] * len(handles))
+            batch.settle().enter(answers)
         batch.end()
         return answers
 

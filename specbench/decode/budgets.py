@@ -30,9 +30,11 @@ class Budgets:
     """The limits of what each request may draft. This base class lets every request draft what its method wants.
 
     goes_on: the question that drafters ask between two levels of a draft; None = they do not ask.
+    cuts: whether ``trim`` may cut a draft.
     """
 
     goes_on: GoesOn | None = None
+    cuts = False
 
     def share(self, methods: Sequence[Method], most: int) -> Sequence[int]:
         """Return the number of nodes that each request may draft.
@@ -121,6 +123,8 @@ SHARE = 0.01  # of the time, that trying levels may cost
 
 class _Shares(Budgets):
     """Cuts a draft that is larger than its share, such as one of a fixed tree."""
+
+    cuts = True
 
     @override
     def trim(self, methods: Sequence[Method], drafts: Sequence[Draft], shares: Sequence[int]) -> Sequence[TrimmedDraft]:

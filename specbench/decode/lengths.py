@@ -235,6 +235,8 @@ Limit = Callable[[Budgets | None, Profile | None], Budgets | None]  # the policy
 class LengthBudget(Budgets):
     """A policy of draft lengths within other budgets; it leaves concurrent drafters and batches of rows unchanged."""
 
+    cuts = True
+
     def __init__(self, policy: Policy, inner: Budgets | None = None) -> None:
         self._policy, self._inner = policy, inner or Budgets()
         self._begun = self._drafting_s = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from specbench.decode.budgets import Budgets, TrimmedDraft, in_whole_draft
+from specbench.decode.budgets import Budgets, in_whole_draft
 from specbench.decode.loop import Entry, Request, Transcript, derive_seed, without_tensors
 from specbench.decode.walk import Walk
-from specbench.method import Drafter, DraftForward, Drafting, Method, SharedDrafter
-from specbench.models.engine import Batch, inferring
+from specbench.method import Drafter, DraftForward, Drafting, GoesOn, Method, SharedDrafter
+from specbench.models.engine import Batch, Outcomes, inferring
 from specbench.types import EMPTY, CaseError, Draft, Step
 
 
@@ -39,18 +39,17 @@ class Question(Protocol):
         """End it: ``shared`` has its transcript or its error. Returns the next question of the same user."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SharedRequest:
     """A request that shares forwards with others.
 
     spent: [s] by phase, of the server when the request's first token came.
-    pauses, concurrent: of its method.
+    steps: those that it took part in, once it has left. begun: the steps of the server before them.
     missed: such steps since the last one with its drafter, and their hidden states.
     """
 
     question: Question
     unread: int = 0  # [tokens] of its prompt that are not fed yet
-    emitted: int = 0  # tokens of its last forward
     done: bool = False
     error: Exception | None = None
     transcript: Transcript = field(default_factory=Transcript)
@@ -58,19 +57,67 @@ class SharedRequest:
     request: Request | None = None
     begin: Callable[[], Drafter] | None = None  # makes the drafter, if it is made later
     drafter: Drafter | None = None
-    draft: Draft = EMPTY
-    pauses: bool = False
-    concurrent: bool = False
-    paused: bool = False  # its drafter takes no part in this step
     missed: list[tuple[Step, Mapping[int, Tensor]]] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
     end: int = 0
-    log: list[Entry] = field(default_factory=list)  # as in the loop of one request
+    steps: Sequence[LoggedStep] = ()
+    begun: int = 0
     spent: dict[str, float] = field(default_factory=dict)
 
     def fail(self, error: Exception) -> None:
         """End it with an error for its record."""
-        self.error, self.done, self.unread, self.emitted = error, True, 0, 0
+        self.error, self.done, self.unread = error, True, 0
+
+    @property
+    def log(self) -> list[Entry]:
+        """As in the loop of one request."""
+        found: list[Entry] = []
+        group, number = None, 0
+        for own, drafts, outcomes in self.steps:
+            if own is not group:
+                group, number = own, own.requests.index(self)
+            draft = drafts[number]
+            found.append((draft, outcomes[number], 1 + len(draft.tokens)))
+        return found
+
+
+class Group:
+    """The requests of one or several steps in sequence, and what every step reads of them.
+
+    Between two steps a forward fills the caches, so that it takes long to look at an object of each request.
+
+    requests: they do not change. drafters: None for those that have missed steps, or have no drafter yet.
+    sharing: whether the drafter yields its forwards. observing: whether it reads steps.
+    """
+
+    def __init__(self, requests: Sequence[SharedRequest]) -> None:
+        self.requests = [*requests]
+        self.methods = [shared.question.method for shared in requests]
+        self.handles = [shared.handle for shared in requests]
+        self.contexts = [shared.context for shared in requests]
+        self.pauses = [method.pauses for method in self.methods]
+        self.concurrent = [number for number, method in enumerate(self.methods) if method.needs.concurrent]
+        self.drafters: list[Drafter | None] = [None] * len(requests)
+        self.sharing, self.observing = [False] * len(requests), [True] * len(requests)
+
+    def select(self, numbers: Sequence[int]) -> Group:
+        """Return the group of some of its requests."""
+        found = Group([self.requests[number] for number in numbers])
+        found.drafters = [self.drafters[number] for number in numbers]
+        found.sharing = [self.sharing[number] for number in numbers]
+        found.observing = [self.observing[number] for number in numbers]
+        return found
+
+    def find(self, number: int, goes_on: GoesOn | None) -> Drafter:
+        """Return the drafter of a request, once it has observed all earlier steps."""
+        found = self.drafters[number] = find_drafter(self.requests[number])
+        found.goes_on = goes_on
+        self.sharing[number] = isinstance(found, SharedDrafter)
+        self.observing[number] = type(found).observe is not Drafter.observe
+        return found
+
+
+LoggedStep = tuple[Group, Sequence[Draft], Outcomes]  # of all requests, without tensors
 
 
 @contextlib.contextmanager
@@ -83,39 +130,29 @@ def boundary(*requests: SharedRequest) -> Iterator[None]:
             shared.fail(error)
 
 
-def draft_on(asked: Sequence[tuple[SharedRequest, Drafting, Any]]) -> list[tuple[SharedRequest, Drafting, Any]]:
-    """Resume each drafting with its last outcome; returns those that ran another forward, and its outcome."""
-    waiting: dict[int, list[tuple[SharedRequest, Drafting, DraftForward]]] = defaultdict(list)
-    for shared, drafting, outcome in asked:
+def draft_on(
+    asked: Sequence[tuple[int, Drafting, Any]], requests: Sequence[SharedRequest], drafts: list[Draft]
+) -> list[tuple[int, Drafting, Any]]:
+    """Resume each drafting with its last outcome; returns those that ran another forward, and its outcome.
+
+    asked: with the number of the request. drafts: of each request, where drafts that are complete are entered.
+    """
+    waiting: dict[int, list[tuple[int, Drafting, DraftForward]]] = defaultdict(list)
+    for number, drafting, outcome in asked:
         try:
             forward = drafting.send(outcome)
-            waiting[id(forward.owner)].append((shared, drafting, forward))
+            waiting[id(forward.owner)].append((number, drafting, forward))
         except StopIteration as end:
-            shared.draft = end.value
+            drafts[number] = end.value
         except Exception as error:
-            shared.fail(error)
-    found: list[tuple[SharedRequest, Drafting, Any]] = []
+            requests[number].fail(error)
+    found: list[tuple[int, Drafting, Any]] = []
     for those in waiting.values():
-        with boundary(*(shared for shared, _, _ in those)):
+        with boundary(*(requests[number] for number, _, _ in those)):
             forwards = [forward for _, _, forward in those]
             outcomes = forwards[0].owner.run_together(forwards) if len(those) > 1 else [forwards[0].run()]
             found += [(*each[:2], outcome) for each, outcome in zip(those, outcomes, strict=True)]
     return found
-
-
-def learn(shared: SharedRequest, draft: Draft, kept: Sequence[int] | None, step: Step | CaseError) -> None:
-    """Enter the outcome of one forward; the drafter sees the path in its complete draft."""
-    if isinstance(step, CaseError):
-        raise step
-    shared.context += step.emitted
-    shared.emitted, shared.done = len(step.emitted), step.done
-    bare = without_tensors(draft, step)
-    if shared.paused:
-        shared.missed.append((bare[1], {layer: states.clone() for layer, states in step.hidden.items()}))
-    else:
-        assert shared.drafter is not None  # it has drafted
-        shared.drafter.observe(in_whole_draft(step, kept))
-    shared.log.append((*bare, 1 + len(draft.tokens)))
 
 
 def find_drafter(shared: SharedRequest) -> Drafter:
@@ -173,6 +210,8 @@ class SharedServer:
         """laps: also the batch's. eos, max_nodes: of its engine."""
         self._batch, self._laps, self._eos, self._most, self._budgets = batch, laps, eos, max_nodes, budgets
         self._paused = False  # nothing was drafted in the last step
+        self._group = Group(())
+        self._steps: list[LoggedStep] = []
         self._start = time.perf_counter()
 
     def now(self) -> float:
@@ -200,7 +239,6 @@ class SharedServer:
             shared.end = len(prompt) + limit
             walk = Walk(request.sampling, derive_seed(request.seed, *request.names, "verify"), request.rule)
             shared.handle = self._batch.open(prompt, limit, walk, method.needs)
-            shared.pauses, shared.concurrent = method.pauses, method.needs.concurrent
             shared.unread = len(prompt)
         return shared
 
@@ -218,86 +256,143 @@ class SharedServer:
                 method, seed = shared.question.method, derive_seed(shared.request.seed, *names)
                 needs = method.needs
                 shown = needs.hidden or needs.node_topk or needs.prompt_topk  # by the prefill, and lost after it
-                if self._paused and shared.pauses and not shown:
+                if self._paused and method.pauses and not shown:
                     shared.begin = partial(method.begin, prompt, prefill, seed)
                 else:
                     shared.drafter = method.begin(prompt, prefill, seed)
                 self._laps.lap("update")
                 shared.context = [*prompt, prefill.token]
                 shared.spent = dict(self._laps.spent)
-                shared.emitted = 1
+                shared.begun = len(self._steps)
                 shared.done = len(shared.context) == shared.end or prefill.token in self._eos
         self._laps.lap("prefill")
         return first_s
 
     @inferring
-    def step(self, requests: Sequence[SharedRequest]) -> int:
-        """Draft and verify for all requests; returns the rows fed."""
+    def step(self, requests: Sequence[SharedRequest]) -> tuple[int, int, bool]:
+        """Draft and verify for all requests; see ``specbench.serving.scheduler.Server``."""
         begun = time.perf_counter()
         self._laps.lap("idle")
-        trimmed = self._propose(requests)
-        drafts = [draft for draft, _ in trimmed]
-        active = [shared for shared in requests if not shared.done]
-        if not active:
-            return 0
-        lates: list[Draft | None] | None = None
-        concurrent = [shared for shared in active if shared.concurrent]
-        for shared in concurrent:
-            with boundary(shared):
-                shared.drafter.launch()  # type: ignore[union-attr]
-        fed = [(each.handle, None if each.paused else draft) for each, draft in zip(active, drafts, strict=True)]
-        self._batch.forward(fed)
-        if concurrent:
-            lates = [None] * len(active)
-            for place, shared in enumerate(active):
-                if shared.error is None and shared.drafter is not None and shared.concurrent:
-                    with boundary(shared):
-                        lates[place] = shared.drafter.join()
-            self._laps.lap("draft")
-        steps = self._batch.settle([shared.end - len(shared.context) for shared in active], lates)
-        for shared, (draft, kept), step in zip(active, trimmed, steps, strict=True):
-            try:
-                if shared.error is None:
-                    learn(shared, draft, kept, step)
-            except Exception as error:
-                shared.fail(error)
+        if requests != self._group.requests:
+            self._group = Group(requests)
+        drafts, kept, paused = self._propose()
+        group, lates = self._group, None
+        if not group.requests:
+            return 0, 0, True
+        for number in group.concurrent:
+            with boundary(group.requests[number]):
+                group.drafters[number].launch()  # type: ignore[union-attr]
+        fed: Sequence[Draft | None] = drafts
+        if paused:
+            fed = [None if number in paused else draft for number, draft in enumerate(drafts)]
+        self._batch.forward(group.handles, fed)
+        if group.concurrent:
+            lates = self._join()
+        outcomes = self._batch.settle(lates)
+        emitted = outcomes.enter(group.contexts)
+        ended = self._learn(drafts, kept, paused, outcomes)
+        for number in ended:  # an error that is not of its forward
+            if number not in outcomes.errors and group.requests[number].error is not None:
+                emitted -= outcomes.count_tokens(number)
         self._laps.lap("update")
-        self._paused = all(shared.paused for shared in active)
-        self._budgets.observe(drafts, steps, self._batch.fed, time.perf_counter() - begun)
-        return self._batch.fed
+        self._paused = len(paused) == len(group.requests)
+        self._budgets.observe(drafts, outcomes, self._batch.fed, time.perf_counter() - begun)
+        for number, step in enumerate(outcomes.steps):
+            if isinstance(step, Step):
+                drafts[number], outcomes.steps[number] = without_tensors(drafts[number], step)
+        self._steps.append((group, drafts, outcomes))
+        return self._batch.fed, emitted, bool(ended) or len(group.requests) < len(requests)
 
-    def _propose(self, requests: Sequence[SharedRequest]) -> Sequence[TrimmedDraft]:
-        """Return a draft of each request that did not fail."""
-        shares = self._budgets.share([shared.question.method for shared in requests], self._most)
-        asked: list[tuple[SharedRequest, Drafting, Any]] = []
-        for shared, share in zip(requests, shares, strict=True):
-            shared.paused, shared.draft = not share and shared.pauses, EMPTY
-            if shared.paused:
+    def _join(self) -> list[Draft | None]:
+        """Return the late draft of each request."""
+        group = self._group
+        lates: list[Draft | None] = [None] * len(group.requests)
+        for number in group.concurrent:
+            shared, drafter = group.requests[number], group.drafters[number]
+            if shared.error is None and drafter is not None:
+                with boundary(shared):
+                    lates[number] = drafter.join()
+        self._laps.lap("draft")
+        return lates
+
+    def _learn(
+        self,
+        drafts: Sequence[Draft],
+        kept: Sequence[Sequence[int] | None] | None,
+        paused: Collection[int],
+        outcomes: Outcomes,
+    ) -> set[int]:
+        """Enter the outcomes; a drafter sees the path in its complete draft. Returns the requests that ended."""
+        group = self._group
+        ended = {number for number in group.concurrent if group.requests[number].error is not None}
+        for number, error in outcomes.errors.items():
+            if number not in ended:
+                group.requests[number].fail(error)
+        for number in outcomes.ended:
+            group.requests[number].done = True
+        ended.update(outcomes.errors)
+        for number, reads in enumerate(group.observing):
+            if not reads or number in ended:
+                continue
+            step = outcomes[number]
+            try:
+                if number in paused:
+                    states = {layer: states.clone() for layer, states in step.hidden.items()}
+                    group.requests[number].missed.append((without_tensors(drafts[number], step)[1], states))
+                else:
+                    drafter = group.drafters[number]
+                    assert drafter is not None  # it has drafted
+                    drafter.observe(step if kept is None else in_whole_draft(step, kept[number]))
+            except Exception as error:
+                group.requests[number].fail(error)
+                ended.add(number)
+        return ended.union(outcomes.ended)
+
+    def _propose(self) -> tuple[list[Draft], Sequence[Sequence[int] | None] | None, Collection[int]]:
+        """Return the drafts of the requests that did not fail, which are then the group.
+
+        Also, of each, its nodes' numbers in the complete draft, None if no draft was cut; and who does not draft.
+        """
+        group, budgets = self._group, self._budgets
+        shares = budgets.share(group.methods, self._most)
+        drafts, paused = [EMPTY] * len(shares), set[int]()
+        asked: list[tuple[int, Drafting, Any]] = []
+        failed = False
+        for number, (share, own, context) in enumerate(zip(shares, group.drafters, group.contexts, strict=True)):
+            if not share and group.pauses[number]:
+                paused.add(number)
+                group.drafters[number], group.observing[number] = None, True
                 continue
             try:
-                drafter = find_drafter(shared)
-                drafter.goes_on = self._budgets.goes_on
-                if isinstance(drafter, SharedDrafter):
-                    asked.append((shared, drafter.drafting(shared.context, share), None))
+                if own is None:
+                    own = group.find(number, budgets.goes_on)
+                if group.sharing[number]:
+                    asked.append((number, own.drafting(context, share), None))  # type: ignore[attr-defined]
                 else:
-                    shared.draft = drafter.propose(shared.context, share)
+                    drafts[number] = own.propose(context, share)
             except Exception as error:
-                shared.fail(error)
+                group.requests[number].fail(error)
+                failed = True
+        failed = failed or bool(asked)  # perhaps
         while asked:
-            asked = draft_on(asked)
-        given = [
-            (shared.question.method, shared.draft, share)
-            for shared, share in zip(requests, shares, strict=True)
-            if not shared.done
-        ]
-        kept = self._budgets.trim(*zip(*given, strict=True)) if given else []
+            asked = draft_on(asked, group.requests, drafts)
+        if failed and any(shared.done for shared in group.requests):
+            left = [number for number, shared in enumerate(group.requests) if not shared.done]
+            drafts, shares = [drafts[number] for number in left], [shares[number] for number in left]
+            paused = {place for place, number in enumerate(left) if number in paused}
+            self._group = group.select(left)
+        kept = None
+        if budgets.cuts and drafts:
+            drafts, kept = map(list, zip(*budgets.trim(self._group.methods, drafts, shares), strict=True))
         self._laps.lap("draft")
-        return kept
+        return drafts, kept, paused
 
     def leave(self, shared: SharedRequest) -> Question | None:
         """Free a request's place and fill in its transcript; returns the next question of the same user."""
         if shared.handle is not None:
             self._batch.close(shared.handle)
+        if shared.error is None:
+            shared.steps = self._steps[shared.begun :]
         with boundary(shared):
             finish(shared, self._laps.spent, self._eos)
         return shared.question.close(shared)

@@ -84,7 +84,7 @@ class Walk:
     @property
     def picks_best(self) -> bool:
         """See ``Verifier``."""
-        return self.sampling is None and self._given is None and not self.lossy
+        return self.sampling is None and self._given is None and self._rule is None
 
     def pick(self, logits: Tensor, depths: Sequence[int] | Tensor) -> Tensor:
         """(rows, V) raw logits -> (rows,) the token each row chooses; depths: (rows,) 0 = the root."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from specbench.models.engine import Batch, Engine, Laps, Verifier, inferring, require_place
+from specbench.models.engine import Batch, Engine, Laps, Outcomes, Verifier, inferring, require_place
 from specbench.models.transfer import upload
 from specbench.models.tree import build_additive_mask, compute_depths, list_masked_chunks, mark_ancestors
 from specbench.models.verify import ActiveRequest, continues, cut, find_top, read_with_top, require_finite
@@ -32,6 +32,7 @@ class Handle(ActiveRequest):
     """A request of a batch."""
 
     prompt: Sequence[int] = ()
+    left: int = 0  # [tokens] that it may still emit
     place: int = ROOT  # its number in the batch: the lowest free one, so that the requests are adjacent
     asked: Needs = NOTHING  # what its last forward returns
     plain: Needs = NOTHING  # what a forward without a draft returns
@@ -129,6 +130,7 @@ class SlotBatch(Batch):
         self.engine, self._laps = engine, laps
         self._open: dict[int, Handle] = {}  # by place
         self._drafted: Sequence[Handle] = ()  # of the last forward, those whose draft was refused among them
+        self._plain: Sequence[Handle] = ()  # of a forward by ``feed_plain`` that is not settled
         self._rows = PackedRows((), (), (0,), torch.empty(0))
         self._logits = torch.empty(0)
         self._hidden: Mapping[int, Tensor] = {}
@@ -142,6 +144,14 @@ class SlotBatch(Batch):
 
         Row i of a request goes to slot ``length`` + i of its place.
         """
+
+    def feed_plain(self, handles: list[Handle], drafts: Sequence[Draft | None]) -> bool:
+        """Enqueue a forward for ``settle_plain``, with no work in Python for each request; False if not possible."""
+        return False
+
+    def settle_plain(self) -> Outcomes:
+        """See ``settle``, after ``feed_plain``."""
+        raise NotImplementedError
 
     @abstractmethod
     def move(self, places: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
@@ -180,7 +190,7 @@ class SlotBatch(Batch):
             )
         require_place(self)
         place = next(each for each in range(self.requests) if each not in self._open)
-        handle = self._open[place] = Handle(needs, self._laps, prompt=prompt, place=place)
+        handle = self._open[place] = Handle(needs, self._laps, prompt=prompt, left=limit, place=place)
         handle.plain, handle.walk = Needs(hidden=needs.hidden), self.engine.bound_walk(walk)
         return handle
 
@@ -189,7 +199,7 @@ class SlotBatch(Batch):
     def close(self, handle: Handle) -> None:
         if self._open.get(handle.place) is handle:
             del self._open[handle.place]
-            if not handle.clean:
+            if not handle.clean or handle in self._plain:
                 self.wipe(handle.place)
 
     @torch.inference_mode()
@@ -202,7 +212,7 @@ class SlotBatch(Batch):
         if end < len(handle.prompt):
             return None
         prefill = handle.emit_first(logits, hidden)
-        handle.clean = True
+        handle.clean, handle.left = True, handle.left - 1
         return prefill
 
     def _read_chunk(self, handle: Handle, end: int) -> tuple[Tensor, Mapping[int, Tensor]]:
@@ -217,11 +227,14 @@ class SlotBatch(Batch):
 
     @inferring
     @override
-    def forward(self, drafts: Sequence[tuple[Handle, Draft | None]]) -> None:
-        self._drafted, fed, most = [handle for handle, _ in drafts], [], self.engine.max_nodes
+    def forward(self, handles: list[Handle], drafts: Sequence[Draft | None]) -> None:
+        if self.feed_plain(handles, drafts):
+            self._laps.lap("forward")
+            return
+        self._drafted, fed, most = handles, [], self.engine.max_nodes
         self._greedy = all(handle.walk.picks_best for handle in self._drafted)
         stay = self.lays_out and self._greedy
-        for handle, draft in drafts:
+        for handle, draft in zip(handles, drafts, strict=True):
             handle.refused, handle.clean, handle.topk = None, False, None
             handle.asked = handle.needs if draft is not None else handle.plain
             try:
@@ -256,22 +269,29 @@ class SlotBatch(Batch):
 
     @inferring
     @override
-    def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
+    def settle(self, lates: Sequence[Draft | None] | None = None) -> Outcomes:
+        if self._plain:
+            outcomes = self.settle_plain()
+            for number in outcomes.errors:
+                self._plain[number].clean = False
+            self._plain = ()
+            self._laps.lap("verify")
+            return outcomes
         back = self._read_back(lates is not None) if self._rows.handles else _ReadBack([], [], None, None)
         found: list[Step | CaseError] = []
         fed = iter(range(len(self._rows.handles)))
-        for handle, most, late in zip(self._drafted, left, lates or repeat(None, len(left)), strict=True):
+        for handle, late in zip(self._drafted, lates or repeat(None, len(self._drafted)), strict=True):
             if handle.refused is not None:
                 found.append(handle.refused)
                 continue
             try:
-                found.append(self._accept(handle, next(fed), back, most, late))
+                found.append(self._accept(handle, next(fed), back, late))
             except CaseError as error:
                 found.append(error)
         if back.moves:
             self.move(*zip(*back.moves, strict=True))
         self._laps.lap("verify")
-        return found
+        return Outcomes(found)
 
     def _read_back(self, late: bool) -> _ReadBack:
         """Read the results back: the only wait for the device, except for drafts whose nodes were drawn.
@@ -304,7 +324,7 @@ class SlotBatch(Batch):
             walk.pick(self._logits[part], own) for walk, own, part in zip(walks, depths, parts, strict=True)
         ])  # fmt: skip
 
-    def _accept(self, handle: Handle, number: int, back: _ReadBack, left: int, late: Draft | None) -> Step:
+    def _accept(self, handle: Handle, number: int, back: _ReadBack, late: Draft | None) -> Step:
         """Return the step of the request with the ``number``-th rows. Raises CaseError."""
         past, fed, hidden, kept = handle.length, None, NO_STATES, False
         if back.accepted:
@@ -321,11 +341,11 @@ class SlotBatch(Batch):
                 path, tokens, kept = handle.verify_drawn(self._logits[part], self._rows.ids[part], late)
             else:
                 path, tokens, kept = handle.follow(back.picks[part], back.ids[part] if back.ids else None, late)
-        emitted, done = cut(tokens, self.engine.eos, left)
+        emitted, done = cut(tokens, self.engine.eos, handle.left)
         if not back.accepted:
             moved = enumerate(path[: len(emitted) - 1])
             back.moves += [(handle.place, past + 1 + node, past + 1 + to) for to, node in moved if node != to]
-        handle.length, handle.clean = past + len(emitted), True
+        handle.length, handle.left, handle.clean = past + len(emitted), handle.left - len(emitted), True
         if back.top is not None or self._hidden:
             part, needs = self._rows.slice_of(number), handle.asked
             if (k := needs.node_topk) and back.top is not None:

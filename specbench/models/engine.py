@@ -67,7 +67,7 @@ class Verifier(Protocol):
 
     @property
     def picks_best(self) -> bool:
-        """True if each pick is the row's argmax, at any depth."""
+        """True if each pick is the row's argmax at any depth, now and later, so that ``advance`` changes nothing."""
 
     @property
     def lossy(self) -> bool:
@@ -95,6 +95,36 @@ class Silent:
 
 
 SILENT = Silent()
+
+
+class Outcomes(Sequence["Step | CaseError"]):
+    """The outcome of each request of a forward: its step, or the error that ends it.
+
+    errors: by the number of the request. ended: the numbers of requests that end with their steps.
+    """
+
+    def __init__(self, steps: list[Step | CaseError]) -> None:
+        self.steps = steps
+        self.errors = {number: step for number, step in enumerate(steps) if isinstance(step, CaseError)}
+        self.ended = [number for number, step in enumerate(steps) if isinstance(step, Step) and step.done]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.steps[number]
+
+    def count_tokens(self, number: int) -> int:
+        """Return how many tokens a request emits."""
+        step = self.steps[number]
+        return len(step.emitted) if isinstance(step, Step) else 0
+
+    def enter(self, contexts: Sequence[list[int]]) -> int:
+        """Append the tokens of each request to its context; returns how many there are."""
+        for context, step in zip(contexts, self.steps, strict=True):
+            if isinstance(step, Step):
+                context += step.emitted
+        return sum(map(self.count_tokens, range(len(self.steps))))
 
 
 class Batch(ABC):
@@ -127,18 +157,18 @@ class Batch(ABC):
         """
 
     @abstractmethod
-    def forward(self, drafts: Sequence[tuple[Any, Draft | None]]) -> None:
+    def forward(self, handles: list[Any], drafts: Sequence[Draft | None]) -> None:
         """Enqueue one forward over root and draft of each; a draft that is refused fails in ``settle``, alone.
 
         None: its root alone, as plain decoding feeds it; of ``Needs`` its step has the hidden states only.
         """
 
     @abstractmethod
-    def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
-        """Verify each draft of the last forward, cut it at EOS and at ``left`` tokens, and commit its accepted path.
+    def settle(self, lates: Sequence[Draft | None] | None = None) -> Outcomes:
+        """Verify each draft of the last forward, cut it at EOS and at the request's limit, and commit its path.
 
         A request that cannot continue has an error instead of a step: close it. The other requests are not affected.
-        left: (B,). lates: (B,) see ``Engine.settle``.
+        lates: (B,) see ``Engine.settle``.
         """
 
     @abstractmethod

@@ -27,7 +27,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from specbench.models.eager.engine import EagerEngine
-from specbench.models.engine import SILENT, Batch, Engine, Laps, Verdict, Verifier, require_place
+from specbench.models.engine import SILENT, Batch, Engine, Laps, Outcomes, Verdict, Verifier, require_place
 from specbench.models.facade import ModelCard
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.layout import DraftLayout
@@ -118,6 +118,7 @@ class Replayed:
     prompt: Sequence[int]
     engine: ReplayEngine
     first: Prefill
+    left: int  # [tokens] that it may still emit
     prompt_read: int = 0
     refused: CaseError | None = None  # the error of its last draft, if any
 
@@ -141,7 +142,7 @@ class ReplayBatch(Batch):
         require_place(self)
         engine = ReplayEngine(self._engine.eos, self._engine.max_nodes)
         engine.context, engine._answer = self._engine.context, self._engine._answer
-        handle = Replayed(prompt, engine, engine.start(prompt, limit, walk, needs, SILENT))
+        handle = Replayed(prompt, engine, engine.start(prompt, limit, walk, needs, SILENT), limit - 1)
         self._open.add(handle)
         return handle
 
@@ -152,9 +153,9 @@ class ReplayBatch(Batch):
         return handle.first if handle.prompt_read == count else None
 
     @override
-    def forward(self, drafts: Sequence[tuple[Replayed, Draft | None]]) -> None:
-        self._drafted, self.fed = [handle for handle, _ in drafts], 0
-        for handle, draft in drafts:
+    def forward(self, handles: list[Replayed], drafts: Sequence[Draft | None]) -> None:
+        self._drafted, self.fed = handles, 0
+        for handle, draft in zip(handles, drafts, strict=True):
             handle.refused = None
             try:
                 handle.engine.forward(EMPTY if draft is None else draft)
@@ -164,11 +165,13 @@ class ReplayBatch(Batch):
         self._laps.lap("forward")
 
     @override
-    def settle(self, left: Sequence[int], lates: Sequence[Draft | None] | None = None) -> list[Step | CaseError]:
-        given = zip(self._drafted, left, lates or [None] * len(left), strict=True)
-        found = [handle.refused or handle.engine.settle(most, late) for handle, most, late in given]
+    def settle(self, lates: Sequence[Draft | None] | None = None) -> Outcomes:
+        given = zip(self._drafted, lates or [None] * len(self._drafted), strict=True)
+        outcomes = Outcomes([each.refused or each.engine.settle(each.left, late) for each, late in given])
+        for number, handle in enumerate(self._drafted):
+            handle.left -= outcomes.count_tokens(number)
         self._laps.lap("verify")
-        return found
+        return outcomes
 
     @override
     def close(self, handle: Replayed) -> None:

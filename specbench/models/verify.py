@@ -237,10 +237,15 @@ def cut(emitted: Sequence[int], eos: frozenset[int], left: int) -> tuple[list[in
 def require_finite(peaks: Sequence[float], dtype: torch.dtype) -> None:
     """Raise CaseError if a number is NaN or infinite. peaks: largest logits, of ``dtype``."""
     if not all(abs(peak) < float("inf") for peak in peaks):
-        raise CaseError(
-            "the target's logits are NaN or infinite; expected finite numbers"
-            f" (model.dtype={str(dtype).removeprefix('torch.')}: try bfloat16 or float32)"
-        )
+        raise explain_infinite(dtype)
+
+
+def explain_infinite(dtype: torch.dtype) -> CaseError:
+    """Return the error of a request whose logits, of ``dtype``, are not finite."""
+    return CaseError(
+        "the target's logits are NaN or infinite; expected finite numbers"
+        f" (model.dtype={str(dtype).removeprefix('torch.')}: try bfloat16 or float32)"
+    )
 
 
 def read_with_top(

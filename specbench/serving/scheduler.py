@@ -30,8 +30,7 @@ class QueueGrew(Exception):
 class Server(Protocol):
     """The interface of an engine or a simulation that serves requests.
 
-    A request that is admitted has ``unread`` [tokens] of its prompt, ``emitted`` tokens of its last forward, and
-    ``done``: it ended or failed.
+    A request that is admitted has ``unread`` [tokens] of its prompt, and ``done``: it ended or failed.
     """
 
     def now(self) -> float:
@@ -49,8 +48,8 @@ class Server(Protocol):
     def read(self, admitted: Any, tokens: int) -> float | None:
         """Read this many tokens of the prompt. Returns when the first token of the answer came [s], None = not yet."""
 
-    def step(self, requests: Sequence[Any]) -> int:
-        """Run one forward for all; returns its rows."""
+    def step(self, requests: Sequence[Any]) -> tuple[int, int, bool]:
+        """Run one forward for all; returns its rows, the tokens emitted, and whether a request ended or failed."""
 
 
 @dataclass(slots=True)
@@ -141,6 +140,7 @@ class Service:
         self._waiting: deque[Visit] = deque()  # their users have a place already
         self._reading: deque[Visit] = deque()
         self._decoding: list[Visit] = []
+        self._admitted: list[Any] = []  # their requests, which a step need not collect again
         self._served = Served()
 
     def _gives_up(self) -> bool:
@@ -215,17 +215,19 @@ class _Shared(Service):
                     self._end(visit)
                 else:
                     self._decoding.append(visit)
+                    self._admitted.append(admitted)
 
     def _step(self) -> None:
         served, active = self._served, self._decoding
-        served.rows.append(self._server.step([visit.admitted for visit in active]))
+        rows, emitted, ends = self._server.step(self._admitted)
         served.ends_s.append(self._server.now())
+        served.rows.append(rows)
         served.requests.append(len(active))
-        served.emitted.append(sum(visit.admitted.emitted for visit in active))
-        ended = [visit for visit in active if visit.admitted.done]
-        if ended:
+        served.emitted.append(emitted)
+        if ends:
             self._decoding = [visit for visit in active if not visit.admitted.done]
-            for visit in ended:
+            self._admitted = [visit.admitted for visit in self._decoding]
+            for visit in (each for each in active if each.admitted.done):
                 assert isinstance(visit.forwards, range)
                 visit.forwards = range(visit.forwards.start, len(served.ends_s))
                 self._end(visit)

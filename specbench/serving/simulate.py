@@ -52,7 +52,6 @@ class SimulatedRequest:
     unread: int
     context: int = 0  # [tokens] in its cache
     at: int = 0  # its next step
-    emitted: int = 0
     done: bool = False
 
 
@@ -88,15 +87,16 @@ class SimulatedServer:
         admitted.context += tokens
         if admitted.unread:
             return None
-        admitted.emitted, admitted.done = 1, not len(admitted.answer.accept)
+        admitted.done = not len(admitted.answer.accept)
         return self._now_s
 
-    def step(self, requests: Sequence[SimulatedRequest]) -> int:
+    def step(self, requests: Sequence[SimulatedRequest]) -> tuple[int, int, bool]:
         """Run one forward for all, or one per half."""
         count = len(requests) // 2 if self._halves else 0
+        emitted = sum(admitted.answer.accept[admitted.at] for admitted in requests)
         forward_s, drafting_s, rows = zip(*map(self._advance, (requests[:count], requests[count:])), strict=True)
         self._now_s += max(forward_s[0], drafting_s[1]) + max(forward_s[1], drafting_s[0])
-        return sum(rows)
+        return sum(rows), emitted, any(admitted.done for admitted in requests)
 
     def _advance(self, requests: Sequence[SimulatedRequest]) -> tuple[float, float, int]:
         """A step of each: [s] of their forward and of their drafting, and the rows fed."""
@@ -109,8 +109,7 @@ class SimulatedServer:
             rows += answer.fed[at]
             context += admitted.context
             drafting_s += answer.own_s
-            admitted.emitted = answer.accept[at]
-            admitted.context += admitted.emitted
+            admitted.context += answer.accept[at]
             admitted.at = at + 1
             admitted.done = admitted.at == len(answer.accept)
         return 1e-3 * float(self._profile.shared_ms(rows, context / len(requests), len(requests))), drafting_s, rows

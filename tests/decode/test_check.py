@@ -75,9 +75,8 @@ def test_other_families_of_the_hub(kind):
     random = Random(7)
     while running := [place for place in range(2) if len(found[place]) < 16]:
         drafts = [scripts(truths[place])["wide"]([], len(found[place]), random) for place in running]
-        batch.forward([(handles[place], draft) for place, draft in zip(running, drafts, strict=True)])
-        for place, step in zip(running, batch.settle([16 - len(found[place]) for place in running]), strict=True):
-            found[place] += step.emitted
+        batch.forward([handles[place] for place in running], drafts)
+        batch.settle().enter([found[place] for place in running])
     assert found == [truth[:16] for truth in truths]
 
 

@@ -14,6 +14,7 @@ from methods.medusa import Medusa
 from methods.parts import draft_layer
 from methods.parts.draft_layer import DraftLayers, RowFunction, RowsCall, turn
 from specbench.decode.together import SharedRequest, draft_on
+from specbench.types import EMPTY
 
 CONTEXTS = [[5, 6, 7, 11], [9, 8, 2], [3, 4] * 6, list(range(4, 40))]
 # calls of the layers and of the output head by one draft
@@ -59,14 +60,17 @@ def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(ki
     monkeypatch.setattr(RowsCall, "run", lambda self: self.owner.run_together([self])[0])
 
     def together():
-        asked = [SharedRequest(None, drafter=drafter) for drafter in drafters()]
-        waiting = [(each, each.drafter.drafting(ids, 64), None) for each, ids in zip(asked, CONTEXTS, strict=True)]
+        asked, drafts = [SharedRequest(None) for _ in CONTEXTS], [EMPTY] * len(CONTEXTS)
+        waiting = [
+            (number, drafter.drafting(ids, 64), None)
+            for number, (drafter, ids) in enumerate(zip(drafters(), CONTEXTS, strict=True))
+        ]
         for seen in found.values():
             seen.clear()
         while waiting:
-            waiting = draft_on(waiting)
+            waiting = draft_on(waiting, asked, drafts)
         assert [each.error for each in asked] == [None] * len(CONTEXTS)
-        return [content(each.draft) for each in asked]
+        return [content(each) for each in drafts]
 
     alone = [content(drafter.propose(ids, 64)) for drafter, ids in zip(drafters(), CONTEXTS, strict=True)]
     assert len({tuple(tokens) for tokens, _ in alone}) > 1

@@ -180,9 +180,9 @@ def share_forwards(method: Method, card, prompt) -> tuple[list[list[int]], set[t
         server = SharedServer(batch, laps, engine.eos, engine.max_nodes, Budgets())
         forward, settle = batch.forward, batch.settle
 
-        def begin(drafts):
+        def begin(*given):
             mode.blocking.clear()
-            forward(drafts)
+            forward(*given)
             begin.seen = Counter(mode.blocking)
 
         def end(*given):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import random
@@ -112,8 +113,9 @@ def decode_together(batch, questions: list[Question], rng: random.Random) -> Non
                 running.append(each)
         part = [each for each in running if rng.random() < 0.8]
         rng.shuffle(part)
-        batch.forward([(each.handle, each.drafter.propose(each.prompt + each.ids, NODES)) for each in part])
-        for each, step in zip(part, batch.settle([COUNT - len(each.ids) for each in part]), strict=True):
+        drafts = [each.drafter.propose(each.prompt + each.ids, NODES) for each in part]
+        batch.forward([each.handle for each in part], drafts)
+        for each, step in zip(part, batch.settle(), strict=True):
             assert isinstance(step, Step), step
             each.ids += step.emitted
             each.accept.append(len(step.emitted))
@@ -152,6 +154,8 @@ def _sees_the_neighbour(monkeypatch, batch):
     monkeypatch.setattr(PaddedRows, "build_mask", lambda *given: build(*given).roll(1, 0))
     lay_out = CompiledForward.lay_out
     monkeypatch.setattr(CompiledForward, "lay_out", lambda self, rows, room: lay_out(self, rows, 0))
+    pack = CompiledForward.pack
+    monkeypatch.setattr(CompiledForward, "pack", lambda self, *given: pack(self, *given[:2], 0 * given[2], given[3]))
     enter = PackedFrame._enter_tiles
 
     def enter_wrongly(self, groups):
@@ -176,10 +180,10 @@ def _moves_by_anothers_path(monkeypatch, batch):
     monkeypatch.setattr(batch, "move", lambda places, *slots: move([*places[1:], places[0]], *slots))
     accept = CompiledForward.accept_packed
 
-    def accept_wrongly(self, logits, ids, layout, *rest):
+    def accept_wrongly(self, logits, layout, *rest):
         spans = layout.spans.copy()
         spans[:, 2] = np.roll(spans[:, 2], 1)
-        return accept(self, logits, ids, replace(layout, spans=spans), *rest)
+        return accept(self, logits, replace(layout, spans=spans), *rest)
 
     monkeypatch.setattr(CompiledForward, "accept_packed", accept_wrongly)
     if isinstance(batch.engine, Recorded):
@@ -218,9 +222,9 @@ def test_a_request_that_fails_leaves_the_others_alone(model, kind):
     with pytest.raises(CaseError, match=r"prompt of 3 and answer of 38 tokens; expected at most 40 together"):
         batch.open(good, 38, Walk(None, 0), Needs())
     break_slots(batch, handles[2].place)
-    batch.forward([(handles[0], Draft()), (handles[1], Draft.chain([3] * 25)), (handles[2], Draft())])
+    batch.forward(handles, [Draft(), Draft.chain([3] * 25), Draft()])
     assert batch.fed == 2
-    step, refused, nan = batch.settle([7, 7, 7])
+    step, refused, nan = batch.settle()
     assert [firsts[0], *step.emitted] == plain_greedy(model["float64"], good, 2)
     assert "draft of 25 nodes" in str(refused)
     assert "NaN or infinite" in str(nan)
@@ -229,10 +233,47 @@ def test_a_request_that_fails_leaves_the_others_alone(model, kind):
     assert batch.free == 2
     again = [batch.open(prompt, 8, Walk(None, 0), Needs()) for prompt in (large, broken)]
     assert [batch.prefill(each).token for each in again] == firsts[1:]
-    batch.forward([(each, Draft()) for each in again])
-    for prompt, first, step in zip((large, broken), firsts[1:], batch.settle([7, 7]), strict=True):
+    batch.forward(again, [Draft()] * 2)
+    for prompt, first, step in zip((large, broken), firsts[1:], batch.settle(), strict=True):
         assert [first, *step.emitted] == plain_greedy(model["float64"], prompt, 2)
     batch.end()
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_plain_steps_alternate_with_steps_of_other_requests(model, monkeypatch, forgets):
+    """Steps of greedy requests alone are compiled throughout; a sampled one among them has them all done in Python."""
+    rng, plain = random.Random(4), []
+    questions = draw_questions(model, 6, rng, None)
+    for each in questions[::2]:
+        each.sampling = Sampling(0.8)
+    eos = frozenset({TRUTHS[tuple(questions[1].prompt)][4], TRUTHS[tuple(questions[3].prompt)][6]})
+    engine = FastEngine(model["float32"], CONTEXT, eos, NODES)
+    batch, feed = engine.batch(3, CONTEXT), FastBatch.feed_plain
+    monkeypatch.setattr(FastBatch, "feed_plain", lambda *given: plain.append(feed(*given)) or plain[-1])
+    if forgets:
+        monkeypatch.setattr(FastBatch, "sync", lambda self: None)
+    with contextlib.suppress(*[IndexError, AssertionError] * forgets):
+        decode_together(batch, questions, rng)
+    assert {*plain} == {True, False}
+    assert forgets == any((each.ids, each.accept) != each.alone(engine) for each in questions)
+
+
+def test_a_plain_step_that_fails_leaves_the_others_alone(model):
+    engine, prompts = engine_for("compiled", model), ([5, 6, 7], [10, 11, 12])
+    batch = engine.batch(2, 40)
+    handles = [batch.open(prompt, 8, Walk(None, 0), Needs()) for prompt in prompts]
+    firsts = [batch.prefill(handle).token for handle in handles]
+    break_slots(batch, handles[1].place)
+    batch.forward(handles, [None, Draft.chain([3])])
+    outcomes, contexts = batch.settle(), [[firsts[0]], [firsts[1]]]
+    assert ([*outcomes.errors], outcomes.ended, outcomes.enter(contexts)) == ([1], [], 1)
+    assert contexts == [plain_greedy(model["float64"], prompts[0], 2), firsts[1:]]
+    assert "NaN or infinite" in str(outcomes[1])
+    batch.close(handles[1])
+    again = batch.open(prompts[1], 8, Walk(None, 0), Needs())
+    assert batch.prefill(again).token == firsts[1]
+    batch.forward([again], [Draft()])
+    assert [firsts[1], *batch.settle()[0].emitted] == plain_greedy(model["float64"], prompts[1], 2)
 
 
 def break_slots(batch, place: int) -> None:
@@ -258,10 +299,8 @@ def test_rows_that_a_method_asks_for_are_those_of_a_request_alone(model, kind):
         while found is None:
             found = batch.prefill(handle, most)
         assert_same_rows(found, engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent()), near)
-    batch.forward([(handles[2], draft), (handles[0], Draft())])
-    for handle, given_draft, found in zip(
-        (handles[2], handles[0]), (draft, Draft()), batch.settle([7, 7]), strict=True
-    ):
+    batch.forward([handles[2], handles[0]], [draft, Draft()])
+    for handle, given_draft, found in zip((handles[2], handles[0]), (draft, Draft()), batch.settle(), strict=True):
         engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent())
         engine.forward(given_draft)
         assert_same_rows(found, engine.settle(7), near)
@@ -279,8 +318,8 @@ def test_requests_are_timed_along_a_record_each(model, timed, dtype):
         engine.load(prompt, answer)
         handles.append(batch.open(prompt, 4, Walk(None, 0), Needs()))
     assert [batch.prefill(handle).token for handle in handles] == [7, 12]
-    batch.forward(list(zip(handles, (Draft([3, 8, 9], [-1, -1, 1]), Draft.chain([13, 2])), strict=True)))
-    assert [step.emitted for step in batch.settle([3, 3])] == [(8, 9, 9), (13, 14)]
+    batch.forward(handles, [Draft([3, 8, 9], [-1, -1, 1]), Draft.chain([13, 2])])
+    assert [step.emitted for step in batch.settle()] == [(8, 9, 9), (13, 14)]
 
 
 def test_replays_are_opened_one_for_each_answer():
@@ -292,13 +331,13 @@ def test_replays_are_opened_one_for_each_answer():
         assert len(prompt) == 1 or batch.prefill(handle, 1) is None
         out.append((handle, [batch.prefill(handle).token]))
     drafts = [Draft.chain([8, 9]), Draft.chain([1] * 25)]
-    batch.forward([(handle, draft) for (handle, _), draft in zip(out, drafts, strict=True)])
-    step, refused = batch.settle([3, 2])
+    batch.forward([handle for handle, _ in out], drafts)
+    step, refused = batch.settle()
     assert (step.emitted, step.done, batch.fed, batch.free) == ((8, 9, 10), True, 3, 0)
     assert isinstance(refused, CaseError)
     batch.close(out[0][0])
-    batch.forward([(out[1][0], Draft.chain([13]))])
-    assert batch.settle([2])[0].emitted == (13, 14)
+    batch.forward([out[1][0]], [Draft.chain([13])])
+    assert batch.settle()[0].emitted == (13, 14)
     assert batch.free == 1
 
 

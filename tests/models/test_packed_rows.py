@@ -323,8 +323,8 @@ def test_a_step_waits_once_and_no_upload_waits():
             drafts = [Draft([7, 8, 9], [-1, -1, 1]), Draft(ids, parents, depth=2), Draft.chain(ids)]
             mode.blocking.clear()
             before = mode.launched
-            batch.forward(list(zip(handles, drafts, strict=True)))
-            steps = batch.settle([20, 20, 20])
+            batch.forward(handles, drafts)
+            steps = batch.settle()
             assert (mode.blocking[READ], mode.blocking[UPLOAD]) == (1, 0)
             assert mode.launched - before < 20
             assert all(isinstance(step, Step) for step in steps)

@@ -19,25 +19,106 @@ from torch import Tensor
 from typing_extensions import override
 
 from specbench.models.batch import Handle, PackedRows, PaddedRows, SlotBatch, Verified
-from specbench.models.engine import Laps
+from specbench.models.engine import Laps, Outcomes
 from specbench.models.fast.attention import PlacesMask, TreeMask, count_words
 from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.compact import ForwardInput, read_prompt
 from specbench.models.fast.frame import Buffer
 from specbench.models.fast.graphs import Frames, Graphs, many_recordings
-from specbench.models.fast.host.forward import SHORT, PackedLayout
+from specbench.models.fast.host.forward import SHORT, UNLIMITED, PackedLayout
 from specbench.models.fast.layout import mark_reach
 from specbench.models.transfer import upload
 from specbench.models.tree import compute_depths
-from specbench.models.verify import read_with_top
-from specbench.types import ROOT, TopK
+from specbench.models.verify import explain_infinite, read_with_top
+from specbench.types import ROOT, CaseError, Draft, Step, TopK
 
 if TYPE_CHECKING:
     from specbench.models.fast.engine import FastEngine
 
 # Rows of a batch's forwards beyond those of one draft. More are not recorded: computing takes longer than launching.
 WIDE = (512, 768, 1024)
+ON_HOST = (range, list)  # the parents of a draft
 FAR = 1 << 30  # [positions] a window that no row leaves
+
+
+class PackedOutcomes(Outcomes):
+    """The outcomes of greedy requests, from one list of numbers: a step is made when it is read."""
+
+    def __init__(self, numbers: list[int], requests: int, total: int = 0, failed: int = 0, ended: int = 0) -> None:
+        """Numbers and the sums after them: of ``CompiledForward.accept_packed``."""
+        self.steps, self.errors = [], {}
+        self._numbers, self._requests, self._total, self.failed = numbers, requests, total, failed
+        self.ended = [each for each in range(requests) if numbers[requests + each]] if ended else []
+
+    def explain(self, error: CaseError) -> None:
+        """Enter the error of the requests that failed."""
+        self.errors = {number: error for number in range(self._requests) if not self._numbers[number]}
+
+    @override
+    def __len__(self) -> int:
+        return self._requests
+
+    @override
+    def __getitem__(self, number: Any) -> Any:
+        if number >= self._requests:
+            raise IndexError(number)
+        if (found := self.read(number)) is None:
+            return self.errors[number]
+        root, done = (self._numbers[row * self._requests + number] for row in (2, 1))
+        return Step(root, tuple(found[1]), tuple(found[0]), bool(done))
+
+    def read(self, number: int) -> tuple[list[int], list[int]] | None:
+        """Return the accepted nodes of a request and the tokens that it emits; None if its logits are not finite."""
+        numbers, apart = self._numbers, self._requests
+        if not (count := numbers[number]):
+            return None
+        first, end = 3 * apart + number, (2 + 2 * count) * apart
+        return numbers[first + apart : end : 2 * apart], numbers[first : end : 2 * apart]
+
+    @override
+    def count_tokens(self, number: int) -> int:
+        return self._numbers[number]
+
+    @override
+    def enter(self, contexts: Sequence[list[int]]) -> int:
+        numbers, apart = self._numbers, self._requests
+        if len(numbers) == 4 * apart and not self.failed:  # one token each
+            for context, token in zip(contexts, numbers[3 * apart :], strict=True):
+                context.append(token)
+            return self._total
+        for number, (context, count) in enumerate(zip(contexts, numbers, strict=False)):
+            context += numbers[3 * apart + number : (2 + 2 * count) * apart : 2 * apart]
+        return self._total
+
+
+class Company:
+    """The requests of plain steps, one after the other, and their state, which their handles have only after ``save``.
+
+    firsts: (B,) of each the first of its slots. state: (3, B), see ``kernels.pack``.
+    """
+
+    def __init__(self, handles: Sequence[Handle], room: int) -> None:
+        """room: [slots] of a place."""
+        self.handles = [*handles]
+        self.firsts = np.array([handle.place * room for handle in handles], dtype=np.int64)
+        needs = [handle.needs for handle in handles]
+        read = any(each.hidden or each.node_topk or each.concurrent for each in needs)
+        self.fits = not read and all(handle.walk.picks_best for handle in handles)
+        self.state = np.empty((3, len(handles)), dtype=np.int64)
+        self._loaded = False
+
+    def load(self) -> None:
+        """Read the state from the handles."""
+        if not self._loaded:
+            self.state[:] = np.array([(each.root, each.length, each.left) for each in self.handles]).T
+            self._loaded = True
+
+    def save(self) -> None:
+        """Write the state to the handles."""
+        if self._loaded:
+            for handle, own in zip(self.handles, self.state.T.tolist(), strict=True):
+                handle.root, handle.length, handle.left = own
+            self._loaded = False
 
 
 class FastBatch(SlotBatch):
@@ -49,6 +130,8 @@ class FastBatch(SlotBatch):
         super().__init__(engine, requests, tokens, laps)
         self.cache = self.take_cache()
         self._layout: PackedLayout | None = None  # of the last forward, where it was compiled
+        self._company: Company | None = None  # of the last forward by ``feed_plain``
+        self._eos = np.array(sorted(engine.eos), dtype=np.int64)
 
     def take_cache(self) -> StaticKV:
         """Return a cache with the slots of all places."""
@@ -63,7 +146,7 @@ class FastBatch(SlotBatch):
         self._layout = None
         if engine.compiled and not long:
             self._layout = engine.compiled.lay_out(rows, self.room)
-            return engine.compiled.feed_packed(self.cache, rows.ids, self._layout, wanted, taps)
+            return engine.compiled.feed_packed(self.cache, self._layout, wanted, taps)
         fresh = alone and handle.length == 0
         inputs = engine.list_prompt_inputs(rows.ids, handle.place * self.room) if fresh else iter([self._lay_out(rows)])
         states, hidden = read_prompt(engine.compact, self.cache, inputs, len(rows), tuple(taps))
@@ -78,10 +161,65 @@ class FastBatch(SlotBatch):
             if handle.draft.passenger is not None:
                 part = rows.slice_of(number)
                 layout.reach[part] = mark_reach(layout.reach[part], rows.parents[number], handle.draft.passenger)
-        found, nodes = compiled.accept_packed(logits, rows.ids, layout, self.cache, picks), 2 + layout.depth
-        return [
-            None if (count := row[0]) < 0 else (row[nodes : nodes + count], row[1 : 2 + count]) for row in found
-        ], top
+        state = np.full((3, len(rows.handles)), UNLIMITED)
+        numbers = compiled.accept_packed(logits, layout, self.cache, picks, state)[0]
+        outcomes = PackedOutcomes(numbers, state.shape[1])
+        return [outcomes.read(number) for number in range(len(outcomes))], top
+
+    @override
+    def feed_plain(self, handles: list[Handle], drafts: Sequence[Draft | None]) -> bool:
+        compiled, company = self.engine.compiled, self._company
+        if compiled is None:
+            return False
+        if company is None or handles != company.handles:
+            self.sync()
+            company = self._company = Company(handles, self.room)
+        most, whole, counts, tokens, parents = 0, self.engine.max_nodes, list[int](), list[int](), list[int]()
+        for draft in drafts if company.fits else ():
+            if draft is None or not (nodes := len(own := draft.tokens)):
+                counts.append(0)
+                continue
+            above = draft.parents
+            if type(own) is not list or type(above) not in ON_HOST or nodes != len(above) or nodes > whole:
+                break
+            if draft.passenger is not None or draft.probs is not None:
+                break
+            counts.append(nodes)
+            tokens += own
+            parents += above
+            most = max(most, nodes)
+        if len(counts) < len(handles) or not handles:
+            self.sync()
+            return False
+        self._plain = handles
+        self._laps.lap("prepare")
+        company.load()
+        self._layout = layout = compiled.pack([*counts, *tokens, *parents], most, company.firsts, company.state)
+        self.fed = len(layout.ids)
+        self._logits, _ = compiled.feed_packed(self.cache, layout, self.fed, ())
+        return True
+
+    @override
+    def settle_plain(self) -> Outcomes:
+        compiled, company, layout = self.engine.compiled, self._company, self._layout
+        assert compiled is not None
+        assert company is not None
+        assert layout is not None
+        numbers, *sums = compiled.accept_packed(self._logits, layout, self.cache, None, company.state, self._eos)
+        outcomes = PackedOutcomes(numbers, len(company.handles), *sums)
+        if outcomes.failed:
+            outcomes.explain(explain_infinite(self._logits.dtype))
+        return outcomes
+
+    def sync(self) -> None:
+        """Write to the handles what plain steps have changed."""
+        if self._company is not None:
+            self._company.save()
+
+    @override
+    def lengths(self) -> list[int]:
+        self.sync()
+        return super().lengths()
 
     def _lay_out(self, rows: PackedRows) -> ForwardInput:
         """The input of torch's forward."""

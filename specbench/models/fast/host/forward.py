@@ -8,8 +8,9 @@ reads the weights where they are, about as fast as memory gives them, for one ro
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
@@ -30,7 +31,8 @@ from specbench.types import ROOT
 DTYPES = (torch.float32, torch.bfloat16)
 # Numbers of which heads and rows of weights are multiples, so that no vector is filled in part.
 HEAD, ROW = 16, 32
-NO_PICKS = np.empty(0, dtype=np.int64)
+NO_PICKS = NO_EOS = np.empty(0, dtype=np.int64)
+UNLIMITED = 1 << 40  # [tokens] that are left to emit
 SHORT = 128  # [tokens] of a prompt that is read faster than by torch, which multiplies and attends to blocks of rows
 ONE_AT_A_TIME = threading.Lock()  # numba's threads take work from one caller; drafts may be concurrent
 
@@ -152,16 +154,21 @@ def _products(layer: Any) -> list[Any]:
     return [layer.qkv, layer.out, layer.gate_up, layer.down]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PackedLayout:
-    """The layout of the rows of several requests; see ``kernels.lay_out``."""
+    """The n rows of B requests; see ``kernels.lay_out``."""
 
+    ids: np.ndarray  # (n,)
     parents: np.ndarray
     spans: np.ndarray
     places: np.ndarray
     reach: np.ndarray
     biases: np.ndarray
-    depth: int  # the largest
+    depth: int = 0  # the largest
+    found: np.ndarray = field(init=False)  # memory for what ``kernels.accept_all`` finds
+
+    def __post_init__(self) -> None:
+        self.found = np.empty((4 + 2 * self.biases.shape[2], len(self.spans)), dtype=np.int64)
 
 
 class CompiledForward:
@@ -194,10 +201,14 @@ class CompiledForward:
             stack(list(model.small.cos)),
             stack(list(model.small.sin)),
         )
+        self._kind = stored(model.embedding).dtype
         self._taps: dict[tuple[int, ...], np.ndarray] = {}
+        self._layout: PackedLayout | None = None  # of ``pack``, with these numbers of rows, of requests and of nodes
+        self._sizes = (0, 0, 0)
         self._logits = np.empty((0, len(model.head.weight)), np.float32)
         # Views, by their sizes. To make them anew at every step takes long: weights have filled the caches meanwhile.
         self._results: dict[int, tuple[np.ndarray, Tensor]] = {}
+        self._last = self._logits, torch.from_numpy(self._logits)  # of the last forward
         self._untapped = np.empty((0, 0, model.embedding.shape[1]), np.float32)
 
     def _head_norms(self, layer: Any) -> Tensor:
@@ -220,10 +231,8 @@ class CompiledForward:
     def accept(self, logits: Tensor, frame: TreeFrame, cache: StaticKV, moved: int) -> np.ndarray:
         """See ``specbench.models.fast.frame.accept``."""
         out = np.empty(3 + (2 * moved or frame.width), dtype=np.float32)
-        own = self._results.get(len(logits))
-        array = own[0] if self._single and own and own[1] is logits else stored(logits)
         forced = NO_PICKS if frame.forced is None else frame.forced.numpy()
-        self._kernels.accept(array, forced, *frame.read_tree(), cache.array, moved, out)
+        self._kernels.accept(self._read_logits(logits), forced, *frame.read_tree(), cache.array, moved, out)
         return out
 
     def lay_out(self, rows: PackedRows, room: int) -> PackedLayout:
@@ -236,28 +245,56 @@ class CompiledForward:
         counts, starts = bounds[1:] - bounds[:-1], np.array([each.place for each in handles]) * room
         lengths = np.array([each.length for each in handles])
         spans = np.array((bounds[:-1], counts, starts, lengths, lengths)).T.copy()
-        count, most, kind = len(rows), int(counts.max()), stored(self._model.embedding).dtype
-        laid = (np.array(above), spans, np.empty(count, np.int64), np.empty(count, np.float32),
-                np.empty((len(windows), count, most), kind))  # fmt: skip
-        return PackedLayout(*laid, self._kernels.lay_out(*laid[:2], windows, *laid[2:]))
+        count = len(rows)
+        laid = np.array(above), spans, *self._make_layout(count, int(counts.max()))
+        return PackedLayout(rows.ids.numpy(), *laid, self._kernels.lay_out(*laid[:2], windows, *laid[2:]))
+
+    def _make_layout(self, count: int, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Memory for places, reach and biases. count, most: rows of all requests, and of one."""
+        biases = np.empty((len(self._constants[0]), count, most), self._kind)
+        return np.empty(count, np.int64), np.empty(count, np.float32), biases
+
+    def pack(self, given: Sequence[int], most: int, firsts: np.ndarray, state: np.ndarray) -> PackedLayout:
+        """Lay out drafts of at most ``most`` nodes; valid until the next call. The rest: see ``kernels.pack``."""
+        requests, windows = len(firsts), self._constants[0]
+        sizes = count, _, _ = requests + (len(given) - requests) // 2, requests, most
+        laid = self._layout
+        if laid is None or sizes != self._sizes:
+            ids, parents = np.empty((2, count), np.int64)
+            spans = np.empty((requests, 5), np.int64)
+            laid = self._layout = PackedLayout(ids, parents, spans, *self._make_layout(count, 1 + most))
+            self._sizes = sizes
+        numbers = np.frombuffer(array("q", given), np.int64)  # numpy reads a list three times as slowly
+        shape = laid.ids, laid.parents, laid.spans, laid.places, laid.reach, laid.biases
+        laid.depth = self._kernels.pack(numbers, firsts, state, windows, *shape)
+        return laid
 
     def feed_packed(
-        self, cache: StaticKV, ids: Tensor, layout: PackedLayout, wanted: int, taps: Sequence[int]
+        self, cache: StaticKV, layout: PackedLayout, wanted: int, taps: Sequence[int]
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Logits (wanted, V) of the last rows, and layer -> (n, D) hidden states. ids: (n,)."""
+        """Logits (wanted, V) of the last rows, and layer -> (n, D) hidden states."""
         biases = [layout.biases[0], layout.biases[-1]]
-        return self._run(cache, ids.numpy(), layout.places, layout.places, layout.spans, biases, wanted, taps)
+        return self._run(cache, layout.ids, layout.places, layout.places, layout.spans, biases, wanted, taps)
 
     def accept_packed(
-        self, logits: Tensor, ids: Tensor, layout: PackedLayout, cache: StaticKV, picks: Tensor | None
-    ) -> list[list[int]]:
-        """``found`` of ``kernels.accept_all``. picks: (n,) of the rows; None: their argmax."""
-        found = np.empty((len(layout.spans), 2 + 2 * layout.depth), dtype=np.int64)
+        self, logits: Tensor, layout: PackedLayout, cache: StaticKV, picks: Tensor | None, state: np.ndarray,
+        eos: np.ndarray = NO_EOS,
+    ) -> tuple[list[int], int, int, int]:  # fmt: skip
+        """``found`` of ``kernels.accept_all`` row by row, as far as any request emits, and what that returns.
+
+        picks: (n,) of the rows; None: their argmax. state: (3, B).
+        """
         forced = NO_PICKS if picks is None else picks.numpy()
-        shape = ids.numpy(), layout.parents, layout.reach, layout.spans
-        self._kernels.accept_all(stored(logits), forced, *shape, cache.array, layout.depth, found)
-        numbers: list[list[int]] = found.tolist()
-        return numbers
+        most, *sums = self._kernels.accept_all(
+            self._read_logits(logits), forced, layout.ids, layout.parents, layout.reach, layout.spans, cache.array,
+            state, eos, layout.depth, layout.found,
+        )  # fmt: skip
+        return layout.found[: 2 + 2 * most].ravel().tolist(), *sums
+
+    def _read_logits(self, logits: Tensor) -> np.ndarray:
+        """The array of (n, V) logits, which is known if they are those of the last forward, in single precision."""
+        array, tensor = self._last
+        return array if tensor is logits else stored(logits)
 
     def read(self, cache: StaticKV, ids: Sequence[int], taps: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """A prompt's (T, D) states into an empty cache, and layer -> (T, D) of ``taps``."""
@@ -313,7 +350,7 @@ class CompiledForward:
                 self._results.clear()
             own = self._logits[:wanted]
             self._results[wanted] = own, torch.from_numpy(own)
-        logits, shared = self._results[wanted]
+        logits, shared = self._last = self._results[wanted]
         width = self._untapped.shape[2]
         tapped = np.empty((len(taps), len(ids), width), np.float32) if taps else self._untapped
         given = (ids, places, turned, np.asarray(spans), biases[0], biases[-1], *self._constants,

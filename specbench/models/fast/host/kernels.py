@@ -30,7 +30,8 @@ from specbench.models.fast.host.vectors import (
 )
 
 ORDER = {"reassoc", "nsz", "contract", "arcp"}  # one row's sums may be reordered: the same way for every row
-BLOCK = 64  # numbers among which the largest is looked for one by one
+BLOCK = 128  # numbers among which the largest is looked for one by one
+LEAST, REST, INFINITE, SIGN = np.int32(-(2**31)), np.int32(2**31 - 1), np.int32(0x7F800000), np.int32(31)  # of bits
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
@@ -47,28 +48,37 @@ def soften(scores):
     return peak, total
 
 
-@njit(error_model="numpy", fastmath=ORDER | {"nnan"})
+@njit(error_model="numpy")
 def _find_largest(numbers):
-    peak = widen(numbers[0])
+    """The bits of the largest number, ordered as numbers are, and of the largest size: vectors have no such maximum."""
+    largest, size = LEAST, np.int32(0)
     for place in range(len(numbers)):
-        peak = max(peak, widen(numbers[place]))
-    return peak
+        bits = np.float32(widen(numbers[place])).view(np.int32)
+        largest, size = max(largest, _order(bits)), max(size, np.int32(bits & REST))
+    return largest, size
+
+
+@njit(error_model="numpy")
+def _order(bits):
+    """The bits of a number as an integer whose order is that of the numbers, and back."""
+    return np.int32(bits ^ ((bits >> SIGN) & REST))
 
 
 @njit(error_model="numpy")
 def find_peak(numbers):
     """The largest of (V,) stored numbers and the first place that has it; NaN where one of them is not a number."""
-    peak, place, broken = widen(numbers[0]), 0, 0
+    peak, place, size = LEAST, 0, np.int32(0)
     for first in range(0, len(numbers), BLOCK):
-        largest = _find_largest(numbers[first : first + BLOCK])
+        largest, widest = _find_largest(numbers[first : first + BLOCK])
+        size = max(size, widest)
         if largest > peak:
             peak, place = largest, first
-    for each in range(len(numbers)):
-        number = widen(numbers[each])
-        broken += number != number
-    while place < len(numbers) - 1 and widen(numbers[place]) != peak:
+    if size > INFINITE:
+        return np.float32(np.nan), place
+    found = np.int32(_order(peak)).view(np.float32)
+    while widen(numbers[place]) != found:
         place += 1
-    return np.float32(np.nan) if broken else peak, place
+    return found, place
 
 
 @njit(error_model="numpy", fastmath=ORDER)
@@ -626,20 +636,56 @@ def move(slots, source, target):
 
 
 @njit(error_model="numpy", nogil=True)
-def accept_all(logits, forced, ids, parents, reach, spans, slots, moved, found):
+def accept_all(logits, forced, ids, parents, reach, spans, slots, state, eos, moved, found):
     """See ``specbench.models.fast.frame.accept``, for each of B requests; their accepted paths are moved together.
 
     logits: (n, V) as stored. forced: (n,) picks, or none of them. ids, reach: (n,). parents, spans: see ``lay_out``.
-    slots: (L, 2K, S, size). moved: no draft is deeper. found: (B, 2 + 2 moved) of each the number of accepted nodes,
-    below 0 where logits are not finite; the tokens to emit, one more than that; and from 2 + moved on the nodes.
+    slots: (L, 2K, S, size). state: (3, B), see ``pack``; a request whose logits are finite emits up to the first token
+    of ``eos``, and no more than are left, and is then in the state after them. moved: no draft is deeper.
+    found: (4 + 2 moved, B), or more rows, of each request how many tokens it emits, 0 where logits are not finite;
+    whether it ends; its root; its first token; and then in turn an accepted node and the token after it.
+    Returns the most tokens of a request, at least 1; the tokens of all; the requests that failed, and that end.
     """
-    out = np.empty(3 + 2 * moved, np.float32)
+    out, most, total, failed, ended = np.empty(3 + 2 * moved, np.float32), 1, 0, 0, 0
     for number in range(len(spans)):
         first, count, base, begin, _ = spans[number]
-        own, row = slice(first, first + count), found[number]
+        own, row = slice(first, first + count), found[:, number]
         given = forced[own] if len(forced) else forced
         accept(logits[own], given, ids[own], parents[own], reach[own], base + begin, slots, moved, out)
-        depth = int(out[0])
-        row[0], row[1 + depth] = depth if np.isfinite(out[2]) else -1, int(out[1])
-        for place in range(depth):
-            row[1 + place], row[2 + moved + place] = int(out[3 + place]), int(out[3 + moved + place]) - 1
+        depth, emitted, done, left = int(out[0]), 0, False, state[2, number]
+        while np.isfinite(out[2]) and not done and emitted <= depth:
+            token = int(out[3 + emitted]) if emitted < depth else int(out[1])
+            row[3 + 2 * emitted] = token
+            if emitted < depth:
+                row[4 + 2 * emitted] = int(out[3 + moved + emitted]) - 1
+            emitted += 1
+            done = emitted == left
+            for end in eos:
+                done = done or token == end
+        row[0], row[1], row[2], most = emitted, done, state[0, number], max(most, emitted)
+        total, failed, ended = total + emitted, failed + (emitted == 0), ended + done
+        if emitted:
+            state[0, number] = row[1 + 2 * emitted]
+            state[1, number] += emitted
+            state[2, number] -= emitted
+    return most, total, failed, ended
+
+
+@njit(error_model="numpy")
+def pack(given, firsts, state, windows, ids, parents, spans, places, reach, biases):
+    """Fill the n rows of B drafts, and what ``lay_out`` fills; returns the same.
+
+    given: (B + 2N,) the number of nodes of each draft, then the tokens and the parents of all nodes.
+    firsts: (B,) of each request the first of its slots. state: (3, B) its root, its cached tokens, and how many tokens
+    are left to emit. ids, parents: (n,). spans: (B, 5).
+    """
+    row = 0
+    for number in range(len(firsts)):
+        size, length, span = given[number], state[1, number], spans[number]
+        span[0], span[1], span[2], span[3], span[4] = row, 1 + size, firsts[number], length, length
+        ids[row], parents[row] = state[0, number], -1
+        for node in range(row - number, row - number + size):
+            row += 1
+            ids[row], parents[row] = given[len(firsts) + node], given[len(ids) + node]
+        row += 1
+    return lay_out(parents, spans, windows, places, reach, biases)
