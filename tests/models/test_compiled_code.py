@@ -9,6 +9,7 @@ import runpy
 import numba
 import numpy as np
 import pytest
+from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
 from specbench.models import compiled_code
@@ -79,8 +80,10 @@ def test_integers_of_compiled_callers_are_one_type(options, compiled, inner):
     def outer(narrow):
         return called(narrow) + called(2) + called(3)
 
-    assert outer(np.int32(1)) == 9
-    assert len(called.signatures) == compiled
+    with event.install_recorder("numba:compile") as recorder:
+        assert outer(np.int32(1)) == 9
+    begun = [each.data["dispatcher"].py_func for _, each in recorder.buffer if each.is_start]
+    assert begun.count(inner) == compiled
 
 
 @pytest.mark.parametrize("changed", ["inner.py", "imported.py", "parts/imported.py"])

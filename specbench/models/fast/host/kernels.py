@@ -473,8 +473,10 @@ def forward(ids, places, turned, spans, bias, other_bias, windows, kinds, querie
     count, width, layers, shares = len(ids), table.shape[1], len(slots), 1 if threads is None else threads
     keys, size = slots.shape[1] // 2, slots.shape[3]
     rows, normed, added, heads, mixed, pairs, gated = make_rows(count, width, queries, keys, size, inner)
-    most = (min(spans[:, 1].max(), ROWS) * queries // keys, size, (spans[:, 3] + spans[:, 1]).max())
-    query, result, room = make_scratch(shares, *most)
+    most, columns = 0, 0
+    for span in spans:
+        most, columns = max(most, span[1]), max(columns, span[3] + span[1])
+    query, result, room = make_scratch(shares, min(most, ROWS) * queries // keys, size, columns)
     order, seen, oldest = np.empty(bias.shape, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     for row in range(count):
         for place in range(width):
