@@ -22,9 +22,10 @@ from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
 from specbench.decode.loop import Request, decode
+from specbench.decode.together import SharedRequest, draft_on
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
-from specbench.types import Prefill
+from specbench.types import EMPTY, Prefill
 
 CONTEXT = 512
 # Every method with a draft model, small; PARD's draft would have to be trained for it.
@@ -118,3 +119,14 @@ def markov_tables(vocab: int = 5, seed: int = 3, spread: float = 1.5):
     generator = torch.Generator().manual_seed(seed)
     target = torch.randn(vocab, vocab, generator=generator, dtype=torch.float64) * spread
     return target, target + torch.randn(vocab, vocab, generator=generator, dtype=torch.float64)
+
+
+def draft_together(drafters, contexts, budget=64):
+    """The drafts of requests that share the forwards of their drafters; none of them fails."""
+    asked, drafts = [SharedRequest(None) for _ in drafters], [EMPTY] * len(drafters)
+    waiting = [(number, drafter.drafting(ids, budget), None)
+               for number, (drafter, ids) in enumerate(zip(drafters, contexts, strict=True))]  # fmt: skip
+    while waiting:
+        waiting = draft_on(waiting, asked, drafts)
+    assert [each.error for each in asked] == [None] * len(drafters)
+    return drafts

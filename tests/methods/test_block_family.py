@@ -14,13 +14,13 @@ from drawn_laws import outcomes
 from safetensors.torch import load_file, save_file
 
 from builders.models import VOCAB, build, plain_greedy
+from draft_models import draft_together
 from head_models import HOSTILE, begun, bound, card_of, damaged, features_of, near, paths_of, run
 from methods.dflash import DFlash
 from methods.parts import tree_method
 from methods.parts.draft_layer import CompiledLayers
 from specbench.decode.lengths import Confidence
 from specbench.decode.sampling import Sampling
-from specbench.decode.together import SharedRequest, draft_on
 from specbench.decode.walk import BlockTest
 from specbench.types import InputError
 
@@ -253,11 +253,8 @@ def test_several_requests_draft_what_each_drafts_alone(model, tmp_path, kind):
     method = bound(DFlash(BlockFamily(kind).saved(tmp_path)), model)
     contexts = [IDS, IDS[:4], [3, 4] * 8]
     alone = [begun(method, model, ids).propose(ids, 64).tokens.tolist() for ids in contexts]
-    asked = [SharedRequest(None, drafter=begun(method, model, ids)) for ids in contexts]
-    waiting = [(each, each.drafter.drafting(ids, 64), None) for each, ids in zip(asked, contexts, strict=True)]
-    while waiting:
-        waiting = draft_on(waiting)
-    assert [each.draft.tokens.tolist() for each in asked] == alone
+    drafts = draft_together([begun(method, model, ids) for ids in contexts], contexts)
+    assert [draft.tokens.tolist() for draft in drafts] == alone
     assert len(set(map(tuple, alone))) == 3
 
 

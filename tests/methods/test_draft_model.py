@@ -12,6 +12,7 @@ from draft_models import (
     MAKE,
     PARALLEL,
     begin,
+    draft_together,
     fitted,
     keeps_the_distribution,
     markov_tables,
@@ -27,7 +28,6 @@ from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
 from methods.speculative_sampling import SpeculativeSampling
 from specbench.decode.sampling import Sampling
-from specbench.decode.together import SharedRequest, draft_on
 from specbench.models.fast.cache import CachedPlace
 from specbench.models.fast.host.forward import CompiledForward
 from specbench.models.runner import RowFrame
@@ -185,12 +185,8 @@ def test_several_requests_draft_in_one_forward_what_each_drafts_alone(name, monk
     def together():
         counts.clear()
         drafters = [begin(method, context) for context in contexts]
-        asked = [SharedRequest(None, drafter=each) for each in drafters]
-        waiting = [(each, each.drafter.drafting(own, 64), None) for each, own in zip(asked, contexts, strict=True)]
-        while waiting:
-            waiting = draft_on(waiting)
-        assert [each.error for each in asked] == [None] * 4
-        return [(list(each.draft.tokens), list(each.draft.parents)) for each in asked]
+        drafts = draft_together(drafters, contexts)
+        return [(list(draft.tokens), list(draft.parents)) for draft in drafts]
 
     truth = [(list(draft.tokens), list(draft.parents)) for draft in alone]
     assert together() == truth

@@ -21,7 +21,7 @@ IDS = [5, 6, 7, 8, 9]
 
 
 def drafted(method, model):
-    return begun(method, model, IDS).propose(IDS, 64).tokens.tolist()
+    return begun(method, model, IDS).propose(IDS, 64).tokens
 
 
 def refused(method, model) -> str:

@@ -10,11 +10,11 @@ from mtp_modules import LAYOUTS, Module, in_turn, refuse_or_draft
 from torch import nn
 
 from builders.models import BASE, build, plain_greedy
+from draft_models import draft_together
 from head_models import SHAPE, begun, bound, card_of, run, states, watched
 from methods.eagle import Mtp
 from methods.parts.tree_method import BestChoice, fill
 from specbench.decode.sampling import Sampling
-from specbench.decode.together import SharedRequest, draft_on
 from specbench.method import complete
 from specbench.models.facade import ModelCard, Target
 from specbench.models.load import LibraryConfig, load_model
@@ -187,13 +187,9 @@ def test_several_requests_share_the_modules_forwards(model, tmp_path):
     modules = [Module("deepseek", place) for place in range(2)]
     method = bound(Mtp(saved(modules, tmp_path), length=3), model)
     contexts = [[5, 6, 7, 11], [9, 8], [3, 4] * 6]
-    asked = [SharedRequest(None, drafter=begun(method, model, ids)) for ids in contexts]
-    waiting = [(each, each.drafter.drafting(ids, 64), None) for each, ids in zip(asked, contexts, strict=True)]
-    while waiting:
-        waiting = draft_on(waiting)
-    for each, ids in zip(asked, contexts, strict=True):
-        assert each.error is None
-        assert each.draft.tokens.tolist() == in_turn(modules, model, ids, 3).argmax(-1).tolist()
+    drafts = draft_together([begun(method, model, ids) for ids in contexts], contexts)
+    for draft, ids in zip(drafts, contexts, strict=True):
+        assert draft.tokens.tolist() == in_turn(modules, model, ids, 3).argmax(-1).tolist()
 
 
 def test_a_module_that_is_missing_or_too_many_is_named(model, tmp_path):

@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from builders.models import build, plain_greedy
+from draft_models import draft_together
 from head_models import CONTEXT, begun, bound, causal, damaged, run, watched
 from methods.eagle import Mtp
 from methods.eagle.mtp import LibraryLayer
 from specbench.decode.sampling import Sampling
-from specbench.decode.together import SharedRequest, draft_on
 from specbench.models.facade import ModelCard, Target
 from specbench.models.load import LibraryConfig, load_model
 from specbench.types import InputError
@@ -152,13 +152,9 @@ def test_a_tree_a_second_module_and_shared_forwards(latent, tmp_path):
     assert run(latent, tree, IDS, 12).ids == plain_greedy(latent, IDS, 12)
     method = bound(Mtp(folder, length=3), latent)
     contexts = [[5, 6, 7, 11], [9, 8], [3, 4] * 6]
-    asked = [SharedRequest(None, drafter=begun(method, latent, ids)) for ids in contexts]
-    waiting = [(each, each.drafter.drafting(ids, 64), None) for each, ids in zip(asked, contexts, strict=True)]
-    while waiting:
-        waiting = draft_on(waiting)
-    for each, ids in zip(asked, contexts, strict=True):
-        assert each.error is None
-        assert each.draft.tokens.tolist() == in_turn(modules, latent, ids, 3).argmax(-1).tolist()
+    drafts = draft_together([begun(method, latent, ids) for ids in contexts], contexts)
+    for draft, ids in zip(drafts, contexts, strict=True):
+        assert draft.tokens.tolist() == in_turn(modules, latent, ids, 3).argmax(-1).tolist()
 
 
 def test_a_long_prompt_is_read_in_parts(latent, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from builders.models import VOCAB, build, plain_greedy
+from draft_models import draft_together
 from head_models import begun, bound, run
 from methods.dflash import DFlash
 from methods.eagle.eagle import Eagle, Eagle3, PEagle
@@ -13,8 +14,6 @@ from methods.hydra_heads import HydraTree
 from methods.medusa import Medusa
 from methods.parts import draft_layer
 from methods.parts.draft_layer import DraftLayers, RowFunction, RowsCall, turn
-from specbench.decode.together import SharedRequest, draft_on
-from specbench.types import EMPTY
 
 CONTEXTS = [[5, 6, 7, 11], [9, 8, 2], [3, 4] * 6, list(range(4, 40))]
 # calls of the layers and of the output head by one draft
@@ -60,16 +59,9 @@ def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(ki
     monkeypatch.setattr(RowsCall, "run", lambda self: self.owner.run_together([self])[0])
 
     def together():
-        asked, drafts = [SharedRequest(None) for _ in CONTEXTS], [EMPTY] * len(CONTEXTS)
-        waiting = [
-            (number, drafter.drafting(ids, 64), None)
-            for number, (drafter, ids) in enumerate(zip(drafters(), CONTEXTS, strict=True))
-        ]
         for seen in found.values():
             seen.clear()
-        while waiting:
-            waiting = draft_on(waiting, asked, drafts)
-        assert [each.error for each in asked] == [None] * len(CONTEXTS)
+        drafts = draft_together(drafters(), CONTEXTS)
         return [content(each) for each in drafts]
 
     alone = [content(drafter.propose(ids, 64)) for drafter, ids in zip(drafters(), CONTEXTS, strict=True)]
