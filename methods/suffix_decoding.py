@@ -251,7 +251,14 @@ def _sort(states, edges, group):
     for place in range(size):
         keys[place] = np.int64(states[edges[edge].target].last) << 32 | edge
         edge = edges[edge].next
-    keys.sort()
+    gap = size // 2
+    while gap:  # Shell's order of comparisons: numba would compile its own sort for seconds
+        for place in range(gap, size):
+            key = keys[place]
+            while place >= gap and keys[place - gap] > key:
+                keys[place], place = keys[place - gap], place - gap
+            keys[place] = key
+        gap //= 2
     for key in keys:  # each is put before those it is later than
         edge = key & 0xFFFFFFFF
         edges[edge].next = back
