@@ -1,7 +1,10 @@
 """Plots fit for a paper: legible in a column, vectors with their fonts, captions of one line, intervals shown."""
 
+import os
 import re
+import signal
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
@@ -36,6 +39,8 @@ from specbench.report.plots.canvas import (
     SHEET_INCH,
     STYLE,
     drawing,
+    finish,
+    make_sheet,
     save,
     save_all,
     take_caption,
@@ -255,13 +260,12 @@ def test_a_paper_has_its_caption_outside_and_fits_its_column(paper_findings, tmp
 def test_captions_are_beside_the_plots(paper_findings, tmp_path):
     (tmp_path / "plots").mkdir()
     with drawing("paper"):
-        figures = [
-            (name, figure) for name, figure in draw_plots(paper_findings, display=True) if name in ("mat", "speedup")
-        ]
-        save_all(figures[:1], tmp_path / "plots", "paper")
-        save_all(figures[1:], tmp_path / "plots", "paper")
+        figures = dict(draw_plots(paper_findings, display=True))
+        drawn = [(name, partial(figures.get, name)) for name in ("speedup", "mat", "radar", "nothing")]
+        save_all(drawn[:1], tmp_path / "plots", "paper")
+        save_all(drawn[1:], tmp_path / "plots", "paper")
     lines = (tmp_path / "plots" / CAPTIONS).read_text().splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["speedup", "mat"]
+    assert [line.partition(":")[0] for line in lines] == ["speedup", "mat", "radar"]
 
 
 def test_an_unknown_style_is_refused_before_anything_is_read(tmp_path, capsys):
@@ -270,3 +274,21 @@ def test_an_unknown_style_is_refused_before_anything_is_read(tmp_path, capsys):
             build_report([tmp_path], style=style)
         assert main([str(build_run(tmp_path / style, {}, per_category=1)), "--style", style]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_drawing_process_that_dies_loses_no_plot(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    own = os.getpid()
+
+    def draw() -> Figure:
+        if os.getpid() != own:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return finish(make_sheet()[0], "title", "note")
+
+    def fail() -> Figure:
+        raise ValueError("cannot be drawn")
+
+    with drawing():
+        assert {path.stem for path in save_all([("a", draw), ("b", draw)], tmp_path) if path.is_file()} == {"a", "b"}
+        with pytest.raises(ValueError, match="cannot be drawn"):
+            save_all([("a", draw), ("b", fail)], tmp_path)

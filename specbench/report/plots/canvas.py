@@ -6,11 +6,16 @@ SMALLEST_PT, so that scaled to a column of COLUMN_INCH nothing is below 6 pt.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
+import os
+import signal
+import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +49,10 @@ _SERIF = ["Times New Roman", "Nimbus Roman", "Liberation Serif", "STIXGeneral"]
 _NOTE_CHARS, _TITLE_CHARS = 75, 50  # of a line as wide as the sheet
 _LEGEND_CHARS = 56
 _LEGEND_ENTRY_INCH, _CHAR_INCH = 0.62, 0.068
+_MOST_WORKERS = 8
 _LEAST_INCH = 1.2  # axes never shrink below this, however long the names next to them
+
+Drawing = tuple[str, Callable[[], Figure | None]]  # name of its files -> its figure; None: there is nothing to draw
 
 
 def plain(text: str) -> str:
@@ -134,7 +142,7 @@ def finish(canvas: Figure, title: str, note: str, legend: Mapping[str, Any] | No
     return canvas
 
 
-@contextmanager
+@contextlib.contextmanager
 def drawing(style: str = SCREEN) -> Iterator[None]:
     """Draw and save inside this. style: screen, paper, or a file, whose figure.figsize has the width of a sheet."""
     fonts = logging.getLogger("fontTools")  # logs a page of font tables at INFO, which would bury a run's own log
@@ -185,17 +193,46 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     return files
 
 
-def save_all(figures: Iterable[tuple[str, Figure]], folder: Path, style: str = SCREEN) -> list[Path]:
-    """Save each under its name. For a paper their titles and notes go to captions.txt, one line per file."""
+def save_all(drawings: Sequence[Drawing], folder: Path, style: str = SCREEN) -> list[Path]:
+    """Draw each, in several processes where the system can fork, and save it under its name.
+
+    For a paper their titles and notes go to captions.txt, one line per file.
+    """
     make_folder(folder)
-    files, captions = [], []
-    for name, figure in figures:
-        if style != SCREEN:
-            captions.append(f"{name}: {take_caption(figure)}")
-        files += save(figure, folder / name)
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    workers = max(1, min(cores, len(drawings), _MOST_WORKERS))
+    fork, places, results = get_context("fork"), range(len(drawings)), []
+    for first in range(1, workers):
+        result, sender = fork.Pipe(duplex=False)
+        given = sender, places[first::workers], drawings, folder, style
+        fork.Process(target=_save_share, args=given, daemon=True).start()
+        sender.close()
+        results.append(result)
+    saved = {place: _save_one(drawings[place], folder, style) for place in places[::workers]}
+    for result in results:
+        with contextlib.suppress(EOFError):  # the process ended without a result
+            saved |= result.recv()
+    found = [saved.get(place) or _save_one(drawings[place], folder, style) for place in places]
     path = folder / CAPTIONS
-    if captions:
+    if captions := [caption for _, caption in found if caption]:
         known = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         lines = {line.partition(":")[0]: line for line in [*known, *captions]}
         write_atomically(path, "\n".join(lines.values()) + "\n")
-    return [*files, *([path] if captions else [])]
+    return [*(file for files, _ in found for file in files), *([path] if captions else [])]
+
+
+def _save_share(sender: Connection, share: range, drawings: Sequence[Drawing], folder: Path, style: str) -> None:
+    """Send place -> files and caption of the drawings at these places."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent
+    with contextlib.suppress(Exception):  # the parent draws what is missing, and raises the error
+        sender.send({place: _save_one(drawings[place], folder, style) for place in share})
+
+
+def _save_one(drawing: Drawing, folder: Path, style: str) -> tuple[list[Path], str]:
+    """(files, caption of a paper)."""
+    name, draw = drawing
+    figure = draw()
+    if figure is None:
+        return [], ""
+    caption = f"{name}: {take_caption(figure)}" if style != SCREEN else ""
+    return save(figure, folder / name), caption

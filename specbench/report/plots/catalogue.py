@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -18,7 +19,7 @@ from specbench.report.frames.load import Load
 from specbench.report.plots import SCREEN
 from specbench.report.plots.acceptance import draw_accept_lengths, draw_accept_positions, draw_growth, draw_lengths
 from specbench.report.plots.bars import draw_bars, draw_groups, draw_radar, draw_sources, draw_time_split
-from specbench.report.plots.canvas import drawing, save_all
+from specbench.report.plots.canvas import Drawing, drawing, save_all
 from specbench.report.plots.scatter import draw_front, draw_frontier
 from specbench.report.plots.scene import Scene, scenes
 from specbench.report.plots.served import draw_crossover, draw_load_speedup, draw_served
@@ -41,18 +42,25 @@ class Plot:
 def write_plots(findings: Findings, output: Path, load: Load | None = None, style: str = SCREEN) -> list[Path]:
     """Every plot that can be made, under plots/; the log's DEBUG lines say why others are not."""
     with drawing(style):
-        return save_all(draw_plots(findings, load, style != SCREEN), output / "plots", style)
+        return save_all(_list_drawings(findings, load, style != SCREEN), output / "plots", style)
 
 
 def draw_plots(findings: Findings, load: Load | None = None, display: bool = False) -> Iterator[tuple[str, Figure]]:
     """(file name without suffix, figure) of each; draw and save them inside ``canvas.drawing()``."""
-    for scene in scenes(findings, load, display):
-        for plot in PLOTS:
-            found = plot.draw(scene) if scene.series else "no method but vanilla"
-            if isinstance(found, str):
-                LOG.debug("plot %s of %s skipped: %s", plot.name, scene.where, found)
-            else:
-                yield f"{plot.name}{scene.tag}", found
+    return ((name, figure) for name, draw in _list_drawings(findings, load, display) if (figure := draw()))
+
+
+def _list_drawings(findings: Findings, load: Load | None, display: bool) -> list[Drawing]:
+    every = product(scenes(findings, load, display), PLOTS)
+    return [(f"{plot.name}{scene.tag}", partial(_draw, plot, scene)) for scene, plot in every]
+
+
+def _draw(plot: Plot, scene: Scene) -> Figure | None:
+    found = plot.draw(scene) if scene.series else "no method but vanilla"
+    if isinstance(found, str):
+        LOG.debug("plot %s of %s skipped: %s", plot.name, scene.where, found)
+        return None
+    return found
 
 
 def title_of(stem: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def write_curves(curves: Sequence[Curve], output: Path, style: str = SCREEN) -> 
         texts[f"{name}.csv"] = to_csv(curve.rows[["method", "variant", *bounds]].assign(**{curve.x: values}))
     files = write_texts(output / "tables", texts) if texts else []
     with drawing(style):
-        drawn = ((name, draw_curve(curve, style != SCREEN)) for name, curve in named.items())
+        drawn = [(name, partial(draw_curve, curve, style != SCREEN)) for name, curve in named.items()]
         return files + save_all(drawn, output / "plots", style)
 
 
@@ -187,7 +188,7 @@ def write_heatmaps(grids: Sequence[Heatmap], output: Path, style: str = SCREEN) 
         if style != SCREEN:
             named[name] = replace(grid, method=display_name(grid.method))
     with drawing(style):
-        drawn = ((name, draw_heatmap(grid)) for name, grid in named.items())
+        drawn = [(name, partial(draw_heatmap, grid)) for name, grid in named.items()]
         return files + save_all(drawn, output / "plots", style)
 
 
