@@ -28,6 +28,8 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering
 
+from specbench.types import InputError
+
 Key = tuple[Any, ...]  # types, processor, hashes of the bytecode and of what it closes over
 
 
@@ -101,7 +103,7 @@ def _hash_modules(folder: Path) -> str:
 
 
 def njit(widen: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """``numba.njit`` with these options and a cache on disk. Raises RuntimeError if no folder for it is writable.
+    """``numba.njit`` with these options and a cache on disk. Raises InputError if no folder for it is writable.
 
     widen: integers that compiled functions pass are int64, so that the function is compiled once; by default numba
     compiles it anew for every width, and for every constant.
@@ -111,7 +113,12 @@ def njit(widen: bool = False, **options: Any) -> Callable[[Callable[..., Any]], 
         dispatcher: Any = numba.njit(**options)(function)
         if dispatcher is function:  # numba's compiler is disabled
             return function
-        dispatcher._cache = _CachedCode(function)
+        try:
+            dispatcher._cache = _CachedCode(function)
+        except RuntimeError as error:  # whose message contains a path, and no remedy
+            raise InputError(
+                "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
+            ) from error
         linked = dispatcher if options.get("parallel") else _link(function, options)
         resolve, dispatcher.get_overload = linked.get_call_template, linked.get_overload
         dispatcher.get_call_template = lambda args, names: resolve(
