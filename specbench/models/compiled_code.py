@@ -6,9 +6,10 @@ full, the index may name code of an older source. Here a file is named by the ty
 index. numba also recompiles a function only when its own file changes. Here it does so when any module in or below the
 file's folder changes, since compiled functions include those that they call.
 
-numba also translates and saves each function that another one calls, once by itself and again in every caller. Here
-this is done only for functions that Python calls: the others are types and instructions until their callers are
-optimised, with them. That halves the time of compiling.
+numba also optimises and translates to machine code each function that another one calls, once by itself and again in
+every caller, and saves both. Here a function has machine code of its own only if Python calls it, or if it is parallel.
+For compiled callers it is lowered to LLVM's instructions, which are optimised and translated as a part of each caller.
+That halves the time of compiling.
 """
 
 from __future__ import annotations
@@ -134,5 +135,6 @@ def _link(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     """The dispatcher of a function for calls from compiled code: it is compiled without what Python's calls need."""
     bare: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _LinkedCompiler}
     linked: Any = numba.njit(**options, **bare)(function)
+    # numba's own enters machine code, of which there is none.
     linked.add_overload = lambda compiled: linked.overloads.update({compiled.signature.args: compiled})
     return linked
