@@ -59,9 +59,8 @@ class TargetEnds:
         head, embedding = target.model.get_output_embeddings(), target.model.get_input_embeddings()
         self.device: torch.device = head.weight.device
         plain = type(embedding) is nn.Embedding and embedding.weight.device == self.device
-        self._embedding = (
-            embedding.weight.detach() if plain else None
-        )  # a call of the module takes several times longer
+        # Read without its module, whose call takes several times longer.
+        self._embedding = embedding.weight.detach() if plain else None
         self._logits = Product(head.weight, head.bias) if self.device.type == "cpu" else target.head
 
     def embed(self, ids: Tensor) -> Tensor:

@@ -231,6 +231,7 @@ class SlotBatch(Batch):
         if self.feed_plain(handles, drafts):
             self._laps.lap("forward")
             return
+        self._plain = ()  # of a forward that raised an exception
         self._drafted, fed, most = handles, [], self.engine.max_nodes
         self._greedy = all(handle.walk.picks_best for handle in self._drafted)
         stay = self.lays_out and self._greedy

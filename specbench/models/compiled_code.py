@@ -6,9 +6,10 @@ full, the index may name code of an older source. Here a file is named by the ty
 index. numba also recompiles a function only when its own file changes. Here it does so when any module in or below the
 file's folder changes, since compiled functions include those that they call.
 
-numba also translates and saves each function that another one calls, once by itself and again in every caller. Here
-this is done only for functions that Python calls: the others are types and instructions until their callers are
-optimised, with them. That halves the time of compiling.
+numba also optimises and translates to machine code each function that another one calls, once by itself and again in
+every caller, and saves both. Here a function has machine code of its own only if Python calls it, or if it is parallel.
+For compiled callers it is lowered to LLVM's instructions, which are optimised and translated as a part of each caller.
+That halves the time of compiling.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering
+
+from specbench.types import InputError
 
 Key = tuple[Any, ...]  # types, processor, hashes of the bytecode and of what it closes over
 
@@ -101,7 +104,7 @@ def _hash_modules(folder: Path) -> str:
 
 
 def njit(widen: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """``numba.njit`` with these options and a cache on disk. Raises RuntimeError if no folder for it is writable.
+    """``numba.njit`` with these options and a cache on disk. Raises InputError if no folder for it is writable.
 
     widen: integers that compiled functions pass are int64, so that the function is compiled once; by default numba
     compiles it anew for every width, and for every constant.
@@ -111,7 +114,12 @@ def njit(widen: bool = False, **options: Any) -> Callable[[Callable[..., Any]], 
         dispatcher: Any = numba.njit(**options)(function)
         if dispatcher is function:  # numba's compiler is disabled
             return function
-        dispatcher._cache = _CachedCode(function)
+        try:
+            dispatcher._cache = _CachedCode(function)
+        except RuntimeError as error:  # whose message contains a path, and no remedy
+            raise InputError(
+                "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
+            ) from error
         linked = dispatcher if options.get("parallel") else _link(function, options)
         resolve, dispatcher.get_overload = linked.get_call_template, linked.get_overload
         dispatcher.get_call_template = lambda args, names: resolve(
@@ -127,5 +135,6 @@ def _link(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     """The dispatcher of a function for calls from compiled code: it is compiled without what Python's calls need."""
     bare: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _LinkedCompiler}
     linked: Any = numba.njit(**options, **bare)(function)
+    # numba's own would enter machine code, which a linked function does not have.
     linked.add_overload = lambda compiled: linked.overloads.update({compiled.signature.args: compiled})
     return linked

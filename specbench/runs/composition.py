@@ -74,7 +74,7 @@ def plain_values(root: DictConfig) -> dict[str, Any]:
     """The configuration without Hydra's part, as plain values."""
     plain: dict[str, Any] = {
         str(key): OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
-        for key, node in root.items_ex(resolve=False)
+        for key, node in root.items()
         if key != "hydra"
     }
     model, suite = plain.get("model") or {}, plain.get("suite") or {}

@@ -276,6 +276,19 @@ def test_a_plain_step_that_fails_leaves_the_others_alone(model):
     assert [firsts[1], *batch.settle()[0].emitted] == plain_greedy(model["float64"], prompts[1], 2)
 
 
+def test_a_plain_forward_that_raised_an_exception_is_not_settled_by_the_next_step(model):
+    engine, prompt = engine_for("compiled", model), [5, 6, 7]
+    batch = engine.batch(1, 40)
+    handle = batch.open(prompt, 8, Walk(None, 0), Needs())
+    ids = [batch.prefill(handle).token]
+    with pytest.raises(IndexError, match="no row in the embedding"):
+        batch.forward([handle], [Draft.chain([VOCAB])])
+    for draft in (Draft(torch.tensor([1]), torch.tensor([-1])), None):  # tokens in a tensor are not for a plain step
+        batch.forward([handle], [draft])
+        ids += batch.settle()[0].emitted
+    assert ids == plain_greedy(model["float64"], prompt, len(ids))
+
+
 def break_slots(batch, place: int) -> None:
     """Numbers that are not finite in all that a place has."""
     with torch.inference_mode():

@@ -239,6 +239,16 @@ def test_products_of_any_shape_have_the_bits_of_each_row_alone(name):
             assert np.array_equal(together, alone[:count])
 
 
+@pytest.mark.parametrize("largest", [1.0, 0.0, float("inf")])
+def test_the_peak_is_the_first_place_that_torch_finds(largest):
+    """Also if equal peaks are in several blocks, and where zeros have two signs, which are equal."""
+    numbers = np.full(3 * kernels.BLOCK, -1.0, np.float32)
+    numbers[[2, kernels.BLOCK + 5, 2 * kernels.BLOCK]] = -0.0 if largest == 0 else largest, largest, largest
+    found, place = kernels.find_peak(numbers)
+    assert (found, place) == (largest, 2)
+    assert int(torch.from_numpy(numbers).argmax()) == 2
+
+
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_numbers_that_are_not_finite_are_found(broken):
     model = build("llama")

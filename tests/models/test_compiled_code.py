@@ -10,10 +10,11 @@ import numba
 import numpy as np
 import pytest
 from numba.core import event
-from numba.core.caching import IndexDataCacheFile
+from numba.core.caching import CacheImpl, IndexDataCacheFile
 
 from specbench.models import compiled_code
 from specbench.models.compiled_code import _CodeFiles, njit
+from specbench.types import InputError
 
 KINDS = pytest.mark.parametrize("kind", [_CodeFiles, pytest.param(IndexDataCacheFile, id="numba's, the wrong variant")])
 
@@ -63,6 +64,12 @@ def test_code_that_cannot_be_saved_runs(inner, monkeypatch):
     assert not cached._cache._cache_file._load_index()
     with pytest.raises(OSError, match="No space left"):
         numba.njit(cache=True)(inner)(2)
+
+
+def test_without_a_folder_for_compiled_code_the_remedy_is_named(inner, monkeypatch):
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+    with pytest.raises(InputError, match="expected one that can be written to in NUMBA_CACHE_DIR"):
+        njit()(inner)
 
 
 def test_code_is_found_again(inner):

@@ -26,7 +26,7 @@ from specbench.models.fast.frame import TreeFrame
 from specbench.models.fast.operations import SmallOps, can_pack
 from specbench.models.transfer import stored
 from specbench.models.tree import TreeRows
-from specbench.types import ROOT
+from specbench.types import ROOT, InputError
 
 DTYPES = (torch.float32, torch.bfloat16)
 # Numbers of which heads and rows of weights are multiples, so that no vector is filled in part.
@@ -58,8 +58,8 @@ def load_kernels() -> tuple[Any, str | None]:
     """Import the compiled code, which takes a while; returns the module, or None and the reason."""
     try:
         from specbench.models.fast.host import kernels
-    except RuntimeError:  # numba's message contains a path
-        return None, "numba has no folder for what it compiles; expected one that can be written to in NUMBA_CACHE_DIR"
+    except InputError as error:
+        return None, str(error)
     if isinstance(kernels.forward, FunctionType):
         return None, "numba compiles nothing; expected no NUMBA_DISABLE_JIT"
     return kernels, None

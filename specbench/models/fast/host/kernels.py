@@ -71,6 +71,7 @@ def find_peak(numbers):
     for first in range(0, len(numbers), BLOCK):
         largest, widest = _find_largest(numbers[first : first + BLOCK])
         size = max(size, widest)
+        largest = np.int32(largest + (largest == -1))  # -0.0 equals 0.0
         if largest > peak:
             peak, place = largest, first
     if size > INFINITE:
