@@ -223,7 +223,8 @@ def save_all(drawings: Sequence[Drawing], folder: Path, style: str = SCREEN) -> 
 
 def _save_share(sender: Connection, share: range, drawings: Sequence[Drawing], folder: Path, style: str) -> None:
     """Send place -> files and caption of the drawings at these places."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which a parent that is interrupted ends it
     with contextlib.suppress(Exception):  # the parent draws what is missing, and raises the error
         sender.send({place: _save_one(drawings[place], folder, style) for place in share})
 
