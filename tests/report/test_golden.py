@@ -160,7 +160,9 @@ def read_page(report: Report) -> str:
     """The words of the page, a row of a table on one line; without the definitions and rows that a filter shows."""
     text = NO_WORDS.sub("", (report.output / "report.html").read_text("utf-8"))
     text = re.sub('<img [^>]*alt="(.*?)"', r"[\1]<", text)
-    lines = (" ".join(html.unescape(re.sub("<[^>]+>", " ", line.replace("<wbr>", ""))).split()) for line in text.splitlines())
+    lines = (
+        " ".join(html.unescape(re.sub("<[^>]+>", " ", line.replace("<wbr>", ""))).split()) for line in text.splitlines()
+    )
     return "\n".join(filter(None, lines))
 
 
