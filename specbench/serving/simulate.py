@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -64,6 +65,7 @@ class SimulatedServer:
 
     def __init__(self, profile: Profile, halves: bool = False) -> None:
         self._profile, self._halves = profile, halves
+        self._step_ms = cache(profile.step_ms)  # chunks of prompts repeat
         self._now_s = 0.0
 
     def now(self) -> float:
@@ -82,7 +84,7 @@ class SimulatedServer:
 
     def read(self, admitted: SimulatedRequest, tokens: int) -> float | None:
         """Read this many tokens of a prompt."""
-        self._now_s += 1e-3 * float(self._profile.step_ms(tokens, admitted.context))
+        self._now_s += 1e-3 * float(self._step_ms(tokens, admitted.context))
         admitted.unread -= tokens
         admitted.context += tokens
         if admitted.unread:

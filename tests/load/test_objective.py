@@ -106,7 +106,7 @@ def test_the_most_requests_of_a_closed_loop():
     """A step of B takes 6 + 0.02 B ms, and in 20 steps the B prompts are read, 6 ms each: 10 ms a token at 12.5."""
     linear = Profile("H", "b", "e", "d", "published", Fit(5.0, 20.0, 0.0, 1.0), "2026")
     answers = [SimulatedAnswer(1, (1,) * 20, (1,) * 20)]
-    search = Search(linear, answers, Objective(tpot=0.010), count=200, chunk=0)
+    search = Search(linear, answers, Objective(tpot=0.010), count=60, chunk=0)
     found = search.boundary()
     assert 11 <= found.holds <= 14
     assert found.fails == found.holds + 1

@@ -122,7 +122,7 @@ def test_prompts_come_from_every_category_in_turn():
     assert in_turn(prompts, 4) == [[1], [4], [5], [2]]
 
 
-@pytest.mark.parametrize("kind", ["fast", "eager"])
+@pytest.mark.parametrize("kind", ["fast", pytest.param("eager", marks=pytest.mark.exhaustive)])
 def test_the_command_prints_a_table(kind, capsys):
     pairs = [name for name in PAIRS if "compiled" not in name]  # which has tests of its own
     pairs = pairs if kind == "fast" else pairs[1:2]

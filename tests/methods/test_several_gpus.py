@@ -6,12 +6,11 @@ import contextlib
 
 import pytest
 from places import Places, spread_layers
+from runs.test_parallel_run import compared
 
 import specbench.runs.sources
-from builders.runs import job_for
+from builders.runs import execute_job
 from specbench.records.record import VANILLA
-from specbench.records.store import read_run
-from specbench.runs.execution import execute
 
 SUITE = (
     "suite.limit=1",
@@ -29,18 +28,9 @@ KINDS = ("pld", "token_recycling", "n_grammys", "eagle3", "medusa", "speculative
 
 
 def turns(folder, *overrides):
-    execute(job_for(*SUITE, *overrides), folder, lambda *_: None)
-    records = read_run(folder).records
+    records = execute_job(folder, *SUITE, *overrides)
     assert not [record.error["traceback"] for record in records if record.error]
     return {(record.method, record.case): record.turns for record in records}
-
-
-def compare(one, two):
-    assert one.keys() == two.keys()
-    for key, expected in one.items():
-        for theirs, ours in zip(expected, two[key], strict=True):
-            assert ours.ids == theirs.ids, key
-            assert (ours.accept, ours.proposed, ours.fed) == (theirs.accept, theirs.proposed, theirs.fed), key
 
 
 @contextlib.contextmanager
@@ -67,7 +57,7 @@ def test_layers_on_two_devices(name, together):
     _, two = together.run(name, *SUITE, PIPELINE, within=two_devices)
     bad = [record.error for records in (one, two) for record in records.values() if record.status != "ok"]
     assert not bad, bad
-    compare(*({key: record.turns for key, record in records.items()} for records in (one, two)))
+    compared(*({key: record.turns for key, record in records.items()} for records in (one, two)))
 
 
 @pytest.mark.parametrize(
@@ -81,4 +71,4 @@ def test_two_processes(tmp_path, names):
     methods = f"method=[{','.join(names)}]"
     one = turns(tmp_path / "one", methods, "engine=fast")
     assert {method for method, _ in one} == {VANILLA, *names}
-    compare(one, turns(tmp_path / "two", methods, *TENSOR))
+    compared(one, turns(tmp_path / "two", methods, *TENSOR))
