@@ -30,7 +30,7 @@ class Diary:
         return self.note(value)
 
     def fail(self):
-        raise ValueError("told to")
+        raise ValueError("asked to")
 
     def die(self):
         os._exit(7)

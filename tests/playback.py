@@ -52,9 +52,9 @@ class Playback(Graphs):
 
     def _first_shapes(self, call):
         """The outputs' memory; what a recording does is undone, since a GPU would compute nothing."""
-        held = [(each, each.clone()) for each in self._own()]
+        saved = [(each, each.clone()) for each in self._own()]
         kept = call()
-        for each, before in held:
+        for each, before in saved:
             each.copy_(before)
         for each in self.outputs(kept):
             each.fill_(-7)
@@ -79,5 +79,5 @@ class Replay:
         for later in playback.recorded[playback.recorded.index(self) + 1 :]:
             for each in playback.outputs(later.kept):
                 each.fill_(-7)
-        for held, fresh in zip(_tensors(self.kept), _tensors(self.call()), strict=True):
-            held.copy_(fresh)
+        for kept, fresh in zip(_tensors(self.kept), _tensors(self.call()), strict=True):
+            kept.copy_(fresh)

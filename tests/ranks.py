@@ -61,7 +61,7 @@ class Failing(Follower):
     def step(self, *lists):
         self.steps += 1
         if self.steps == 3:
-            raise ValueError("told to fail")
+            raise ValueError("asked to fail")
         super().step(*lists)
 
 

@@ -82,19 +82,19 @@ def test_the_controller_learns_each_load_for_itself():
         assert chosen[-100:].count(cost == 0.0) > 90
 
 
-def test_steps_left_out_are_told_as_one_with_all_hidden_states():
+def test_steps_left_out_are_observed_as_one_with_all_hidden_states():
     """A head continues the hidden state of every token, so their rows are those of an accepted chain."""
-    told = []
-    drafter = SimpleNamespace(propose=lambda context, budget: told.append((context, budget)), observe=told.append)
+    seen = []
+    drafter = SimpleNamespace(propose=lambda context, budget: seen.append((context, budget)), observe=seen.append)
     rows = torch.arange(6.0).view(3, 1, 2)
     missed = [(Step(7 + at, (8 + at,), (), done=False), {4: rows[at]}) for at in range(3)]
     shared = SharedRequest(None, drafter=drafter, context=[1, 7, 8, 9, 10], missed=missed)
     assert find_drafter(shared) is drafter
-    assert told[0] == ([1, 7], 0)
-    assert (told[1].root, told[1].emitted, told[1].path) == (7, (8, 9, 10), (0, 1))
-    assert torch.equal(told[1].hidden[4], rows[:, 0])
+    assert seen[0] == ([1, 7], 0)
+    assert (seen[1].root, seen[1].emitted, seen[1].path) == (7, (8, 9, 10), (0, 1))
+    assert torch.equal(seen[1].hidden[4], rows[:, 0])
     assert find_drafter(shared) is drafter
-    assert len(told) == 2
+    assert len(seen) == 2
 
 
 def test_what_is_tried_costs_a_hundredth_whatever_it_costs_at_once():

@@ -222,7 +222,7 @@ def test_a_late_chain_keeps_the_distribution(sampling):
     assert verdict(Late(sampling), sampling) > PASSES
 
 
-def test_a_late_token_is_told_when_greedy():
+def test_a_late_token_is_reported_when_greedy():
     """At temperature 0 it is late's first token that the target emits, or it is not."""
     engine = MarkovEngine(TARGET)
     first = int(TARGET[0].argmax())

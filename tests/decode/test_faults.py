@@ -58,7 +58,7 @@ def test_a_fault_is_found_and_a_sound_engine_is_not_blamed(target, plant):
     assert (strikes > 0) == (worst > TOLERANCE["float32"]) == (plant is not Fault)
 
 
-def test_vanilla_beside_a_fault_stays_sound(target):
+def test_vanilla_next_to_a_fault_stays_sound(target):
     for _, plant in FAULTS.values():
         worst, strikes = worst_gap(target, plant, scripts(target[1])["empty"])
         assert strikes == 0, plant

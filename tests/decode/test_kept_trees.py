@@ -15,7 +15,7 @@ NAMES = ("context", "table")
 
 
 def kept(draft: Draft, path: tuple[int, ...] = ()) -> dict:
-    """The tree that the transcript of one step holds, as it is read back from a record."""
+    """The tree of the transcript of one step, read back from a record."""
     transcript = Transcript(trees=[])
     step = Step(root=1, emitted=tuple(range(1 + len(path))), path=path, done=True)
     transcript.count([(draft, step, 1 + len(draft))], NAMES)

@@ -25,27 +25,27 @@ class Scripted(Engine):
 
     def __init__(self, cost):
         self.kind, self.context, self.max_nodes, self.eos, self.fed = "scripted", 4096, 600, frozenset(), 0
-        self.cost, self.now, self.seen, self.prompts, self.held = cost, 0, [], [], 0
+        self.cost, self.now, self.seen, self.prompts, self.cached = cost, 0, [], [], 0
 
     def reserve(self, tokens):
         self.room = tokens
 
     def start(self, prompt, limit, walk, needs, laps):
-        self.held, self.laps, self.rows = len(prompt), laps, needs.rows
+        self.cached, self.laps, self.rows = len(prompt), laps, needs.rows
         self.prompts.append(len(prompt))
         return Prefill(prompt[0])
 
     def forward(self, draft):
         starts = sum(parent < 0 for parent in draft.parents)
         self.fed = len(draft) + (starts if self.rows and starts > 1 else 1)
-        self.seen.append((self.fed, self.held))
-        self.now += int(1e6 * self.cost(self.fed, self.held, len(self.seen)))
+        self.seen.append((self.fed, self.cached))
+        self.now += int(1e6 * self.cost(self.fed, self.cached, len(self.seen)))
         self.laps.lap("forward")
 
     def settle(self, left, late=None):
         assert left == 1
-        assert self.held < self.room
-        self.held += 1
+        assert self.cached < self.room
+        self.cached += 1
         self.now += 250_000
         self.laps.lap("verify")
         return Step(0, (1,), (), False)
@@ -67,7 +67,7 @@ def scripted(monkeypatch):
 
 
 def test_every_point_is_its_forwards_median_and_the_rest_is_host_time(scripted):
-    _, bench = scripted(lambda fed, held, visit: 2.0 + 0.5 * fed)
+    _, bench = scripted(lambda fed, cached, visit: 2.0 + 0.5 * fed)
     grid, control = sweep(bench, [1, 4, 16], [50, 400], rounds=5)
     assert grid.ms == pytest.approx(np.array([[2.5, 4.0, 10.0]] * 2))
     assert grid.host_ms == pytest.approx(0.25)
@@ -77,26 +77,26 @@ def test_every_point_is_its_forwards_median_and_the_rest_is_host_time(scripted):
 
 def test_a_run_measures_its_steps_by_their_least_times_which_never_fall_with_more_rows(scripted):
     """A process that makes every third forward five times as slow changes nothing; forward and host time both count."""
-    engine, _ = scripted(lambda fed, held, visit: (2.0 + 0.5 * fed) * (5 if visit % 3 == 0 else 1))
+    engine, _ = scripted(lambda fed, cached, visit: (2.0 + 0.5 * fed) * (5 if visit % 3 == 0 else 1))
     found = latency.measure_steps(engine, CPU, 100)
     assert list(found) == list(latency.STEP_ROWS)
     assert found == pytest.approx({rows: 2.25 + 0.5 * rows for rows in found})
-    contexts = [held for _, held in engine.seen]
+    contexts = [cached for _, cached in engine.seen]
     assert min(contexts) > 0.9 * latency.STEP_CONTEXT
     step_s = latency.price_rows(latency.profile_of_steps(found, engine))
     assert [step_s(rows) for rows in (1, 4, 65, 129)] == pytest.approx([2.75e-3, 4.25e-3, 34.75e-3, 66.75e-3])
     engine.max_nodes = 6  # wider steps are not taken, and the last slope continues
     assert list(latency.measure_steps(engine, CPU, 100)) == [1, 2, 3, 5]
-    falling, _ = scripted(lambda fed, held, visit: 8.0 if fed == 1 else 2.0)
+    falling, _ = scripted(lambda fed, cached, visit: 8.0 if fed == 1 else 2.0)
     assert set(latency.measure_steps(falling, CPU, 100).values()) == {2.25}
 
 
 def test_points_are_interleaved_and_contexts_stay_where_they_were_asked(scripted):
-    engine, bench = scripted(lambda fed, held, visit: latency._SETTLING)
+    engine, bench = scripted(lambda fed, cached, visit: latency._SETTLING)
     sweep(bench, [1, 2, 4, 8], [60, 600], rounds=6)
     near = [context for _, context in engine.seen]
-    assert {min((60, 600), key=lambda asked: abs(asked - held)) for held in near} == {60, 600}
-    assert all(abs(held - 60) <= 8 or abs(held - 600) <= 30 for held in near)
+    assert {min((60, 600), key=lambda asked: abs(asked - cached)) for cached in near} == {60, 600}
+    assert all(abs(cached - 60) <= 8 or abs(cached - 600) <= 30 for cached in near)
     first = [fed for fed, _ in engine.seen[:10]]
     assert first[::2] == first[1::2]  # each width behind one of its own
     assert Counter(first[::2]) == Counter([1, 1, 2, 4, 8])  # a round is every point once, the single token twice
@@ -109,17 +109,17 @@ def test_a_points_rounds_read_keys_of_one_length(scripted, rows):
     """The contexts' jitter stays in front of a step of lengths, or behind it, as the context that is asked for does."""
     contexts = [576, 606, 607, 608, 1096, 2143]
     for buckets in (GRAPHED, None):
-        engine, bench = scripted(lambda fed, held, visit: latency._SETTLING)
+        engine, bench = scripted(lambda fed, cached, visit: latency._SETTLING)
         engine.buckets = buckets
         if rows:
             sweep_rows(bench, [1, 2, 8], [0, 3, 7], contexts, rounds=6)
         else:
             sweep(bench, [1, 2, 4, 8, 16, 32, 64], contexts, rounds=6)
         timed = engine.seen[1::2]  # the second of two of a width
-        asked = [min(contexts, key=lambda each: abs(each - held)) for _, held in timed]
+        asked = [min(contexts, key=lambda each: abs(each - cached)) for _, cached in timed]
         lengths = [
-            {GRAPHED.length(past + GRAPHED.width(fed), 4096) for past in (held, context)}
-            for (fed, held), context in zip(timed, asked, strict=True)
+            {GRAPHED.length(past + GRAPHED.width(fed), 4096) for past in (cached, context)}
+            for (fed, cached), context in zip(timed, asked, strict=True)
             if context not in (607, 608)  # which of the two was meant is not known from here
         ]
         assert all(len(each) == 1 for each in lengths) is (buckets is not None)
@@ -129,7 +129,7 @@ def test_a_width_is_timed_when_the_caches_hold_what_it_needs(scripted):
     """Behind another width a forward of 1 ms takes 3 ms, and less with each that follows."""
     widths = [0]
 
-    def cost(fed, held, visit):
+    def cost(fed, cached, visit):
         widths.append(fed)
         run = next(count for count, width in enumerate(reversed(widths)) if width != fed)
         return 1.0 + 2.0 * 0.4 ** (run - 1)
@@ -137,17 +137,17 @@ def test_a_width_is_timed_when_the_caches_hold_what_it_needs(scripted):
     engine, bench = scripted(cost)
     grid, _ = sweep(bench, [1, 8], [25, 300], rounds=3)
     assert grid.ms == pytest.approx(1.0, rel=0.05)
-    assert all(min(abs(held - 25), abs(held - 300)) <= 16 for _, held in engine.seen)
+    assert all(min(abs(cached - 25), abs(cached - 300)) <= 16 for _, cached in engine.seen)
 
 
 def test_a_slow_spell_moves_all_points_alike_and_not_the_ratio(scripted):
-    _, bench = scripted(lambda fed, held, visit: (10.0 + 10 * fed) * (3 if 80 < visit < 150 else 1))
+    _, bench = scripted(lambda fed, cached, visit: (10.0 + 10 * fed) * (3 if 80 < visit < 150 else 1))
     grid, _ = sweep(bench, [1, 8], [100], rounds=31)
     assert grid.ms[0, 1] / grid.ms[0, 0] == pytest.approx(4.5, rel=0.05)
 
 
 def test_rows_are_fed_as_a_batch_and_a_shape_without_a_draft_is_blank(scripted):
-    _, bench = scripted(lambda fed, held, visit: float(fed))
+    _, bench = scripted(lambda fed, cached, visit: float(fed))
     found = sweep_rows(bench, [1, 2, 4], [0, 3], [25], rounds=3)
     assert found.ms[0] == pytest.approx(np.array([[1, 4], [np.nan, 8], [np.nan, 16]]), nan_ok=True)
     assert found.slowdown(25)[2, 1] == 16

@@ -194,21 +194,21 @@ def test_a_bandit_forgets_a_step_that_read_a_prompt():
         assert max(set(taken[-1000:]), key=taken[-1000:].count) == 8
 
 
-def test_a_policy_that_has_nothing_to_judge_by_is_said():
+def test_a_policy_that_has_nothing_to_judge_by_is_reported():
     """Drafts without probabilities, and a method that keeps its lengths; not one that never drafts."""
-    chain, beside = Draft([1, 2, 3], range(-1, 2)), SimpleNamespace(needs=Needs(concurrent=True), by_node=False)
-    told = {
+    chain, concurrent = Draft([1, 2, 3], range(-1, 2)), SimpleNamespace(needs=Needs(concurrent=True), by_node=False)
+    policies = {
         "blind": (AdaEdl(), METHOD, chain),
         "sure": (Confidence(0.5), METHOD, Draft(chain.tokens, chain.parents, score=[0.9] * 3)),
         "counts": (Bandit(), METHOD, chain),
-        "beside": (Bandit(), beside, chain),
+        "concurrent": (Bandit(), concurrent, chain),
         "vanilla": (AdaEdl(), METHOD, Draft()),
     }
-    budgets = {name: LengthBudget(policy) for name, (policy, _, _) in told.items()}
-    for name, (_, method, draft) in told.items():
+    budgets = {name: LengthBudget(policy) for name, (policy, _, _) in policies.items()}
+    for name, (_, method, draft) in policies.items():
         budgets[name].trim([method], [draft], [9])
     found = describe_idle({**budgets, "peer": LengthBudget(AdaEdl()), "fixed": None}, ["peer"])
-    assert [line.split(":")[0] for line in found] == ["blind", "beside", "peer"]
+    assert [line.split(":")[0] for line in found] == ["blind", "concurrent", "peer"]
 
 
 @pytest.mark.parametrize(("rate", "drafting_s", "longest"), [(0.9, 0.0, True), (0.9, 0.02, False), (0.01, 0.0, False)])
@@ -237,11 +237,11 @@ def test_a_policy_acts_within_other_budgets_and_only_where_lengths_are_its_own()
     assert [(list(draft.tokens), nodes) for draft, nodes in kept] == [([1, 2], [0, 1]), ([3], [2])]
     reads = SimpleNamespace(needs=Needs(hidden=(1,)), by_node=False)
     assert len(LengthBudget(Confidence(0.5)).trim([reads], [tree], [9])[0][0]) == 4  # rows would change their numbers
-    beside = SimpleNamespace(needs=Needs(concurrent=True), by_node=False)
+    concurrent = SimpleNamespace(needs=Needs(concurrent=True), by_node=False)
     bandit = LengthBudget(Bandit())
     bandit._policy._taken.update(dict.fromkeys(Bandit.ARMS[1:], 1))
     bandit._policy._first = False
-    assert bandit.share([METHOD, beside], 9) == [0, 9]
+    assert bandit.share([METHOD, concurrent], 9) == [0, 9]
     bandit.observe([chain], [Step(0, (1, 2, 9), (0, 1), False)], 4, 1.0)
     assert (bandit._policy._emitted[0], bandit._policy._taken[0]) == (3, 1)
     bandit.reset()

@@ -47,7 +47,7 @@ def test_close_steps(gaps, accept, steps):
 
 
 def judged(gaps: list[float], dtype: str):
-    """The verdict on an answer whose ids have these gaps, beside a vanilla that parts from it at the last one."""
+    """The verdict on an answer whose ids have these gaps, next to a vanilla that diverges from it at the last one."""
 
     def record(method: str, last: int) -> CaseRecord:
         ids = [*range(len(gaps) - 1), last]

@@ -21,7 +21,7 @@ from specbench.types import InputError, Prefill
 TEXTS = ("The river is wide.", "The river is wide and cold.")
 VOCAB = 2048
 KINDS = pytest.mark.parametrize(
-    ("kind", "setting", "options", "said"),
+    ("kind", "setting", "options", "printed"),
     [
         (FrozenTable, "cacheback.frozen", ["--leader", "1"], "leaders, "),
         (Datastore, "rest.datastore", [], "2 documents of"),
@@ -36,12 +36,12 @@ def build(kind: type[BuiltFile], *arguments: object) -> Done:
 
 
 @KINDS
-def test_a_file_built_from_a_corpus_drafts(tmp_path, kind, setting, options, said):
+def test_a_file_built_from_a_corpus_drafts(tmp_path, kind, setting, options, printed):
     corpus, out = tmp_path / "c.jsonl", tmp_path / "built.safetensors"
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     done = build(kind, "--out", out, "--field", "text", *options, corpus)
     assert done.returncode == 0, done.stderr
-    assert said in done.stdout
+    assert printed in done.stdout
     assert f"{kind.load(out, VOCAB, 'key').nbytes()} bytes from 2 documents" in done.stdout
     name = setting.partition(".")[0]
     job = job_for("suite.limit=1", f"method=[{name}]", f"method.{setting}={out}")
@@ -54,14 +54,14 @@ def test_a_file_built_from_a_corpus_drafts(tmp_path, kind, setting, options, sai
 def test_a_corpus_or_an_option_that_cannot_be_is_named(tmp_path):
     corpus, out = tmp_path / "c.jsonl", tmp_path / "built.safetensors"
     corpus.write_text(json.dumps({"text": TEXTS[0]}))
-    for arguments, said in (
+    for arguments, printed in (
         (["--field", "txt", corpus], "is a --field misspelt?"),
         ([tmp_path / "none.jsonl"], "no such file"),
         (["--ranked", "0", corpus], "--ranked=0: expected a whole number from 1 to 4096"),
         (["--ranked", "999999999999", corpus], "--ranked=999999999999: expected"),
     ):
         done = build(StaticAutomaton, "--out", out, *arguments)
-        assert (done.returncode, said in done.stderr) == (2, True)
+        assert (done.returncode, printed in done.stderr) == (2, True)
     for name, value in (("--leader", 10**12), ("--followers", 0), ("--rate", "nan"), ("--seed", -1)):
         done = build(FrozenTable, "--out", out, name, value, corpus)
         assert (done.returncode, f"{name}={value}: expected" in done.stderr) == (2, True), done.stderr
@@ -128,7 +128,7 @@ def test_an_earlier_build_is_replaced_in_one_step(tmp_path):
 
 
 @KINDS
-def test_a_file_of_another_kind_or_vocabulary_is_refused(tmp_path, kind, setting, options, said):
+def test_a_file_of_another_kind_or_vocabulary_is_refused(tmp_path, kind, setting, options, printed):
     path = tmp_path / "built.safetensors"
 
     def refused(words: str) -> None:

@@ -325,7 +325,7 @@ def test_nodes_that_do_not_hang_together_and_chains_against_trees():
         with pytest.raises(ValueError, match="no path"):
             tree.commit(path, [0] * len(path), kept)
     tree.commit([0], [1], [1])
-    # A chain of steps gives the same rows either way; what a step held is compared with the next context.
+    # A chain of steps gives the same rows either way; what a step cached is compared with the next context.
     lm = DraftLM(model_of("llama"), 512)
     chain, tree = DraftRequest(lm, VOCAB), request_of("llama")
     for request in (chain, tree):

@@ -44,7 +44,7 @@ def test_the_table_outlives_a_request_until_it_is_reset():
 
 
 class Server:
-    """The server's loop as it is written: an array of slots, indices, chunks; n-grams stand for their hashes."""
+    """The server's loop in its own order: an array of slots, indices, chunks; n-grams stand for their hashes."""
 
     def __init__(self, n, most, least):
         self.n, self.most, self.least, self.slots = n, most, least, {}

@@ -118,7 +118,7 @@ def test_rejected_tokens_teach_phrases_and_a_correction_takes_the_place_of_its_p
         pool.add(0, phrase)
     pool.replace(0, (2, 2), (9, 9))
     assert pool.newest(0, 9) == [(1, 1), (9, 9), (3, 3)]
-    pool.replace(0, (3, 3), (1, 1))  # held already: once only, in the corrected one's place
+    pool.replace(0, (3, 3), (1, 1))  # in it already: once only, in the corrected one's place
     assert pool.newest(0, 9) == [(9, 9), (1, 1)]
     pool.replace(0, (7, 7), (8, 8))
     pool.replace(5, (7, 7), (8, 8))

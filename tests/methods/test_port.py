@@ -37,7 +37,7 @@ def test_answers_come_in_order_and_only_to_who_waits(port):
     assert not port._asked
     distributions = torch.rand(3, 4)
     assert torch.equal(port.ask("note", distributions)[1], distributions)
-    with pytest.raises(CaseError, match="ValueError: told to"):
+    with pytest.raises(CaseError, match="ValueError: asked to"):
         port.ask("fail")
     assert port.ask("note", 8) == ["dear", 8, 6]  # an error is one message's, the actor goes on
 

@@ -132,7 +132,7 @@ def model():
 
 
 @EACH
-@settings(max_examples=1)  # beside those that every engine has
+@settings(max_examples=1)  # in addition to those that every engine has
 @example(places=2, seed=1, warm=True)
 @example(places=3, seed=2, warm=False)
 @example(places=8, seed=3, warm=False)

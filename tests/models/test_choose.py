@@ -121,7 +121,7 @@ def test_without_triton_it_is_sdpa_but_fused_is_an_error(gpu, monkeypatch):
 
 
 @pytest.mark.parametrize("given", [{"kind": "eager"}, {"device": "cpu"}, {"options": FastOptions(attention="sdpa")}])
-def test_where_there_is_no_choice_nothing_is_said_or_imported(gpu, given, monkeypatch):
+def test_where_there_is_no_choice_nothing_is_reported_or_imported(gpu, given, monkeypatch):
     def refuse(name, *rest, **named):
         assert not name.startswith(("triton", "specbench.models.fast.kernels")), name
         return load(name, *rest, **named)

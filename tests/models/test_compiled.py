@@ -71,9 +71,9 @@ def test_it_computes_what_torch_computes(family, name):
         for draft in (Draft((), ()), Draft.chain([7, 8, 9]), any_draft(rng, [3, 4, 5]), any_draft(rng, [9, 9, 9, 9])):
             for engine in engines:
                 started(engine, prompt).forward(draft)
-            held = len(prompt) + len(draft) + 1
+            cached = len(prompt) + len(draft) + 1
             found = [[engine.request.logits, *(engine.request.hidden[layer] for layer in (0, 1, 2)),
-                      engine.cache.whole[:, :, :held]] for engine in engines]  # fmt: skip
+                      engine.cache.whole[:, :, :cached]] for engine in engines]  # fmt: skip
             for ours, theirs, truth in zip(*found, strict=True):
                 assert relative(ours, truth) < 2 * relative(theirs, truth) + EPSILON[TYPES[name]]
 
@@ -304,9 +304,9 @@ def test_a_layer_asked_for_twice_is_tapped_once():
 def test_a_cache_that_moves_is_freed_first():
     engine = started(compiled("llama", "bf16"), [5, 6])
     engine.forward(Draft())
-    held = weakref.ref(engine.cache.whole)
+    reference = weakref.ref(engine.cache.whole)
     engine.cache.reserve(engine.cache.capacity + 1)
-    assert held() is None
+    assert reference() is None
 
 
 @pytest.mark.parametrize(
@@ -340,19 +340,19 @@ def test_without_a_folder_for_compiled_code_torch_computes(tmp_path):
     )
     # Root writes anywhere, so the folders are ones that nobody can make.
     blocker = "import numba.core.caching as caching\ncaching.CacheImpl._locator_classes = []\n"
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", blocker + code], cwd=tmp_path, capture_output=True, text=True, check=True
     ).stdout  # fmt: skip
-    assert told.startswith("operations of torch, since numba has no folder for what it compiles")
-    assert str(tmp_path) not in told
+    assert done.startswith("operations of torch, since numba has no folder for what it compiles")
+    assert str(tmp_path) not in done
 
 
 def test_it_is_of_what_numba_compiles_for(monkeypatch):
     """The environment may ask numba for less than the processor has, and for code in Python."""
     code = "from specbench.models.fast.host import vectors; print(vectors.LANES, vectors.PAIRED)"
     asked = {**os.environ, "NUMBA_CPU_NAME": "generic"}
-    told = subprocess.run([sys.executable, "-c", code], env=asked, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["8", "False"]
+    done = subprocess.run([sys.executable, "-c", code], env=asked, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["8", "False"]
     monkeypatch.setattr(kernels, "forward", kernels.forward.py_func)
     assert "numba compiles nothing" in fast_engine(build("llama")).uncompiled
 

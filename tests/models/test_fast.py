@@ -107,7 +107,7 @@ def test_rows_are_a_forest(family):
         done += len(steps[0].emitted)
 
 
-def test_a_batch_wider_than_any_draft_makes_room_and_keeps_what_was_held():
+def test_a_batch_wider_than_any_draft_makes_room_and_keeps_what_was_cached():
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     engine = fast_engine(model)
@@ -378,10 +378,10 @@ def test_buffers_never_move_and_nothing_is_reserved_in_the_loop():
     engine = fast_engine(model, GRAPHED)
     decode_script(engine, scripts(truth)["wide"], [5, 6])
     places = {width: frame.ids.data_ptr() for width, frame in engine.frames.known.items()}
-    held = engine.cache._all.data_ptr()
+    address = engine.cache._all.data_ptr()
     decode_script(engine, scripts(truth)["wide"], [5, 6])
     assert {width: frame.ids.data_ptr() for width, frame in engine.frames.known.items()} == places
-    assert engine.cache._all.data_ptr() == held
+    assert engine.cache._all.data_ptr() == address
 
 
 @st.composite

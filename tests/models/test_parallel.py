@@ -185,7 +185,7 @@ def test_a_lost_rank_ends_the_run_and_is_named(follower):
     script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["wide"]
     with team(model, follower=follower) as (engine, _):
         begin = time.perf_counter()
-        word = "exit code 1: ValueError: told to fail" if follower is Failing else "exit code 9"
+        word = "exit code 1: ValueError: asked to fail" if follower is Failing else "exit code 9"
         with pytest.raises(TeamError, match=rf"rank 1 \(process \d+, cpu\) ended with {word}"):
             run(engine, script)
         with pytest.raises(TeamError, match="rank 1"):
@@ -244,19 +244,19 @@ def test_a_rank_that_dies_while_rank_0_is_busy_elsewhere_is_noticed():
         assert time.perf_counter() < end
 
 
-def abandon(said: Connection) -> None:
+def abandon(sender: Connection) -> None:
     """A rank 0 that starts another rank and ends without any clean-up."""
     torch.multiprocessing.get_context = lambda _=None: multiprocessing.get_context("fork")
     engine, *_ = start(TeamSettings(card_of(build("llama")), 2, NODES, threads=1))
-    said.send(engine._ranks.processes[0].pid)
+    sender.send(engine._ranks.processes[0].pid)
     os._exit(0)
 
 
 def test_the_other_ranks_end_with_rank_0():
     """However it ends."""
-    heard, said = multiprocessing.Pipe(duplex=False)
-    multiprocessing.get_context("forkserver").Process(target=abandon, args=(said,)).start()
-    process = heard.recv()
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    multiprocessing.get_context("forkserver").Process(target=abandon, args=(sender,)).start()
+    process = receiver.recv()
     end = time.perf_counter() + LONG_S
     while alive(process) and time.perf_counter() < end:
         time.sleep(0.05)

@@ -87,8 +87,8 @@ def test_from_files_as_from_memory(files, tied, tmp_path, monkeypatch):
         assert all(torch.equal(found[name], expected[name]) for name in found)
     assert max(taken) <= max(each.nbytes for each in memory[0].values())
     layers = sum(each.nbytes for name, each in weights(model).items() if ".layers." in name and "norm" not in name)
-    held = sum(each.nbytes for name, each in memory[1].items() if ".layers." in name and "norm" not in name)
-    assert held == layers // 2
+    nbytes = sum(each.nbytes for name, each in memory[1].items() if ".layers." in name and "norm" not in name)
+    assert nbytes == layers // 2
 
 
 def test_a_file_without_a_weight_is_named(tmp_path):

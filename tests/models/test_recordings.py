@@ -103,7 +103,7 @@ def test_coarser_lengths_of_keys_are_fewer_recordings_and_more_bytes(lengths, fo
     room = buckets.room(2048 + GRAPHED.widths[-1] + 1)
     assert sum(len(buckets.list_lengths(width, room)) for width in buckets.widths) == forwards
     for share, contexts in ((mean, range(1, 2048)), (short, range(100, 600))):
-        found = [(buckets.length(held + 1, room) - held - 1) * SLOT / (WEIGHTS + held * SLOT) for held in contexts]
+        found = [(buckets.length(past + 1, room) - past - 1) * SLOT / (WEIGHTS + past * SLOT) for past in contexts]
         assert round(100 * sum(found) / len(found), 1) == share
 
 
@@ -268,7 +268,7 @@ def test_recording_again_behind_decoded_requests_reads_no_place_of_theirs(again,
     model = build("llama")
     engine = engine_for(model)
     engine.prepare(Needs(), True)
-    first, held = long_prompt(100), engine.cache.capacity
+    first, capacity = long_prompt(100), engine.cache.capacity
     truth = plain_greedy(model, first, 24)
     assert ids(engine, scripts(truth)["wide"], first, 16) == truth[:16]
     if again == "new taps":
@@ -276,7 +276,7 @@ def test_recording_again_behind_decoded_requests_reads_no_place_of_theirs(again,
     second = long_prompt(300)
     truth = plain_greedy(model, second, 12)
     assert ids(engine, scripts(truth)["wide"], second, 4) == truth[:4]
-    assert engine.cache.capacity > held
+    assert engine.cache.capacity > capacity
 
 
 class FailingAllocations:
@@ -335,12 +335,12 @@ def test_recordings_are_dropped_before_the_ranks_leave_their_group(rank):
     engine = kind.__new__(kind)
     engine.graphs, engine.acceptances = Playback(engine), Playback(engine)
     engine.graphs._recorded["one"] = engine.acceptances._recorded["one"] = (None, None)
-    held = []
+    lengths = []
     engine.team = SimpleNamespace(receive=lambda: (Op.STOP, []))
-    engine._ranks = SimpleNamespace(close=lambda team: held.append(len(engine.graphs._recorded)))
+    engine._ranks = SimpleNamespace(close=lambda team: lengths.append(len(engine.graphs._recorded)))
     if rank == "rank 0":
         engine.close()
-        assert held == [0]
+        assert lengths == [0]
     else:
         engine.serve()  # the group is left when it returns
     assert not engine.graphs._recorded

@@ -183,6 +183,6 @@ def test_copies_are_freed_for_a_method_without_rows():
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     engine = eager_engine(model)
     run(engine, scripts(truth)["ragged"], [5, 6])
-    held = engine.cache.nbytes()
+    before = engine.cache.nbytes()
     run(engine, scripts(truth)["ragged"], [5, 6], TREE)
-    assert held > 2 * engine.cache.nbytes()
+    assert before > 2 * engine.cache.nbytes()

@@ -45,7 +45,7 @@ METHODS = "method=[pld,sam,cacheback_no_frozen,n_grammys,n_grammys_trie,token_re
 CONTEXT = ("method.n_grammys.strategy=context", "method.n_grammys_trie.strategy=context")
 
 
-def said(count: int = COUNT) -> list[int]:
+def make_answer(count: int = COUNT) -> list[int]:
     """An answer that no model gave, with repetitions to draft from."""
     rng = random.Random(4)
     return [rng.choice((7, 9, 21, 40)) for _ in range(count)]
@@ -59,13 +59,13 @@ class Rows(Scripted):
 
 def as_rows(context, done, rng):
     """Two wrong rows and, between them, one with a few right tokens."""
-    right = said()[done : done + 3]
+    right = make_answer()[done : done + 3]
     return Draft([1, *right, 2, 2], [-1, *([-1, 1, 2][: len(right)]), -1, len(right) + 1])
 
 
 def follow(engine, method, limit=COUNT):
     """Decode the answer; returns the transcript and the keys and values that are cached then."""
-    engine.load(PROMPT, said())
+    engine.load(PROMPT, make_answer())
     return decode_one(engine, method, PROMPT, limit)
 
 
@@ -75,10 +75,10 @@ def follow(engine, method, limit=COUNT):
 def test_the_cache_holds_the_recorded_tokens(kind, name):
     """After steps of a random model along an answer it never gave: a fresh read of prompt and answer, slot by slot."""
     model = build("llama", torch.float64)
-    method = Rows(as_rows) if name == "rows" else Scripted(scripts([*said(), 1, 1])[name])
+    method = Rows(as_rows) if name == "rows" else Scripted(scripts([*make_answer(), 1, 1])[name])
     engine = ENGINES[kind](model)
     out = follow(engine, method)
-    assert out.ids == said()
+    assert out.ids == make_answer()
     replay = ReplayEngine(frozenset(), 64)
     recalled = follow(replay, method)
     assert (out.accept, out.fed) == (recalled.accept, recalled.fed)
@@ -88,7 +88,7 @@ def test_the_cache_holds_the_recorded_tokens(kind, name):
     fresh = EagerEngine(model, 512, frozenset(), 64)
     fresh.reserve(length)
     with torch.inference_mode():
-        fresh.start([*PROMPT, *said()[:-1]], 1, Walk(None, 0), Needs(), Silent())
+        fresh.start([*PROMPT, *make_answer()[:-1]], 1, Walk(None, 0), Needs(), Silent())
     theirs = read_slots(fresh, length)
     for mine, right in zip(read_slots(engine, length), theirs, strict=True):
         assert (mine - right).abs().max() < 1e-8
@@ -128,7 +128,7 @@ def test_a_step_computes_what_a_live_step_computes(kind, part):
     """The very operations on the very shapes; only what the eager engine moves depends on what was accepted."""
     model = build("llama")
     live, timed = LIVE[kind](model), ENGINES[kind](model)
-    timed.load(PROMPT, said())
+    timed.load(PROMPT, make_answer())
     theirs, ours = computed(live, part), computed(timed, part)
     names = [name for name, _ in ours]
     if part == "forward":
@@ -148,7 +148,7 @@ def test_before_a_record_is_loaded_it_is_a_plain_engine(kind):
     model = build("llama")
     engine = ENGINES[kind](model)
     check_engine(engine, model)
-    assert follow(engine, Scripted(scripts(said())["wide"])).ids == said()
+    assert follow(engine, Scripted(scripts(make_answer())["wide"])).ids == make_answer()
 
 
 def test_it_ends_at_eos_and_at_the_limit():
@@ -326,7 +326,7 @@ def test_shapes_have_the_size_of_their_name(shape, billions, monkeypatch):
 def test_drawn_acceptance_has_the_lengths_of_its_curve(kind, curve):
     """A chain of wrong tokens and one of right ones are accepted alike, and the record's tokens are emitted."""
     engine = ENGINES[kind](build("llama", torch.float64))
-    answer, length = said(300), 3
+    answer, length = make_answer(300), 3
     found = []
     for right in (False, True):
         engine.acceptance = SyntheticAcceptance(curve)
@@ -365,7 +365,7 @@ def test_one_draw_gives_every_rate():
 def test_drawn_acceptance_needs_a_chain():
     engine = ENGINES["eager"](build("llama", torch.float64))
     engine.acceptance = SyntheticAcceptance(2.0)
-    engine.load(PROMPT, said())
+    engine.load(PROMPT, make_answer())
     with pytest.raises(CaseError, match="the draft is a tree"):
         decode_one(engine, Scripted(lambda *_: Draft([1, 2], [-1, -1])), PROMPT, COUNT)
 

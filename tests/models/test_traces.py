@@ -74,10 +74,10 @@ def answers(folder: Path, *texts: list[str]) -> Path:
     lines = [
         {
             "question_id": number, "category": "qa", "model_id": "m",
-            "choices": [{"turns": said, "new_tokens": [3] * len(said), "wall_time": [1.0] * len(said),
-                         "decoding_steps": [3] * len(said), "accept_lengths": [1]}],
+            "choices": [{"turns": turns, "new_tokens": [3] * len(turns), "wall_time": [1.0] * len(turns),
+                         "decoding_steps": [3] * len(turns), "accept_lengths": [1]}],
         }
-        for number, said in enumerate(texts, start=1)
+        for number, turns in enumerate(texts, start=1)
     ]  # fmt: skip
     path = folder / "answers.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -136,7 +136,7 @@ def test_only_the_traces_own_ends_end_its_answers(tmp_path):
     assert [(turn.ids, turn.finish) for turn in found] == [([7, 8, 9], "eos"), ([7, end, 8, 4], "length")]
 
 
-def test_answers_that_do_not_read_as_recorded_are_said(tmp_path):
+def test_answers_that_do_not_read_as_recorded_are_reported(tmp_path):
     options = ("model=replay", "model.tokenizer=bundled:tiny", "method=[pld]")
     ids = tiny()("Hello there", add_special_tokens=False)["input_ids"]
     for text, doubted in (("Hello there", False), ("Guten Tag", True)):
@@ -187,10 +187,10 @@ def test_prompts_without_their_conversation_are_counted(tmp_path):
         return {"prompt_ids": prompt, "ids": [7], "finish": "length"}
 
     path = tmp_path / "t.jsonl"
-    for later, parted in (((1, 5, 7, 6), 0), ((1, 6), 1), ((1,), 1)):
+    for later, diverged in (((1, 5, 7, 6), 0), ((1, 6), 1), ((1,), 1)):
         path.write_text(json.dumps({"case": "1", "turns": [turn(1, 5), turn(*later)]}))
-        said = " ".join(trace_warnings(read(path), None, tiny()))
-        assert ("1 later prompts of the trace do not begin" in said) == parted
+        warned = " ".join(trace_warnings(read(path), None, tiny()))
+        assert ("1 later prompts of the trace do not begin" in warned) == diverged
 
 
 def test_special_tokens_in_texts_are_counted(tmp_path):

@@ -69,9 +69,9 @@ class Trees:
             if self.window is not None:
                 near = past + self.depths[batch, :, None] - torch.arange(past) < self.window
             rows = self.query.unflatten(0, (-1, width))[batch].transpose(0, 1).to(dtype)
-            held = [each[batch, :, : past + width].to(dtype) for each in (self.keys, self.values)]
+            cached = [each[batch, :, : past + width].to(dtype) for each in (self.keys, self.values)]
             seen = torch.cat([near, torch.from_numpy(self.seen[batch])], 1)
-            mixed = scaled_dot_product_attention(rows[None], *(each[None] for each in held), seen, enable_gqa=True)
+            mixed = scaled_dot_product_attention(rows[None], *(each[None] for each in cached), seen, enable_gqa=True)
             found.append(mixed[0].transpose(0, 1))
         return torch.cat(found)
 

@@ -74,7 +74,7 @@ def test_both_intervals_are_drawn_and_hold_inside_the_axes(make_run):
     assert any("whiskers: 95" in text.get_text() for text in figure.texts)
 
 
-def test_without_times_the_prediction_is_drawn_and_said_to_be_one(make_run, tmp_path):
+def test_without_times_the_prediction_is_drawn_and_named_as_one(make_run, tmp_path):
     def replayed(manifest, records):
         manifest["config"]["engine"]["kind"] = "replay"
         for each in records:

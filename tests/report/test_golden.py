@@ -177,7 +177,7 @@ def spell(report: Report) -> str:
 
 
 @pytest.mark.parametrize("name", ["built", *RUNS])
-def test_a_report_reads_as_it_is_stored(name, request, tmp_path):
+def test_a_report_reads_as_stored(name, request, tmp_path):
     if name == "built":
         report = request.getfixturevalue("built")
     else:

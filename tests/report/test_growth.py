@@ -107,7 +107,7 @@ def panels(findings):
     ("engine", "titles"),
     [("eager", ["mean accepted tokens (MAT)", "tokens/s"]), ("replay", ["mean accepted tokens (MAT)"])],
 )
-def test_speed_stands_beside_mat_where_it_was_timed(make_run, engine, titles):
+def test_speed_stands_next_to_mat_where_it_was_timed(make_run, engine, titles):
     run = make_run(methods={"ssd": (4.0, 0.5, 1e-3)}, peers=(), per_category=3, edit=remember(engine=engine))
     figure, found = panels(read_findings([run]))
     assert found == titles

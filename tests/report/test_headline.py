@@ -128,7 +128,7 @@ def test_pairs_are_over_the_cases_of_both_and_bars_shares_of_the_width(tmp_path)
 
 
 def test_the_first_screen_has_winner_why_losses_and_pictures(browser, tmp_path):
-    """On a desk's screen all of it, the pictures beside the words; on a phone's the winner, why, and the ranks."""
+    """On a desk's screen all of it, the pictures next to the words; on a phone's the winner, why, and the ranks."""
     directory = build_run(
         tmp_path / "run", {"a_long_method_name": FAST, "b": SAME, "c": SLOW}, peers=(), per_category=3
     )
@@ -207,7 +207,7 @@ def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "stated"),
     [
         ({"text": " \n"}, True),
         ({"text": "a", "ids": [7], "accept": [], "proposed": [], "fed": [], "depth": []}, True),
@@ -215,7 +215,7 @@ def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(
     ],
     ids=["blank text", "one token", "answers"],
 )
-def test_a_run_without_answers_says_so_in_its_first_lines(tmp_path, change, said):
+def test_a_run_without_answers_says_so_in_its_first_lines(tmp_path, change, stated):
     def edit(manifest, records):
         records[:] = [replace(each, turns=[replace(turn, **change) for turn in each.turns]) for each in records]
 
@@ -223,10 +223,10 @@ def test_a_run_without_answers_says_so_in_its_first_lines(tmp_path, change, said
     console = Console(file=io.StringIO(), width=300)
     print_findings(findings, console)
     lines = [line for line in console.file.getvalue().splitlines() if line][:3]
-    assert any("Every answer is empty or of one token" in line for line in lines) == said, lines
+    assert any("Every answer is empty or of one token" in line for line in lines) == stated, lines
 
 
-def test_unsafe_times_and_the_weights_behind_a_replay_stand_beside_the_sentence(tmp_path):
+def test_unsafe_times_and_the_weights_behind_a_replay_stand_next_to_the_sentence(tmp_path):
     def busy(manifest, records):
         manifest["warnings"] = ["load average is 3.1 a core: other processes compete, times are unsafe"]
         manifest["model"]["weights"] = "random"
@@ -302,7 +302,7 @@ def test_the_factors_multiply_to_the_speedups_of_the_summary(three_methods):
     assert np.allclose(measured["remainder"], 1, atol=0.1)
 
 
-def test_what_a_forward_costs_is_drawn_beside_the_methods(three_methods):
+def test_what_a_forward_costs_is_drawn_next_to_the_methods(three_methods):
     with drawing():
         front = draw_front(next(scenes(three_methods)))
     (cost,) = [line for line in front.axes[0].get_lines() if line.get_linestyle() == ":"]

@@ -179,7 +179,7 @@ def test_what_a_page_cannot_hold_is_left_out_and_counted(make_manifest, tmp_path
     assert len(case.answers) == 1
 
 
-def test_pieces_are_kept_beside_the_run_and_used_without_its_tokenizer(make_run, tmp_path):
+def test_pieces_are_kept_next_to_the_run_and_used_without_its_tokenizer(make_run, tmp_path):
     bundled = {"config": {"model": {"path": "bundled:tiny"}, "engine": {"kind": "eager"}}}
     directory = make_run(per_category=1, manifest=bundled, edit=drawn)
     build_report([directory], plots=False)

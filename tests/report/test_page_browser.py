@@ -276,7 +276,7 @@ def test_panes_of_another_run_give_way(browser, tmp_path):
     assert browser.troubles == []
 
 
-def test_steps_and_drafts_are_told_without_colour(page):
+def test_steps_and_drafts_are_distinguished_without_colour(page):
     select(page, ".pane select", "pld")
     styles = page.run(
         "['.pane .token.own', '.pane .token.drafted', '.pane .step']"

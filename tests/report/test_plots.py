@@ -157,7 +157,7 @@ def test_one_style_file_and_the_palette_of_a_page_agree():
         assert mpl.rcParams["pdf.fonttype"] == 42
 
 
-def test_methods_are_told_apart_without_colours():
+def test_methods_are_distinguished_without_colours():
     looks = [style_of(place) for place in range(24)]
     assert len({(look.colour, look.hatch) for look in looks}) == len(looks)
     assert len({(look.marker, look.line) for look in looks}) == len(looks)
@@ -257,7 +257,7 @@ def test_a_paper_has_its_caption_outside_and_fits_its_column(paper_findings, tmp
                     assert each.get_tightbbox().width <= width + 0.02, (style, name)
 
 
-def test_captions_are_beside_the_plots(paper_findings, tmp_path):
+def test_captions_are_next_to_the_plots(paper_findings, tmp_path):
     (tmp_path / "plots").mkdir()
     with drawing("paper"):
         figures = dict(draw_plots(paper_findings, display=True))

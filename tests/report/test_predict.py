@@ -104,7 +104,7 @@ def test_who_leads_with_drafting_at_half_and_at_twice_the_measured_time():
 @pytest.mark.parametrize(
     "changes", [{"device": "H"}, {"dtype": "bfloat16"}, {"engine": "fast"}, {"parameters": 2}, {"kind": "published"}]
 )
-def test_what_was_measured_is_not_held_against_a_profile_of_something_else(two_cases, changes):
+def test_what_was_measured_is_not_compared_with_a_profile_of_something_else(two_cases, changes):
     records, manifest = two_cases
     run, there = Run(Path("r"), manifest, records), own(manifest, FIT)
     here = gather([run], [replace(there, model="random-shape")])  # a model is its size, whatever its name

@@ -112,7 +112,7 @@ def write_rows(path, rows):
     return path
 
 
-def test_code_that_passed_stands_beside_speed(code_run, tmp_path):
+def test_code_that_passed_stands_next_to_speed(code_run, tmp_path):
     rows = rows_of_sandbox(code_run, tmp_path / "out")
     report = build_report([code_run], plots=False, passed=[write_rows(tmp_path / "r.jsonl", rows)])
     found = {row["method"]: row for row in report.findings.detail["quality"].to_dict("records")}

@@ -190,7 +190,7 @@ def test_figures_before_and_after_the_end():
 
 
 @pytest.mark.parametrize("thinking", [4, 5])
-def test_turns_that_end_in_their_thinking_are_said(make_manifest, thinking):
+def test_turns_that_end_in_their_thinking_are_reported(make_manifest, thinking):
     """Five ids each; the thinking of two turns ends with the fourth or the last of them."""
     made = [turn([1] * 4, thinking=count) for count in (thinking, thinking, 2, None)]
     records = [record(name, "a", made) for name in (VANILLA, "pld")]

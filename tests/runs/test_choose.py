@@ -104,7 +104,7 @@ def test_it_agrees_with_tuning_on_the_recorded_answers_of_a_7b(data, tmp_path, m
     assert speedup_of(half).value == pytest.approx(speeds[best], rel=0.01)
 
 
-def test_what_moves_the_choice_is_said(points):
+def test_what_moves_the_choice_is_reported(points):
     """Both columns are of one definition: without drafting is never slower; a load moves the choice."""
     found, profile = candidates_of(points), find_pair("h100-8b")
     assert profile is not None
@@ -134,8 +134,8 @@ def test_the_command(points, tmp_path, monkeypatch, capsys):
     limits = ("--profile", str(path), "--load", "4", "--slo", "ttft=0.2,tpot=0.02", "--share", "0.9")
     assert main(str(points[-1]), *limits, "--arrivals", "closed") == 0
     lines = capsys.readouterr().out.partition("the most concurrent requests, with ttft <= 0.2 s, tpot <= 0.02 s")[2]
-    held = {name: float(at) for name, at in re.findall(r"^    (\S.*): holds at ([\d.]+), fails", lines, re.MULTILINE)}
-    assert held["pld"] > held["vanilla"] >= 1
+    ends = {name: float(at) for name, at in re.findall(r"^    (\S.*): holds at ([\d.]+), fails", lines, re.MULTILINE)}
+    assert ends["pld"] > ends["vanilla"] >= 1
     assert main(sweep, *limits, "--arrivals", "gamma", "--shape", "nan") == 2
     assert main(sweep, "--slo", "ttft=nan") == 2
     capsys.readouterr()

@@ -67,7 +67,7 @@ def test_a_method_that_is_asked_for_by_name_is_refused(named):
         job_for("model=random", "model.draft=null", "suite=mini", named)
 
 
-def test_a_mistyped_setting_of_a_method_in_a_folder_of_ones_own_is_told_its_name(tmp_path):
+def test_a_mistyped_setting_of_a_method_in_a_folder_of_ones_own_gets_its_name(tmp_path):
     (tmp_path / "method").mkdir()
     (tmp_path / "method" / "mine.yaml").write_text("# @package method.mine\n_target_: package.Mine\nspan: 4\n")
     given = ["method=mine", "method.mine.spam=3", f"hydra.searchpath=[file://{tmp_path}]"]

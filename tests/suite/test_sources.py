@@ -240,7 +240,7 @@ def test_a_bad_row_of_a_data_set_is_named_with_configuration_split_and_number(mo
         suite_with("gsm8k", format="gsm8k", hub=TABLES)
 
 
-def test_languages_are_told_by_their_configuration(monkeypatch):
+def test_languages_are_known_by_their_configuration(monkeypatch):
     row = {"question": "?", "answer": None, "answer_number": 2125}
     mock(monkeypatch, {language: [row] for language in LANGUAGES})
     suite = suite_with("mgsm", format="mgsm", hub={**TABLES, "configs": LANGUAGES})
@@ -248,7 +248,7 @@ def test_languages_are_told_by_their_configuration(monkeypatch):
     assert {case.references for case in suite.cases} == {("2125",)}
 
 
-def test_the_hash_of_a_data_set_is_of_its_rows_and_never_held_against_a_files(monkeypatch):
+def test_the_hash_of_a_data_set_is_of_its_rows_and_never_compared_with_a_files(monkeypatch):
     mock(monkeypatch, {"main": [{"question": "?"}]})
     one = suite_with("gsm8k", format="gsm8k", hub=TABLES, sha256="ab12")
     mock(monkeypatch, {"main": [{"question": "!"}]})
@@ -260,7 +260,7 @@ def test_the_hash_of_a_data_set_is_of_its_rows_and_never_held_against_a_files(mo
     )
 
 
-def test_rows_of_mt_bench_out_of_their_order_are_refused_because_their_ids_cannot_be_told(monkeypatch):
+def test_rows_of_mt_bench_out_of_their_order_are_refused_because_their_ids_are_unknown(monkeypatch):
     row = {"prompt": ["?", "And?"], "prompt_id": 7, "category": "writing", "reference": []}
     hub = {"repo": "someone/mt_bench", "split": "train"}
     mock(monkeypatch, {None: [row] * 10})

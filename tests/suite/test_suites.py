@@ -117,8 +117,8 @@ def test_a_suite_reads_a_file_of_its_schema(tmp_path, name):
 
 def test_speed_bench_refuses_placeholders_and_says_how_they_are_filled(tmp_path):
     rows = [SPEED | {"question_id": str(place), "category": name} for place, name in enumerate(("math", "qa", "qa"))]
-    held = [row | {"turns": [f"{HOLDER}\n\nAnswer {{question}}"]} for row in rows]
-    write_parquet(tmp_path / "a.parquet", [SPEED, *held])
+    placeholders = [row | {"turns": [f"{HOLDER}\n\nAnswer {{question}}"]} for row in rows]
+    write_parquet(tmp_path / "a.parquet", [SPEED, *placeholders])
     with pytest.raises(InputError, match=r"3 of 4 rows contain a placeholder .*\(math 1, qa 2\).*prepare_data\.py"):
         suite_of("speed_bench", f"suite.path={tmp_path}")
 
