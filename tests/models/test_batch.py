@@ -282,7 +282,7 @@ def test_a_draft_whose_parents_come_late_is_refused_as_in_a_request_alone(model,
     engine, prompt, wrong = engine_for(kind, model), [5, 6, 7], Draft([3, 4, 5], parents)
     batch = engine.batch(2, 40)
     handles = [batch.open(prompt, 8, Walk(None, 0), Needs()) for _ in range(2)]
-    first = [batch.prefill(handle).token for handle in handles][0]
+    first, _ = [batch.prefill(handle).token for handle in handles]
     batch.forward(handles, [Draft([3, 4], [-1, -1]), wrong])
     step, refused = batch.settle()
     assert [first, *step.emitted] == plain_greedy(model["float64"], prompt, 2)
