@@ -25,7 +25,7 @@ from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
 from specbench.models.facade import ModelCard, Target
 from specbench.records.record import LARGEST
-from specbench.types import MOST, ROOT, InputError, Prefill, Step, require_count
+from specbench.types import MOST, ROOT, InputError, Prefill, require_count
 
 
 class FrozenTable(BuiltFile):
@@ -231,14 +231,15 @@ class _Cache(ArrayDrafter):
         super().__init__(method.total_draft_length)
         self._method = method
         self._entered = 0  # place of the first window of the context that is not in the table
-        self._uncached = 1  # tokens committed in the last step: the reference feeds them all again
+        self._fed = len(prompt)  # tokens of the context before the last step's, which the reference feeds all again
         self._tree = allocate_tree(method.total_draft_length)
         self._take([*prompt, first])
 
     def fill(self, context: Sequence[int], budget: int) -> int:
         method, text, most = self._method, self.text, self._method.total_draft_length
         text.follow(context)
-        room = min(budget, max(0, most - (self._uncached if method.accounting == "refeed" else 1)))
+        uncached, self._fed = max(1, len(context) - self._fed), len(context)
+        room = min(budget, max(0, most - (uncached if method.accounting == "refeed" else 1)))
         reserve = method.chaining_reserve * min(budget, most) // most  # the same share of a smaller draft
         size = -1
         while size < 0:
@@ -249,9 +250,6 @@ class _Cache(ArrayDrafter):
             if size < 0:
                 method.dynamic.grow()
         return size
-
-    def observe(self, step: Step) -> None:
-        self._uncached = len(step.emitted)
 
     def finish(self, context: Sequence[int]) -> None:
         self._take(context)

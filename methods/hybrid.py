@@ -10,8 +10,9 @@ were right where their parent was; every step counts each node whose parent is o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -132,7 +133,7 @@ def _merge_best(drafted, scores, sizes, counts, strength, budget, threshold, kep
 # Nests deeper: one compiled loop.
 @njit(widen=True)
 def _judge(drafted, sizes, emitted, counts, path, ends):
-    """Count the nodes whose parent was emitted, and those of them that were right; returns the nodes of all paths.
+    """Count the nodes whose parent was emitted, and those of them that were right.
 
     path, ends: filled with each draft's right path, one after the other, and where each ends. Of right siblings the
     first one's children are checked.
@@ -153,7 +154,6 @@ def _judge(drafted, sizes, emitted, counts, path, ends):
                     path[size] = node
                     size += 1
         ends[member] = size
-    return size
 
 
 class AcceptanceRates:
@@ -189,7 +189,7 @@ class MergedTree:
         self._rates, self.sizes = rates, np.zeros(members, np.int64)
         self.drafted, self.scores = np.empty((members, 5, most), np.int64), np.full((members, most), np.nan)
         self._path, self._ends = np.empty(members * most, np.int64), np.empty(members, np.int64)
-        self._none: list[list[int]] = [[] for _ in range(members)]
+        self._given = self.drafted, self.scores, self.sizes, rates.counts
 
     def take(self, member: int, draft: Draft) -> int:
         """Copy a draft; returns its size. Raises CaseError for a draft with passengers, which cannot be merged."""
@@ -206,25 +206,25 @@ class MergedTree:
 
         nodes, score: see ``ArrayDrafter``.
         """
-        rates = self._rates
-        given = (self.drafted, self.scores, self.sizes, rates.counts, rates.strength, budget, threshold)
-        size: int = _merge_best(*given, nodes, score)
+        size: int = _merge_best(*self._given, self._rates.strength, budget, threshold, nodes, score)
         return size
 
-    def judge(self, emitted: Sequence[int]) -> list[list[int]]:
-        """Count the nodes that ``emitted`` proves right or wrong; returns each draft's right path, root first."""
-        path, ends = self._path, self._ends
-        size = _judge(self.drafted, self.sizes, np.array(emitted), self._rates.counts, path, ends)
-        if not size:
-            return self._none
-        found = path[:size].tolist()
-        return [found[start:end] for start, end in pairwise([0, *ends.tolist()])]
+    def judge(self, emitted: Sequence[int]) -> None:
+        """Count the nodes that ``emitted`` proves right or wrong."""
+        _judge(self.drafted, self.sizes, np.array(emitted), self._rates.counts, self._path, self._ends)
+
+    def list_paths(self) -> list[list[int]]:
+        """Return each draft's right path as ``judge`` found it, root first."""
+        ends = self._ends.tolist()
+        found = self._path[: ends[-1]].tolist()
+        return [found[start:end] for start, end in pairwise([0, *ends])]
 
 
 class _Union(ArrayDrafter):
     def __init__(self, method: Hybrid, drafters: Sequence[Drafter]) -> None:
         super().__init__(len(drafters) * method.member_budget, scored=True)
-        self._method, self._drafters = method, drafters
+        self._method, self._drafters, self._fills = method, drafters, list[Callable[[Sequence[int], int], int]]()
+        self._observing = [number for number, each in enumerate(drafters) if type(each).observe is not Drafter.observe]
         self._tree = tree = MergedTree(method.rates, len(drafters), method.member_budget)
         self.text = next((each.text for each in drafters if isinstance(each, ArrayDrafter)), self.text)
         for member, drafter in enumerate(drafters):
@@ -232,27 +232,29 @@ class _Union(ArrayDrafter):
                 drafter.nodes = tree.drafted[member, :DEPTH]
                 drafter.score = None if drafter.score is None else tree.scores[member]
                 drafter.text = self.text
+                self._fills.append(drafter.fill)
+            else:
+                self._fills.append(partial(self._take, member, drafter))
+
+    def _take(self, member: int, drafter: Drafter, context: Sequence[int], budget: int) -> int:
+        return self._tree.take(member, drafter.propose(context, budget))
 
     def fill(self, context: Sequence[int], budget: int) -> int:
         method, tree, room = self._method, self._tree, min(budget, self._method.member_budget)
         self.text.follow(context)
-        tree.sizes[:] = [
-            drafter.fill(context, room)
-            if isinstance(drafter, ArrayDrafter)
-            else tree.take(member, drafter.propose(context, room))
-            for member, drafter in enumerate(self._drafters)
-        ]
+        for member, fill in enumerate(self._fills):
+            tree.sizes[member] = fill(context, room)
         assert self.score is not None
         return tree.merge(min(budget, method.budget), method.threshold, self.nodes, self.score)
 
     def observe(self, step: Step) -> None:
-        accepted = len(step.path)
-        for path, drafter in zip(self._tree.judge(step.emitted), self._drafters, strict=True):
-            if not path and not accepted:
-                drafter.observe(step)
-                continue
-            own = (step.emitted, tuple(path[:accepted]), step.done, step.fed, step.topk, step.hidden, step.late)
-            drafter.observe(Step(step.root, *own, step.parents))  # ``replace`` takes several times as long
+        self._tree.judge(step.emitted)
+        if not self._observing:
+            return
+        paths, accepted = self._tree.list_paths(), len(step.path)
+        for number in self._observing:
+            own = (step.emitted, tuple(paths[number][:accepted]), step.done, step.fed, step.topk, step.hidden)
+            self._drafters[number].observe(Step(step.root, *own, step.late, step.parents))  # ``replace`` takes longer
 
     def finish(self, context: Sequence[int]) -> None:
         for drafter in self._drafters:

@@ -18,7 +18,7 @@ import numpy as np
 
 from methods.parts.array_draft import ArrayDrafter, GrowingText, rate
 from methods.parts.parameters import KEPT, Parameters, count, number, probability
-from methods.parts.suffix_automaton import NONE, QUEUED, Arrays, allocate, grow, make_room, match, nbytes
+from methods.parts.suffix_automaton import NONE, QUEUED, Arrays, allocate, grow, has_room, make_room, match, nbytes
 from specbench.method import Drafter, Method
 from specbench.models.compiled_code import njit
 from specbench.models.facade import Target
@@ -124,10 +124,12 @@ class SuffixTree:
 
         place: of the text in this tree. best: of another tree's draft, which stays unless this one has a better score.
         """
-        self._arrays = make_room(self._arrays, new)
         text = drafter.text
-        given = (place, text.stored, text.length, new, *limits, drafter.nodes, drafter.score, source)
-        found: Best = draft(*self._arrays, *given, *best)
+        given = (place, text.stored, text.length, new, *limits, drafter.nodes, drafter.score, source, *best)
+        found: Best = draft(*self._arrays, *given)
+        if found[0] < 0:
+            self._arrays = make_room(self._arrays, new)
+            found = draft(*self._arrays, *given)
         return found
 
     def nbytes(self) -> int:
@@ -140,7 +142,12 @@ def draft(
     states, edges, slots, meta, place, stored, length, new, nodes, factor, offset, least, depth, tree, drafted, shares,
     source, size, best, best_of,
 ):  # fmt: skip
-    """Append and count the last ``new`` tokens of a text, then draft; see ``grow``, ``choose`` and ``rate``."""
+    """Append and count the last ``new`` tokens of a text, then draft; see ``grow``, ``choose`` and ``rate``.
+
+    -1 nodes if the automaton must grow.
+    """
+    if not has_room(states, meta, new):
+        return -1, best, best_of
     grow(states, edges, slots, meta, stored[length - new : length], place, depth, 1)
     tokens = stored[max(0, length - depth) : length]
     found, total, of = choose(

@@ -328,12 +328,17 @@ def allocate(tokens: int) -> Arrays:
     return arrays
 
 
+@njit(widen=True)
+def has_room(states, meta, tokens):
+    """Returns whether an automaton has capacity for this number of tokens more."""
+    return 2 * (meta[CLOCK] + tokens) + 2 <= len(states)
+
+
 def make_room(arrays: Arrays, tokens: int) -> Arrays:
     """The same automaton with capacity for ``tokens`` more; if it must be copied, for twice as many."""
-    total = int(arrays.meta[CLOCK]) + tokens
-    if 2 * total + 2 <= len(arrays.states):
+    if has_room(arrays.states, arrays.meta, tokens):
         return arrays
-    larger = allocate(2 * total)
+    larger = allocate(2 * (int(arrays.meta[CLOCK]) + tokens))
     states, edges = int(arrays.meta[STATES]), int(arrays.meta[EDGES])
     larger.states[:states], larger.edges[:edges] = arrays.states[:states], arrays.edges[:edges]
     larger.meta[:] = arrays.meta

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from typing import Any, Protocol
 
 import torch
@@ -331,8 +332,8 @@ class SharedServer:
         for number in outcomes.ended:
             group.requests[number].done = True
         ended.update(outcomes.errors)
-        for number, reads in enumerate(group.observing):
-            if not reads or number in ended:
+        for number in compress(range(len(group.observing)), group.observing):
+            if number in ended:
                 continue
             step = outcomes[number]
             try:

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from specbench.models.engine import Batch, Engine, Laps, Outcomes, Verifier, inferring, require_place
 from specbench.models.transfer import upload
-from specbench.models.tree import build_additive_mask, compute_depths, list_masked_chunks, mark_ancestors
+from specbench.models.tree import build_additive_mask, compute_depths, list_masked_chunks, mark_ancestors, require_order
 from specbench.models.verify import ActiveRequest, continues, cut, find_top, read_with_top, require_finite
 from specbench.types import EMPTY, ROOT, CaseError, Draft, Needs, Prefill, Step, TopK
 
@@ -240,6 +240,8 @@ class SlotBatch(Batch):
             handle.asked = handle.needs if draft is not None else handle.plain
             try:
                 handle.take(EMPTY if draft is None else draft, most, stay)
+                if not isinstance(handle.parents, Tensor):
+                    require_order(handle.parents)
                 fed.append(handle)
             except CaseError as error:
                 handle.refused = error

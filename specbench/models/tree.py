@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
+from operator import lt
 
 import numpy as np
 import torch
@@ -21,14 +23,20 @@ from specbench.types import ROOT, CaseError
 def compute_depths(parents: Sequence[int]) -> list[int]:
     """Return the (N,) depth of each node, 1 = child of the root.
 
-    Raises ValueError when a parent does not come before its child. ``[-1, 0, 0, -1]`` -> ``[1, 2, 2, 1]``.
+    Raises CaseError, as ``require_order``. ``[-1, 0, 0, -1]`` -> ``[1, 2, 2, 1]``.
     """
+    require_order(parents)
     depths: list[int] = []
-    for node, parent in enumerate(parents):
-        if not ROOT <= parent < node:
-            raise ValueError(f"parent of node {node} is {parent}; expected {ROOT} (root) or a smaller node number")
+    for parent in parents:
         depths.append(1 if parent == ROOT else depths[parent] + 1)
     return depths
+
+
+def require_order(parents: Sequence[int]) -> None:
+    """Raise CaseError when a parent does not come before its child."""
+    if min(parents, default=ROOT) < ROOT or not all(map(lt, parents, count())):
+        node, parent = next(each for each in enumerate(parents) if not ROOT <= each[1] < each[0])
+        raise CaseError(f"parent of node {node} is {parent}; expected {ROOT} (root) or a smaller node number")
 
 
 def is_chain(parents: Sequence[int]) -> bool:

@@ -188,7 +188,8 @@ class LoadSession(Session):
                 own = make_budgets(load.budget, load.nodes or engine.max_nodes)
                 self._budgets[entry.name] = self._limit(own, self._profile) or own
             server = SharedServer(batch, laps, engine.eos, engine.max_nodes, self._budgets[entry.name])
-            return serve(server, questions, arrivals, stretch)
+            with torch.inference_mode():  # each step would enter it
+                return serve(server, questions, arrivals, stretch)
         finally:
             batch.end()
 

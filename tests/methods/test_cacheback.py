@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from methods.cacheback import Cacheback, FrozenTable, build_frozen_table
 from methods.parts import gram_table
 from methods.parts.gram_table import GramTable, find, move, new_row, recent
-from specbench.types import InputError, Prefill, Step
+from specbench.types import InputError, Prefill
 from twins.trees import Table
 
 PROMPT = [5, 1, 2, 3, 4, 1, 2, 6, 7, 1, 2, 3, 4]
@@ -116,7 +116,7 @@ def saturated(uncached, **options):
     method, drafter = started([9, 9, 9, 9, 7], **options)
     for token in range(100, 140):
         put(method.dynamic, 7, token, token, 7)
-    drafter._uncached = uncached
+    drafter._fed = 1 - uncached
     return drafter.propose([7], 256)
 
 
@@ -214,10 +214,11 @@ def test_a_missing_table_and_one_of_other_lengths_are_refused_and_a_pattern_find
 
 def test_the_last_steps_tokens_and_the_engines_budget_limit_a_draft():
     method, drafter = started([9, 9, 9, 9, 7])
-    drafter.observe(Step(7, (1, 2, 3, 7), (0, 1, 2), False))
+    drafter.propose([9, 9, 9, 9, 7], 256)
     for token in range(100, 140):
         put(method.dynamic, 7, token, token, 7)
-    assert len(drafter.propose([7], 256)) == 90  # as saturated with four
+    assert len(drafter.propose([9, 9, 9, 9, 7, 1, 2, 3, 7], 256)) == 90  # as saturated with four
+    assert len(drafter.propose([9, 9, 9, 9, 7, 1, 2, 3, 7, 7], 256)) == 93
     _, drafter = started(chaining_reserve=0)
     assert len(drafter.propose(PROMPT, 7)) == 6
     method, drafter = started([9, 9, 9, 9, 7])  # a budget of 12 of 96 tokens keeps 2 of the reserve's 16

@@ -289,6 +289,22 @@ def test_a_plain_forward_that_raised_an_exception_is_not_settled_by_the_next_ste
     assert ids == plain_greedy(model["float64"], prompt, len(ids))
 
 
+@EACH
+@pytest.mark.parametrize("parents", [[-1, 2, 0], [-1, 1, 0], [-1, -2, 0], [-1, 0, 1 << 40], range(3)])
+def test_a_draft_whose_parents_come_late_is_refused_as_in_a_request_alone(model, kind, parents):
+    engine, prompt, wrong = engine_for(kind, model), [5, 6, 7], Draft([3, 4, 5], parents)
+    batch = engine.batch(2, 40)
+    handles = [batch.open(prompt, 8, Walk(None, 0), Needs()) for _ in range(2)]
+    first, _ = [batch.prefill(handle).token for handle in handles]
+    batch.forward(handles, [Draft([3, 4], [-1, -1]), wrong])
+    step, refused = batch.settle()
+    assert [first, *step.emitted] == plain_greedy(model["float64"], prompt, 2)
+    engine.start(prompt, 8, Walk(None, 0), Needs(), Silent())
+    with pytest.raises(CaseError, match=r"parent of node [012] is -?\d+; expected -1 \(root\) or a smaller") as alone:
+        engine.forward(wrong)
+    assert str(refused) == str(alone.value)
+
+
 def break_slots(batch, place: int) -> None:
     """Numbers that are not finite in all that a place has."""
     with torch.inference_mode():

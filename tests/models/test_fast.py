@@ -248,7 +248,7 @@ def test_passengers_of_a_batch_of_rows_are_not_accepted():
 def test_parents_that_are_a_range_but_no_chain_are_refused():
     engine = fast_engine(build("llama"))
     engine.start([5, 6], COUNT, Walk(None, 0), Needs(), Silent())
-    with pytest.raises(ValueError, match="parent of node 0"):
+    with pytest.raises(CaseError, match="parent of node 0"):
         engine.forward(Draft([5, 6, 7], range(3)))
 
 

@@ -154,13 +154,6 @@ def test_parents_of_a_device_that_make_a_circle_end_the_walk():
     assert frame.depths[:5].tolist() == [0, 1, 1, 2, 1]
 
 
-def test_parents_of_the_host_that_make_a_circle_are_refused():
-    handle = Handle(Needs(), SILENT, place=0)
-    handle.take(Draft([1, 2], [1, 0]), NODES)
-    with pytest.raises(ValueError, match="parent of node 0 is 1"):
-        fill([handle], 0)
-
-
 def attend(handles, padding, dtype, groups, window, wrong=None) -> tuple[float, float]:
     """How far our kernel, and SDPA in ``dtype``, are from float64 with the padded masks."""
     frame, rows = fill(handles, padding, groups=groups, dtype=dtype, windows=(window,))

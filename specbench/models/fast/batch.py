@@ -28,7 +28,6 @@ from specbench.models.fast.graphs import Frames, Graphs, many_recordings
 from specbench.models.fast.host.forward import SHORT, UNLIMITED, PackedLayout
 from specbench.models.fast.layout import mark_reach
 from specbench.models.transfer import upload
-from specbench.models.tree import compute_depths
 from specbench.models.verify import explain_infinite, read_with_top
 from specbench.types import ROOT, CaseError, Draft, Step, TopK
 
@@ -191,10 +190,13 @@ class FastBatch(SlotBatch):
         if len(counts) < len(handles) or not handles:
             self.sync()
             return False
-        self._plain = handles
         self._laps.lap("prepare")
         company.load()
         self._layout = layout = compiled.pack([*counts, *tokens, *parents], most, company.firsts, company.state)
+        if not layout.depth:
+            self.sync()
+            return False
+        self._plain = handles
         self.fed = len(layout.ids)
         self._logits, _ = compiled.feed_packed(self.cache, layout, self.fed, ())
         return True
@@ -301,7 +303,7 @@ class PackedFrame:
                      for window in engine.windows.values()}  # fmt: skip
 
     def fill(self, handles: Sequence[Handle]) -> None:
-        """Enter the drafts of requests. Raises ValueError when a parent does not come before its child."""
+        """Enter the drafts of requests, in which parents come before their children."""
         tokens, above = list[int](), list[int]()
         for handle in handles:
             tokens += [handle.root, *_on_host(handle.draft.tokens)]
@@ -311,9 +313,6 @@ class PackedFrame:
         roots, count, hung = np.cumsum(counts) - counts, len(above), np.array(above, dtype=np.int64)
         number = np.repeat(np.arange(len(handles)), counts)
         own, first = np.arange(count) - roots[number], roots[number]
-        if ((hung < ROOT) | (hung >= np.maximum(own - 1, 0))).any():
-            for handle in handles:
-                compute_depths(_on_host(handle.parents))
         self._rows[:] = self._padding
         self._rows[:5, :count] = tokens, hung + 1 + first, first, lengths[number], (starts + lengths)[number] + own
         drafted = [slice(root + 1, root + rows) for root, rows in zip(roots.tolist(), counts.tolist(), strict=True)]

@@ -85,7 +85,7 @@ class DraftLayout(_RowsOfNodes):
 def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> DraftLayout:
     """Lay out a draft. parents: of the draft, on the host. batch: set if it is fed as rows.
 
-    Raises ValueError when a parent does not come before its child.
+    Raises CaseError when a parent does not come before its child.
     """
     if batch is not None:
         return _forest(batch, parents, draft.passenger)

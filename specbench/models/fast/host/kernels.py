@@ -571,12 +571,13 @@ def lay_out(parents, spans, windows, places, reach, biases):
     parents: (n,) of each request its root's, below 0, then its nodes' as in their draft; turned to the row of each
     row's parent, counted from its request's first, where a root is its own.
     spans: see ``kernels.forward``. windows: (kinds,) [positions], below 0 for all.
-    Returns the largest depth, at least 1.
+    Returns the largest depth, at least 1; 0 if a parent does not come before its child.
     """
     seen, deepest = np.zeros(biases.shape[1:], np.bool_), 1
     for span in spans:
         own = slice(span[0], span[0] + span[1])
-        lay_out_one(parents[own], windows, reach[own], seen[own], biases[:, own])
+        if not lay_out_one(parents[own], windows, reach[own], seen[own], biases[:, own]):
+            return 0
         for row in range(span[0], span[0] + span[1]):
             places[row] = span[4] + int(reach[row])
             deepest = max(deepest, int(reach[row]))
@@ -585,9 +586,11 @@ def lay_out(parents, spans, windows, places, reach, biases):
 
 @njit(error_model="numpy")
 def lay_out_one(parents, windows, depths, seen, biases):
-    """See ``lay_out``, of one request. seen: (n, m), of zeros."""
+    """See ``lay_out``, of one request; returns whether parents come before their children. seen: (n, m), of zeros."""
     for row in range(len(parents)):
-        above = parents[row] = max(parents[row] + 1, 0)
+        above = parents[row] = parents[row] + 1
+        if not 0 <= above < max(row, 1):
+            return False
         depths[row] = depths[above] + 1 if row else 0
         for other in range(row):
             seen[row, other] = seen[above, other]
@@ -596,6 +599,7 @@ def lay_out_one(parents, windows, depths, seen, biases):
             for other in range(len(parents)):
                 near = windows[kind] < 0 or depths[row] - depths[other] < windows[kind]
                 biases[kind, row, other] = 0 if seen[row, other] and near else 1
+    return True
 
 
 @njit(error_model="numpy", nogil=True)
