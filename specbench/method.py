@@ -205,11 +205,8 @@ class Method(ABC):
         """Release what ``bind`` took; also called where a bind failed, this method's or another's."""
 
 
-class Emit(Protocol):
-    """The function by which a peer reports a forward of the target."""
-
-    def __call__(self, ids: Sequence[int], proposed: int = 0) -> bool:
-        """ids: emitted by it. proposed: nodes of its draft, 0 where that is not known. True: the request has ended."""
+# The function by which a peer reports the ids that a forward of the target emitted. True: the request has ended.
+Emit = Callable[[Sequence[int]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +235,6 @@ class Peer(Method):
     @abstractmethod
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
         """Decode at most ``limit`` tokens after ``prompt``; the first ``emit`` is the prefill's token."""
-
-    def stats(self) -> dict[str, float]:
-        """Return its own figures for the request that it decoded last, by name; see ``Drafter.stats``."""
-        return {}
 
 
 class Remote(Peer):

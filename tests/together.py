@@ -7,9 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import pytest
-
-from builders.runs import explain_missing, job_for
+from builders.runs import job_for
 from specbench.records.record import VANILLA, CaseRecord
 from specbench.records.store import read_run
 from specbench.runs.execution import execute
@@ -39,11 +37,9 @@ class Together:
 
         fits: which methods of its group run with it, None = all. within: makes what is entered during the run.
         """
-        if missing := explain_missing(name):
-            pytest.skip(f"the package {missing} is not installed")
         first = self.chosen.index(name) // SIZE * SIZE
         group = self.chosen[first : first + SIZE]
-        group = tuple(each for each in group if not explain_missing(each) and (fits is None or fits(each)))
+        group = tuple(each for each in group if fits is None or fits(each))
         key = (group, overrides, within)
         if key not in self._done:
             folder = self._folder / str(len(self._done))

@@ -165,7 +165,7 @@ def _refusing(prefix: str = "url: ") -> Iterator[None]:
         raise InputError(f"{prefix}{error}") from error
 
 
-def _ignore(ids: Sequence[int], proposed: int = 0) -> bool:
+def _ignore(ids: Sequence[int]) -> bool:
     """The ``Emit`` of a request that is not measured."""
     return False
 

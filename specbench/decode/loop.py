@@ -260,7 +260,7 @@ def without_tensors(draft: Draft, step: Step) -> tuple[Draft, Step]:
 def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clock: Clock) -> Transcript:
     out = Transcript()
 
-    def emit(ids: Sequence[int], proposed: int = 0) -> bool:
+    def emit(ids: Sequence[int]) -> bool:
         kept, done = cut(ids, engine.eos, limit - len(out.ids))
         clock.lap("peer")
         clock.mark()
@@ -268,9 +268,9 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
             out.prefill_s = clock.elapsed()
         else:
             out.accept.append(len(kept))
-            out.proposed.append(proposed)
-            out.depth.append(proposed)
-            out.fed.append(1 + proposed)
+            out.proposed.append(0)
+            out.depth.append(0)
+            out.fed.append(1)
         out.ids.extend(kept)
         return done
 
@@ -286,8 +286,6 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
     out.step_s = [round(seconds, DIGITS) for seconds in clock.steps()]
     if isinstance(method, Remote):
         out.enter(method.settle(), engine.eos, limit)
-    else:
-        out.stats = {name: float(value) for name, value in method.stats().items()}
     if not out.ids:
         raise CaseError(f"{type(method).__name__} emitted nothing; expected at least the prefill's token")
     return out

@@ -21,8 +21,8 @@ ATTENTION = {
     "math": torch.backends.cuda.math_sdp_enabled,
 }
 PACKAGES = (
-    *("specbench", "torch", "transformers", "tokenizers", "accelerate", "hydra-core", "numpy", "fschat", "triton"),
-    *("onnxruntime", "onnxruntime-genai", "openvino", "openvino-genai", "ctranslate2"),
+    *("specbench", "torch", "transformers", "tokenizers", "accelerate"),
+    *("hydra-core", "numpy", "fschat", "triton"),
 )
 
 

@@ -99,7 +99,7 @@ class RemoteServer:
             )
         limit = min(request.limit, room)
 
-        def emit(ids: Sequence[int], proposed: int = 0) -> bool:
+        def emit(ids: Sequence[int]) -> bool:
             shared.bursts.append((self.now(), len(ids)))
             return False
 

@@ -8,7 +8,6 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,7 +15,6 @@ from unittest import mock
 import pytest
 
 from builders.records import write_json_lines
-from methods.parts.runtime_peer import RuntimePeer
 from specbench.records.record import CaseRecord
 from specbench.records.store import read_run
 from specbench.runs import composition
@@ -50,12 +48,6 @@ def one_of_each_class() -> list[str]:
 def entry_of(name: str) -> Entry:
     """A method as ``specbench method=[NAME]`` makes it: a new one each time."""
     return make_entry(name, settings_of(name))
-
-
-def explain_missing(name: str) -> str | None:
-    """The package that a method needs and that is not installed, or None."""
-    method = entry_of(name).method
-    return method.package if isinstance(method, RuntimePeer) and find_spec(method.module) is None else None
 
 
 def settings_of(name: str) -> dict[str, Any]:

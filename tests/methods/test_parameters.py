@@ -22,7 +22,6 @@ from methods.n_grammys import NGrammys
 from methods.ngram_map import NgramMap
 from methods.ngram_mod import NgramMod
 from methods.opt_tree import OptTree
-from methods.ort_genai import OrtGenai
 from methods.ouroboros import Ouroboros
 from methods.pearl import Pearl
 from methods.pld import PromptLookup
@@ -64,12 +63,6 @@ REFUSED = {
     NgramMod: [({"min_draft": 65}, "expected a whole number from 0 to 64")],
     partial(OptTree, "x"): [
         ({"nodes": 0}, ""), ({"max_depth": 0}, ""), ({"threshold": -0.1}, ""), ({"threshold": 1.0}, ""),
-    ],
-    OrtGenai: [
-        ({"speculation": "tree"}, "expected one of none, lookup, draft"),
-        ({"num_draft": 17}, "expected a whole number"),
-        ({"max_ngram": 16}, "expected a whole number"),
-        ({"num_draft": 0}, "expected a whole number"),
     ],
     partial(Ouroboros, "x"): [
         ({"gamma": 0}, ""), ({"window": 0}, ""), ({"level": 2}, ""), ({"endings": -1}, ""),
