@@ -22,7 +22,6 @@ from specbench.records.store import RunError, read_manifest
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.exchange import spec_bench
 from specbench.report.exchange.formats import FORMATS, SAMPLES, export_run, show_imported
-from specbench.report.exchange.golden import GOLDEN
 from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
 from specbench.report.plots import SCREEN
 from specbench.report.published import (
@@ -248,12 +247,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--published", action="store_true",
         help="published figures of papers and leaderboards next to the runs': how much and in what they differ")
     add("--export-answers", type=file_path, metavar="DIR", help="write Spec-Bench's answer files, one a method")
-    add("--export", choices=[*FORMATS, GOLDEN, SAMPLES], metavar="FORMAT",
-        help="write the files of another harness, METHOD/FILE below --output:"
-        f" {', '.join([*FORMATS, GOLDEN, SAMPLES])}")
+    add("--export", choices=[*FORMATS, SAMPLES], metavar="FORMAT",
+        help=f"write the files of another harness, METHOD/FILE below --output: {', '.join([*FORMATS, SAMPLES])}")
     add("--import", nargs="+", type=file_path, metavar="FILE",
-        help="files of these formats (golden: *.yaml), alone or with the methods of RUN, which are counted in the same"
-        " way")
+        help="files of these formats, alone or with the methods of RUN, which are counted in the same way")
     add("--answers", nargs="+", type=file_path, metavar="FILE",
         help="Spec-Bench's table from answer files alone, the baseline's first")
     add("--tokenizer", type=file_path, metavar="DIR",

@@ -1,20 +1,20 @@
-"""The figures that the formats of all harnesses share, and what a run's records give to write them."""
+"""The figures that the formats share, and what a run's records give to write them."""
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import AliasPath, BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_core import PydanticUndefined
 
 from specbench.input import InputError, parse_as
 from specbench.records.record import OVERALL, CaseRecord, TurnRecord
-from specbench.report.frames.counting import drafted_steps, first_s
+from specbench.report.frames.counting import first_s
 from specbench.report.frames.facts import Facts
 
 SLACK = 1e-3  # by which rounded figures of a file may differ from what they follow from
@@ -26,40 +26,26 @@ Rate = Annotated[float, Field(ge=0, le=1e12)]
 class Figures(BaseModel, frozen=True):
     """A group of requests as a file reports it; None if it is missing. A format's class has the keys.
 
-    group: a category or subset. requests: that succeeded. tokens: of their answers. steps: verifications that the
-    length is of. drafted, accepted: draft tokens. length, rate: of acceptance, as the file's harness counts.
-    positions: share of the steps that accepted at least one draft token, two, three ...
+    group: a category. requests: that succeeded. steps: verifications that the length is of. length: of acceptance, as
+    the file's harness counts. positions: share of the steps that accepted at least one draft token, two, three ...
     """
 
     group: str = OVERALL
     requests: int | None = None
-    tokens: int | None = None
     steps: int | None = None
-    drafted: int | None = None
-    accepted: int | None = None
     length: float | None = None
-    rate: float | None = None
     tokens_per_s: float | None = None
     positions: tuple[float, ...] = ()
 
-    def check_length(self, where: str, prefix: str = "") -> None:
-        """Raises InputError if the length is not what the counts or the positions give. prefix: of its key."""
-        key = f"{prefix}acceptance_length"
-        if self.steps and self.accepted is not None:
-            check_close(where, key, self.length, 1 + self.accepted / self.steps, "1 + accepted tokens / drafts")
-        if self.positions:
-            check_close(where, key, self.length, 1 + sum(self.positions), "1 + the sum of the rates by position")
-        check_falling(where, "acceptance by position", self.positions)
 
-
-def at(*path: str, default: Any = PydanticUndefined) -> Any:
-    """Declares the figure under these nested keys; one without a default is required."""
-    return Field(default, validation_alias=AliasPath(*path))
+def at(key: str, default: Any = PydanticUndefined) -> Any:
+    """Declares the figure under this key; one without a default is required."""
+    return Field(default, validation_alias=key)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A method's records of cases that succeeded. facts: of its run. created: ISO 8601. plain: no drafts are recorded.
+    """A method's records of cases that succeeded. facts: of its run.
 
     by_path: drafts were verified by whole paths (decode.verify=block). target, draft: the checkpoints of the model and
     of the method, each a path or hub id and the fingerprint of its weights; None if the manifest has no such entry.
@@ -68,8 +54,6 @@ class Measured:
     facts: Facts
     method: str
     records: Sequence[CaseRecord]
-    created: str = ""
-    plain: bool = False
     by_path: bool = False
     target: tuple[str, str | None] | None = None
     draft: tuple[str, str | None] | None = None
@@ -93,24 +77,6 @@ class Measured:
     def deepest(self) -> int:
         """The longest draft."""
         return max((depth for turn in self.turns for depth in turn.depth), default=0)
-
-    def by_category(self) -> dict[str, Measured]:
-        """Category -> what was measured in it, by name."""
-        names = sorted({record.category for record in self.records})
-        return {name: replace(self, records=[each for each in self.records if each.category == name]) for name in names}
-
-    def count_drafts(self) -> Figures:
-        """Returns what the counters of a server would have counted; they leave out steps without a draft."""
-        steps = [step for turn in self.turns for step in drafted_steps(turn)]
-        drafted, accepted = sum(nodes for _, nodes in steps), sum(taken for taken, _ in steps)
-        return Figures(
-            steps=len(steps),
-            drafted=drafted,
-            accepted=accepted,
-            length=1 + accepted / len(steps) if steps else 0.0,
-            rate=accepted / drafted if drafted else 0.0,
-            positions=survival(count_values(taken for taken, _ in steps), self.deepest),
-        )
 
 
 def token_s(turn: TurnRecord) -> float | None:
@@ -143,9 +109,9 @@ def _schema(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def parse(kind: Any, raw: bytes, where: str, harness: str) -> Any:
+def parse(kind: Any, raw: bytes, where: str) -> Any:
     """Reads a JSON text as this type. Raises InputError naming the first key that does not fit."""
-    return parse_as(_schema(kind), raw, where, f"expected a file as {harness} writes it")
+    return parse_as(_schema(kind), raw, where, "expected a file as specdec_bench writes it")
 
 
 def check_close(where: str, key: str, got: float | None, due: float, formula: str, slack: float = SLACK) -> None:

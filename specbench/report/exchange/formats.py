@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from pydantic_core import from_json
 
-from specbench.input import InputError, decode_text, parse_json, read_file, refuse_foreign
+from specbench.input import InputError, parse_json, read_file, refuse_foreign
 from specbench.names import file_name
 from specbench.records.record import CONTROL, CaseRecord
 from specbench.records.store import RunError, write_atomically
-from specbench.report.exchange import golden, nvidia, servers
+from specbench.report.exchange import nvidia
 from specbench.report.exchange.figures import Figures, Measured
 from specbench.report.frames.findings import Findings
 from specbench.report.label import Cell, format_count, format_number, format_rate, format_share
@@ -26,13 +25,13 @@ from specbench.report.writers import to_csv, to_markdown, write_texts
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format. file: the name that its harness uses. mark: keys that no other format has.
+    """A format. file: the name that its harness uses. mark: a key that no other format has.
 
     timed: it has times, so a model must have been timed. plain: it can report decoding without drafts.
     """
 
     file: str
-    mark: tuple[str, ...]
+    mark: str
     read: Callable[[bytes, str], Sequence[Figures]]
     write: Callable[[Measured], str]
     timed: bool = True
@@ -41,17 +40,11 @@ class Format:
 
 _SHOWN = 200  # characters of the keys of an unknown file
 FORMATS = {
-    "speculation_profile": Format("speculation_profile.json", ("marginal_accept_rates",), nvidia.read_profile,
+    "speculation_profile": Format("speculation_profile.json", "marginal_accept_rates", nvidia.read_profile,
                                   nvidia.write_profile, timed=False, plain=False),
-    "acceptance_rate": Format("acceptance_rate.json", ("Acceptance_Length_Histogram",), nvidia.read_rates,
+    "acceptance_rate": Format("acceptance_rate.json", "Acceptance_Length_Histogram", nvidia.read_rates,
                               nvidia.write_rates, timed=False),
-    "timing": Format("timing.json", ("Output TPS",), nvidia.read_times, nvidia.write_times),
-    "aiperf": Format("profile_export.jsonl", ("metadata", "metrics"), servers.read_requests, servers.write_requests),
-    "vllm_bench": Format("vllm_bench.json", ("completed", "output_throughput"), servers.read_bench,
-                         servers.write_bench),
-    "specforge": Format("specforge.json", ("runs", "concurrency"), servers.read_report, servers.write_report),
-    "speculators": Format("acceptance.csv", ("num_drafts", "acceptance_length"), servers.read_csv, servers.write_csv,
-                          timed=False, plain=False),
+    "timing": Format("timing.json", "Output TPS", nvidia.read_times, nvidia.write_times),
 }  # fmt: skip
 
 
@@ -66,27 +59,17 @@ class Imported:
 
 def read_imported(path: Path) -> Imported:
     """Read a file of any of the formats. Raises InputError naming the file and the key that is wrong."""
-    raw = read_file(path, "file to import ", f"expected a file of one of: {', '.join(FORMATS)}")
-    found = _keys(raw, str(path))
-    known = [name for name, each in FORMATS.items() if found.issuperset(each.mark)]
+    fix = f"expected a file of one of: {', '.join(FORMATS)}"
+    raw = read_file(path, "file to import ", fix)
+    value = parse_json(raw, str(path), fix)
+    last = value[-1] if isinstance(value, list) and value else value
+    found = last.keys() if isinstance(last, dict) else ()
+    known = [name for name, each in FORMATS.items() if each.mark in found]
     if len(known) != 1:
-        marks = "; ".join(f"{name}: {', '.join(each.mark)}" for name, each in FORMATS.items())
+        marks = "; ".join(f"{name}: {each.mark}" for name, each in FORMATS.items())
         shown = ", ".join(sorted(found))[:_SHOWN] or "none"
         raise InputError(f"{path}: has the keys {shown}; expected those of one format ({marks})")
     return Imported(path.name, known[0], FORMATS[known[0]].read(raw, str(path)))
-
-
-def _keys(raw: bytes, where: str) -> frozenset[str]:
-    """Returns the keys of the object, of the last one in a list, or of the first line; of a table its header."""
-    head = raw.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if not head.startswith((b"{", b"[")):
-        return frozenset(decode_text(raw, where).split("\n", 1)[0].strip().split(","))
-    try:
-        value = from_json(head.split(b"\n", 1)[0], allow_inf_nan=False)
-    except ValueError:  # an object of several lines
-        value = parse_json(raw, where, "expected JSON, JSON lines or csv")
-    value = value[-1] if isinstance(value, list) and value else value
-    return frozenset(value) if isinstance(value, dict) else frozenset()
 
 
 def measured_of(findings: Findings, format: Format) -> Iterator[tuple[str, Measured | None]]:
@@ -97,11 +80,11 @@ def measured_of(findings: Findings, format: Format) -> Iterator[tuple[str, Measu
         for method in (name for name in facts.methods if name != CONTROL):
             records = reported.succeeded(method)
             plain = not any(any(turn.proposed) for record in records for turn in record.turns)
-            created, made = str(run.manifest.get("created", "")), run.section("model")
+            made = run.section("model")
             inputs = (run.section("methods").get(method) or {}).get("inputs") or {}
             target = (str(made["path"]), made.get("fingerprint")) if made.get("path") else None
             draft = next(iter(inputs.items()), None)  # the weights come first
-            found = Measured(facts, method, records, created, plain, by_path, target, draft)
+            found = Measured(facts, method, records, by_path, target, draft)
             timed = facts.timed and not facts.time_only and not facts.load and all(turn.wall_s for turn in found.turns)
             reasons = {
                 "no case succeeded": not records,
@@ -119,16 +102,14 @@ def export_run(
 ) -> tuple[list[Path], list[str]]:
     """Write one file a method, ``<method>/<file>``. Returns the files, and what was left out and why.
 
-    name: one of ``FORMATS``, ``golden``, or ``samples``, which need the tokenizer, by default the run's own. Raises
-    RunError for several runs of a format without curves, and if no method can be written.
+    name: one of ``FORMATS``, or ``samples``, which need the tokenizer, by default the run's own. Raises RunError for
+    several runs, and if no method can be written.
     """
-    if len({run.directory for run in findings.runs}) > 1 and name != golden.GOLDEN:
+    if len({run.directory for run in findings.runs}) > 1:
         raise RunError(f"--export: got {len(findings.runs)} runs; expected one, its methods are the folders' names")
     left: list[str] = []
     if name == SAMPLES:
         file, texts = f"{SAMPLES}.jsonl", write_samples(findings, tokenizer)
-    elif name == golden.GOLDEN:
-        file, (texts, left) = golden.FILE, golden.write_golden(findings)
     else:
         file, texts = FORMATS[name].file, {}
         for reason, found in measured_of(findings, FORMATS[name]):
@@ -139,7 +120,7 @@ def export_run(
     if not texts:
         raise RunError(f"run {findings.runs[0].directory}: no method can be written as {name} ({'; '.join(left)})")
     for method in texts:
-        mark = {SAMPLES: "completion", golden.GOLDEN: golden.MARK}.get(name) or FORMATS[name].mark[0]
+        mark = "completion" if name == SAMPLES else FORMATS[name].mark
         refuse_foreign(output / file_name(method) / file, mark.encode(), "move it, or give --output DIR")
     for method, text in texts.items():
         (output / file_name(method)).mkdir(parents=True, exist_ok=True)
@@ -177,10 +158,8 @@ _MEANING = (
 )
 _COLUMNS = {
     "requests": ("Requests", format_count),
-    "tokens": ("Tokens", format_count),
     "steps": ("Steps", format_count),
     "length": ("Acceptance length", lambda value: format_number(value, 4)),
-    "rate": ("Acceptance rate", format_share),
     "tokens_per_s": ("Tokens/s", format_rate),
 }
 _POSITIONS = 5  # that are printed; the csv has all
@@ -196,7 +175,7 @@ def imported_frame(files: Sequence[Imported], findings: Findings | None) -> pd.D
         for each in shown:
             for group in each.groups:
                 row = {"row": each.name, "format": name, "group": group.group}
-                row |= {key: getattr(group, key) for key in (*_COLUMNS, "drafted", "accepted")}
+                row |= {key: getattr(group, key) for key in _COLUMNS}
                 rows.append(row | {f"at_least_{place}": share for place, share in enumerate(group.positions, start=1)})
     frame = pd.DataFrame(rows)
     return frame.astype(dict.fromkeys(frame.columns[3:], float))
@@ -217,18 +196,9 @@ def imported_table(frame: pd.DataFrame) -> Table:
 
 def show_imported(paths: Sequence[Path], findings: Findings | None, output: Path | None) -> None:
     """Prints files next to the methods of runs, and writes tables/imported.csv and .md if output is given."""
-    curves = [path for path in paths if path.suffix in (".yaml", ".yml")]
-    tables = {}
-    if others := [path for path in paths if path not in curves]:
-        frame = imported_frame([read_imported(path) for path in others], findings)
-        tables[NAME] = frame, imported_table(frame)
-    if curves:
-        cells = [cell for path in curves for cell in golden.read_golden(path)]
-        frame = golden.golden_frame(cells, golden.measure_golden(findings)[0] if findings else ())
-        tables[golden.GOLDEN] = frame, golden.golden_table(frame)
-    texts: dict[str, str] = {}
-    for name, (frame, table) in tables.items():
-        print_table(table, open_console())
-        texts |= {f"{name}.csv": to_csv(frame), f"{name}.md": to_markdown([table])}
+    frame = imported_frame([read_imported(path) for path in paths], findings)
+    table = imported_table(frame)
+    print_table(table, open_console())
     if output:
+        texts = {f"{NAME}.csv": to_csv(frame), f"{NAME}.md": to_markdown([table])}
         print("\n".join(map(str, write_texts(output / "tables", texts))))

@@ -35,7 +35,6 @@ from specbench.report.exchange.figures import (
 )
 from specbench.report.frames.counting import first_s, kept_lengths
 
-_HARNESS = "specdec_bench"
 _DIGITS = 6  # of a profile
 _CONSISTENT = 0.02  # its tolerance of the mean
 _SOME = Field(min_length=1)
@@ -128,7 +127,7 @@ def _describe(checkpoint: tuple[str, str | None] | None) -> dict[str, str | None
 
 def read_profile(raw: bytes, where: str) -> Sequence[Figures]:
     """A group of all, then the categories. Raises InputError, also where the rates contradict each other."""
-    found: _Profile = parse(_Profile, raw, where, _HARNESS)
+    found: _Profile = parse(_Profile, raw, where)
     if not found.measured or found.length is None:
         raise InputError(f"{where}: measured is false or mean_accept_length null; expected a measured profile")
     if found.positions is not None:
@@ -177,7 +176,7 @@ def write_rates(measured: Measured) -> str:
 
 def read_rates(raw: bytes, where: str) -> Sequence[Figures]:
     """The last measurement of the file: all, then its categories. Positions follow from the histogram alone."""
-    found: _Rates = parse(Annotated[list[_Rates], _SOME], raw, where, _HARNESS)[-1]
+    found: _Rates = parse(Annotated[list[_Rates], _SOME], raw, where)[-1]
     requests = [[*each.values()] if isinstance(each, dict) else [each] for each in found.lengths.values()]
     mean = float(np.mean([length for each in requests for length in each]))
     check_close(where, "Average_AL", found.length, mean, "the mean of Request_AL")
@@ -210,5 +209,5 @@ def write_times(measured: Measured) -> str:
 
 def read_times(raw: bytes, where: str) -> Sequence[Figures]:
     """The throughput of the last measurement of the file."""
-    found: list[_Times] = parse(Annotated[list[_Times], _SOME], raw, where, _HARNESS)
+    found: list[_Times] = parse(Annotated[list[_Times], _SOME], raw, where)
     return found[-1:]
