@@ -1,7 +1,7 @@
 """The manifest of a run, ``manifest.json``: what the records were made with. One model checks, reads and writes it.
 
-An entry that a manifest of an older version lacks has the default below, and stays absent when the manifest is written
-again; entries that are not listed here are kept. The code of a table checks the entries that the table requires.
+An entry that a manifest lacks has the default below, and stays absent when the manifest is written again; entries that
+are not listed here are kept. The code of a table checks the entries that the table requires.
 """
 
 from __future__ import annotations
@@ -141,7 +141,13 @@ class Part(Section):
     of: str
     config_hash: str
     places: list[Count]
-    cases: list[str] = []
+    cases: list[str]
+
+    @model_validator(mode="after")
+    def _require_pairs(self) -> Part:
+        if len(self.places) != len(self.cases):
+            raise PydanticCustomError("part", "Input should have a place for each case")
+        return self
 
 
 class Growth(Section):

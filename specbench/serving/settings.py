@@ -91,10 +91,6 @@ class LoadConfig:
         return self.requests if self.ramp is None else self.ramp
 
 
-# The settings of a run without load, which a configuration's hash leaves out; slo changes no record.
-ALONE = {key: value for key, value in asdict(LoadConfig()).items() if key != SLO}
-
-
 def check_load(load: LoadConfig) -> None:
     """Raise InputError for settings that do not go together, and for a stretch whose requests take days to arrive."""
     needed = [*((kind, "rate", "requests a second") for kind in AT_RATE), (TRACE, "times", "a file of arrival times")]
