@@ -54,4 +54,3 @@ def chosen_profile() -> Path | None:
     if os.environ.get(PROFILE):
         return Path(os.environ[PROFILE])
     return next(iter(published_profiles()), None)
-

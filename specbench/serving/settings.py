@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import AfterValidator
