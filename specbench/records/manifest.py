@@ -255,7 +255,6 @@ class SuiteSettings(TypedDict, total=False):
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
     part: str | None
-    order: str | None
 
 
 class ReportSettings(Section):
