@@ -188,21 +188,6 @@ def test_limits_that_one_request_alone_breaks_end_the_search_of_the_method():
     assert len(slow.runs) == 3
 
 
-def test_a_search_refuses_records_without_the_times_that_it_limits(tmp_path):
-    search = simulated(Objective(itl=1.0, share=0.9))
-    search._directory, run = tmp_path, search._run
-
-    def without_times(names, *given):
-        records = run(names, *given)
-        for each in itertools.chain.from_iterable(records.values()):
-            each.turns[0].step_s = []
-        return records
-
-    search._run = without_times
-    with pytest.raises(InputError, match=r"load.slo.itl_ms=1000: .* no times between bursts; expected .*fresh=true"):
-        search.find()
-
-
 def test_requests_that_failed_are_named_with_what_sends_them_again(capsys):
     """A queue that only grew is the load's own, and no fault."""
     search = simulated(Objective(ttft=0.055, share=0.9), kind="closed")
