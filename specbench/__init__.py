@@ -115,7 +115,9 @@ def run(*settings: str) -> Result:
     from specbench.screen import INTERRUPTED
 
     job, directory = job_at(settings)
-    code = run_search(job, directory) if job.config.load.find else run_job(job, directory)
+    reported: list[Findings] = []
+    do = run_search if job.config.load.find else run_job
+    code = do(job, directory, keep=reported.append)
     if code == INTERRUPTED:
         raise KeyboardInterrupt
-    return Result(directory, load(directory).findings, code)
+    return Result(directory, reported[0] if reported else load(directory).findings, code)

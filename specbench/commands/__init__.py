@@ -27,7 +27,6 @@ COMMANDS = {  # name -> its line of ``specbench --help``
     "diff": "two runs: what they were set to, and their figures",
     "compare": "two methods of a run: how much faster one is, where, and why",
     "merge": "the parts of a run, made anywhere, become the run",
-    "export": "a run and its report, to an object store: s3://BUCKET/RUN",
     "tune": "the parameters of a method with the best modelled speedup",
     "choose": "method and parameters for a GPU, a model and a load",
     "profile": "measure what a forward costs on this machine",

@@ -13,7 +13,7 @@ from specbench.runs.parts import merge
 from specbench.screen import FAILED, fail
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Exit code: 0 merged, 1 the disk is full, 2 the parts do not allow it."""
     parser = make_parser("merge", "Merge the parts of a run into the run.")
     parser.add_argument(

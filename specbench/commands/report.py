@@ -10,7 +10,6 @@ import contextlib
 import errno
 import logging
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from specbench.records.store import RunError, read_manifest
 from specbench.report.build import build_report, default_output, read_findings
 from specbench.report.exchange import spec_bench
 from specbench.report.exchange.formats import FORMATS, SAMPLES, export_run, show_imported
-from specbench.report.locate import DEFAULT_RUN, fetch_runs, find_runs, is_remote
+from specbench.report.locate import DEFAULT_RUN, find_runs
 from specbench.report.plots import SCREEN
 from specbench.report.published import (
     compare,
@@ -51,15 +50,14 @@ from specbench.screen import (
 _WRONG = {errno.EEXIST: "is a file; expected a folder", errno.EISDIR: "is a folder; expected a file"}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Exit code: 0 done, 1 the disk is full or the report is not sent, 2 wrong options or runs, 130 interrupted."""
     options = _parser().parse_intermixed_args(argv)
     logging.basicConfig(level=logging.INFO)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(Plain("%(message)s"))
     try:
-        with ending_as_interrupts(), contextlib.ExitStack() as stack:
-            _fetch(options, stack)
+        with ending_as_interrupts():
             _check(options)
             instead = [INSTEAD[name] for name in INSTEAD if getattr(options, name)]
             for act in instead:
@@ -79,21 +77,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.suppress(OSError):  # the terminal may have gone
         print(printable(f"specbench report: {shorten(message)}"), file=sys.stderr)
     return code
-
-
-def _fetch(options: argparse.Namespace, stack: contextlib.ExitStack) -> None:
-    """Runs of an object store are copied until the stack ends, and are reported from the copy. Raises RunError."""
-    options.named = options.runs
-    remote = [named for named in options.runs if is_remote(named)]
-    if remote and not (options.output or options.export_answers):
-        raise RunError(f"{remote[0]}: a report is written on this machine; say where with --output DIR")
-    places = []
-    for named in options.runs:
-        copied = is_remote(named) and stack.enter_context(tempfile.TemporaryDirectory(prefix="specbench-"))
-        places.append(Path(copied or named))
-        if copied:
-            fetch_runs(named, places[-1])
-    options.runs = places
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -141,7 +124,7 @@ def _report(options: argparse.Namespace) -> int:
         print_table(table, console)
     console.print(f"\n{len(report.files)} files in {report.output}", markup=False, soft_wrap=True)
     print_page(report.output, console)
-    return send_report(report, options.to, console, options.named or [DEFAULT_RUN], options.dataset)
+    return send_report(report, options.to, console, options.runs or [DEFAULT_RUN], options.dataset)
 
 
 def _compare_spec_bench(options: argparse.Namespace) -> None:
@@ -220,8 +203,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = make_parser("report", what)
     add = parser.add_argument
     # fmt: off
-    add("runs", nargs="*", metavar="RUN",
-        help=f"run directory, or a sweep's (default {DEFAULT_RUN}); also of an object store: s3://BUCKET/RUN")
+    add("runs", nargs="*", type=Path, metavar="RUN",
+        help=f"run directory, or a sweep's (default {DEFAULT_RUN})")
     add("--output", type=file_path, metavar="DIR", help="where to write (default: the run's own directory)")
     add("--profile", type=file_path, metavar="FILE",
         help="a latency profile, or an analytic one such as h100-8b: predicted speedup of every method, and efficiency"

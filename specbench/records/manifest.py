@@ -1,7 +1,7 @@
 """The manifest of a run, ``manifest.json``: what the records were made with. One model checks, reads and writes it.
 
-An entry that a manifest of an older version lacks has the default below, and stays absent when the manifest is written
-again; entries that are not listed here are kept. The code of a table checks the entries that the table requires.
+An entry that a manifest lacks has the default below, and stays absent when the manifest is written again; entries that
+are not listed here are kept. The code of a table checks the entries that the table requires.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Part(Section):
     of: str
     config_hash: str
     places: list[Count]
-    cases: list[str] = []
+    cases: list[str]
 
 
 class Growth(Section):
@@ -249,7 +249,6 @@ class SuiteSettings(TypedDict, total=False):
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
     part: str | None
-    order: str | None
 
 
 class ReportSettings(Section):

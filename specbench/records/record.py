@@ -136,7 +136,7 @@ class TurnRecord:
     accept: (steps,) tokens emitted by each decode step. proposed: (steps,) non-passenger nodes.
     depth: (steps,) deepest non-passenger node, 1-based, 0 = no draft. fed: (steps,) rows fed to the target.
     step_s: (steps,) time of each decode step, drafting included, and in the first what the method learns from the
-    prompt; empty in records of older runs.
+    prompt; empty for a server whose bursts are not steps.
     sources: name -> [proposed nodes, accepted nodes]. prefill_s, decode_s: wall time; phases_s: parts of decoding.
     cpu_s: processor time of the decoding thread in this turn, which counts no other process; None on a GPU.
     energy_j: [J] of the GPUs, None if nothing counts it.
@@ -262,7 +262,7 @@ class Lossless:
     equal: ids equal vanilla's in every turn. divergence: [turn, position] of the first difference.
     positions: ids checked by teacher forcing; ties: not the argmax but within the tolerance; violations: beyond it.
     worst_gap: the largest logit gap between the argmax and the emitted id.
-    close_steps: decode steps with an id that is within a rounding step of its best rival; None in older records.
+    close_steps: decode steps with an id that is within a rounding step of its best rival; None without ids to check.
     """
 
     __pydantic_config__ = EXACT
@@ -295,7 +295,7 @@ class CaseRecord:
     """One case, decoded by one method in one round. position: place within its block, 0 = ran first.
 
     shard: in a merged run, the index in the manifest's ``shards`` of the shard that measured it. stretch: under load.
-    correct: whether the last answer has the reference's number; None without a reference, and in older records.
+    correct: whether the last answer has the reference's number; None without a reference.
     """
 
     __pydantic_config__ = EXACT

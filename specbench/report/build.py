@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from specbench.input import refuse_foreign
-from specbench.measure.identity import hide_identity
 from specbench.records.store import Run, RunError, open_run, remove_partials
 from specbench.report.frames.detail import AUDIT, LOADED, OBJECTIVE, QUALITY
 from specbench.report.frames.facts import choose_profiles, read_facts, split_grown
@@ -136,14 +135,9 @@ def read_findings(
 
 
 def _open(directory: Path) -> list[tuple[Run, Trials]]:
-    """A run and its trials; of one that has grown, those of each group of methods.
-
-    Home directory and user, which older runs name, are removed unless the run asked to keep them.
-    """
+    """A run and its trials; of one that has grown, those of each group of methods."""
     tally = Tally()
     run = open_run(directory, tally.add)
-    if not run.section("config", "report").get("identify"):
-        run = replace(run, manifest=hide_identity(run.manifest))
     parts = split_grown(run)
     return [(part, read_trials(part.records)) for part in parts] if len(parts) > 1 else [(run, tally.end(run.records))]
 

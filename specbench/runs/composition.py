@@ -80,7 +80,7 @@ def plain_values(root: DictConfig) -> dict[str, Any]:
     model, suite = plain.get("model") or {}, plain.get("suite") or {}
     if model.get("random") and not any(model["random"].values()):
         model["random"] = None
-    if not any((suite.get("hub") or {}).values()):  # no address is none, as in the hash of older runs
+    if not any((suite.get("hub") or {}).values()):
         suite["hub"] = None
     return plain
 

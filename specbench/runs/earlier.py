@@ -21,11 +21,12 @@ from specbench.records.consistency import check_records
 from specbench.records.manifest import Machine, Manifest
 from specbench.records.record import CaseRecord
 from specbench.records.store import LOCK, MANIFEST, RECORDS, parse_lines, read_manifest
-from specbench.runs.digest import find_difference, fixed, of_methods
+from specbench.runs.digest import find_difference, fixed
 from specbench.runs.job import Job
 from specbench.runs.ledger import Ledger
 from specbench.runs.sources import Stage
 from specbench.serving.settings import find_last_arrival
+from specbench.suite.prompt import TEMPLATES
 from specbench.types import InputError
 
 GB, MB, MINUTE = 1e9, 1e6, 60.0
@@ -36,7 +37,7 @@ def _refuse_settings(job: Job, earlier: Manifest, directory: Path) -> None:
     if earlier.config_hash == job.digest:
         return
     there, here = (hide_identity(config) for config in (earlier.config.written, job.resolved))
-    one, two = of_methods(there), of_methods(here)
+    one, two = there.get("method", {}), here["method"]
     kept, asked = ({name: each[name] for name in one if name in two} for each in (one, two))
     key, old, new = find_difference({"method": kept}, {"method": asked})
     if old == new:
@@ -56,9 +57,10 @@ def check_same(job: Job, earlier: Manifest, directory: Path) -> None:
         ("suite file", earlier.suite.sha256, job.source.suite.sha256),
         ("weights", earlier.model.fingerprint, environment.weights_fingerprint(job.source.card.path)),
     ]
-    if "template" in earlier.model.model_fields_set:  # an older manifest does not have it
-        template = environment.weights_fingerprint(str(job.config.model.template))
-        compared.append(("chat template", earlier.model.template, template))
+    template = job.config.model.template or ""
+    if template.endswith(TEMPLATES):
+        own = environment.weights_fingerprint(template)
+        compared.append(("chat template", earlier.model.template, own))
     for entry in job.entries:
         if entry.name in earlier.methods:
             inputs = {path: environment.weights_fingerprint(path) for path in entry.method.inputs}
@@ -75,7 +77,7 @@ def check_forward(stage: Stage, earlier: Manifest, directory: Path) -> None:
     """Raise InputError if ``auto`` has chosen another engine, or another forward of it, than in the earlier run."""
     kinds, forwards = (earlier.engine, stage.engine.kind), (earlier.forward, stage.engine.describe_forward())
     for what, (old, new) in (("engine", kinds), ("forward", forwards)):
-        if old not in (None, new):
+        if old != new:
             why = f" ({stage.note})" if stage.note else ""
             raise InputError(
                 f"results directory {directory}: has a run whose {what} is {old!r}, here it is {new!r}{why}; expected"

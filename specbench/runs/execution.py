@@ -111,7 +111,7 @@ def execute(job: Job, directory: Path, observe: Observer) -> bool:
             return True
         point_latest(directory)
         _forget_attempts(directory)
-        if earlier:  # a price may have changed, or a user's name that an older manifest has
+        if earlier:  # a price may have changed
             values = share(earlier.as_dict() | {"config": config})
             if values != earlier.as_dict():
                 write_manifest(directory, values)
@@ -248,7 +248,7 @@ class _Attempts:
     def __init__(self, directory: Path) -> None:
         self._path = directory / AT
         deaths: Counter[int] = Counter(_read_note(directory / DEATHS, _COUNTS))
-        last = _read_note(self._path, _NUMBER)  # blank in older runs after a process that was not killed
+        last = _read_note(self._path, _NUMBER)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         if last is not None:
             deaths[last] += 1

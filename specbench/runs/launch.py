@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,12 +54,22 @@ LINE_EVERY_S = 30  # of progress off a terminal
 SLOW_S = 3  # of a step of loading
 
 
-def run_job(job: Job, directory: Path, report: bool = True, alone: bool = True, brief: bool = False) -> int:
+Keep = Callable[["Findings"], object]  # what is done with the findings of a report
+
+
+def ignore(findings: Findings) -> None:
+    """Keep nothing of a report."""
+
+
+def run_job(
+    job: Job, directory: Path, report: bool = True, alone: bool = True, brief: bool = False, keep: Keep = ignore
+) -> int:
     """Run a job in its directory, or resume it, and report; returns the exit code.
 
     report: False if another process reports. alone: False for a job of a sweep, which is not reported again if it is
-    complete, and is sent at the end of the sweep. brief: print the first sentence of the report and no tables. Raises
-    InputError if the directory cannot be used, or the target or a method cannot be loaded.
+    complete, and is sent at the end of the sweep. brief: print the first sentence of the report and no tables. keep:
+    gets the findings of the report. Raises InputError if the directory cannot be used, or the target or a method cannot
+    be loaded.
     """
     console = open_console()
     directory = directory.resolve()
@@ -70,7 +80,9 @@ def run_job(job: Job, directory: Path, report: bool = True, alone: bool = True, 
         with ending_as_interrupts():
             with _log_file(directory / "run.log"), shown, forwarding(shown.show, LOADING):
                 decoded = execute(job, directory, shown.observe)
-            return _report(job.config.report, directory, console, decoded or alone, alone, brief) if report else DONE
+            if not report:
+                return DONE
+            return _report(job.config.report, directory, console, decoded or alone, alone, brief, keep)
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may have gone
             console.print(
@@ -83,7 +95,9 @@ def run_job(job: Job, directory: Path, report: bool = True, alone: bool = True, 
         return print_unwritten(error, directory)
 
 
-def _report(settings: ReportConfig, directory: Path, console: Console, anew: bool, alone: bool, brief: bool) -> int:
+def _report(
+    settings: ReportConfig, directory: Path, console: Console, anew: bool, alone: bool, brief: bool, keep: Keep
+) -> int:
     """Report a run, unless that is done and not wanted ``anew``, and send it if it is ``alone``; returns the code."""
     from specbench.report import build_report, read_findings  # pandas and matplotlib only once they are needed
     from specbench.report.frames.headline import find_headlines
@@ -96,6 +110,7 @@ def _report(settings: ReportConfig, directory: Path, console: Console, anew: boo
         return _verdict(read_findings([directory]), directory, console)
     with contextlib.nullcontext() if brief else showing(console, "writing the report", "specbench.report.build"):
         report = build_report([directory], plots=settings.plots, style=settings.style)
+    keep(report.findings)
     if brief:
         for headline in find_headlines(report.findings, report.load):
             console.print(plain(headline.lead + headline.rest), highlight=False, soft_wrap=True)

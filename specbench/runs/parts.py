@@ -18,7 +18,7 @@ from typing import Any
 
 from specbench.input import InputError
 from specbench.measure.plan import LASTING, REFERENCES
-from specbench.records.manifest import Growth, Manifest
+from specbench.records.manifest import Growth, Manifest, Part
 from specbench.records.store import (
     MANIFEST,
     RECORDS,
@@ -29,7 +29,7 @@ from specbench.records.store import (
     replacing,
     write_manifest,
 )
-from specbench.runs.digest import find_difference, settled
+from specbench.runs.digest import decisive, find_difference
 
 FIX = "restore it, or make the part again"
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
@@ -85,20 +85,12 @@ def part_name(part: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One part that is merged. number: its place among them. part: ``k/n``."""
+    """One part that is merged. number: its place among them."""
 
     number: int
     directory: Path
     manifest: Manifest
-    part: str
-
-    @property
-    def places(self) -> Sequence[int]:
-        """The places of its cases, in their order, among the cases of the complete run."""
-        if self.manifest.part:
-            return self.manifest.part.places
-        first, step = part_numbers(self.part)  # an older version did not write the places
-        return range(first - 1, first - 1 + step * (self.manifest.suite.cases or 0), step)
+    part: Part
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -131,7 +123,7 @@ def merge(
     Raises RunError if a part is incomplete, is missing, or was made with something else than the first.
     """
     shards = [_open(number, Path(directory)) for number, directory in enumerate(directories)]
-    require_parts([shard.part for shard in shards], part)
+    require_parts([shard.part.of for shard in shards], part)
     for shard in shards[1:]:
         _refuse_other(shards[0], shard, any_versions)
     blocks = sorted(block for shard in shards for block in _find_blocks(shard))
@@ -178,28 +170,24 @@ def is_whole(directory: Path, config_hash: str) -> bool:
         return False
     try:
         shard = _open(0, directory)
-        part = shard.manifest.part
-        return part is not None and part.config_hash == config_hash and bool(_find_blocks(shard))
+        return shard.part.config_hash == config_hash and bool(_find_blocks(shard))
     except InputError:  # the part's worker meets it too, and reports it
         return False
 
 
 def _open(number: int, directory: Path) -> Shard:
     manifest = read_manifest(directory, FIX)
-    part = manifest.config.suite.get("part")
-    if part is None:
+    if manifest.part is None:
         raise RunError(
             f"{directory}: is not a part of a run (suite.part); expected one that was made with suite.part=k/n"
         )
-    if not manifest.part and manifest.config.suite.get("order") == "shuffled":
-        raise RunError(f"{directory}: a part in shuffled order, of a version that did not write where its cases belong")
     for name, method in manifest.methods.items():
         if method.reset in LASTING:
             raise RunError(
                 f"{directory}: method.{name}.reset={method.reset} learns across cases, and a part has not seen those"
                 " of the others; expected the policy case or turn, or one run of all cases"
             )
-    return Shard(number, directory, manifest, part)
+    return Shard(number, directory, manifest, manifest.part)
 
 
 def _refuse_other(first: Shard, other: Shard, any_versions: bool) -> None:
@@ -222,7 +210,7 @@ def _refuse_other(first: Shard, other: Shard, any_versions: bool) -> None:
 
 def _settings(manifest: Manifest) -> Any:
     """The settings that decide records, without the part; a path is replaced by its content's fingerprint, if known."""
-    kept = settled(manifest.config.written)
+    kept = decisive(manifest.config.written)
     whole = kept | {"suite": {key: value for key, value in kept["suite"].items() if key != "part"}}
     model, suite = manifest.model, manifest.suite
     fingerprints: dict[str | None, str | None] = {model.path: model.fingerprint, suite.origin: suite.sha256}
@@ -241,11 +229,8 @@ def _find_blocks(shard: Shard) -> list[_StoredBlock]:
     """The blocks of a part. Raises RunError if one is missing."""
     manifest, path = shard.manifest, shard.directory / RECORDS
     methods, first_blocks, rounds = manifest.rows, manifest.first_blocks, manifest.rounds or 1
-    names = manifest.part.cases if manifest.part else []
-    if not names:  # of an older version: in the order of the file
-        stored = read_blocks(path, methods, first_blocks, fix=FIX)
-        names = [records[0].case for records, _ in itertools.islice(stored, len(shard.places))]
-    where = {(name, turn): place for turn in range(rounds) for name, place in zip(names, shard.places, strict=False)}
+    places = list(zip(shard.part.cases, shard.part.places, strict=False))
+    where = {(name, turn): place for turn in range(rounds) for name, place in places}
     found, start = list[_StoredBlock](), 0
     have: dict[tuple[str, int], frozenset[str]] = {}
     for number, (records, end) in enumerate(read_blocks(path, methods, first_blocks, fix=FIX)):
@@ -259,7 +244,7 @@ def _find_blocks(shard: Shard) -> list[_StoredBlock]:
         by_then = frozenset(name for name in methods if first_blocks.get(name, 0) <= number)
         found.append(_StoredBlock(len(by_then), at[1], where[at], shard.number, start, end - start, by_then))
         start = end
-    total, done = len(shard.places) * rounds, sum(present.issuperset(methods) for present in have.values())
+    total, done = len(places) * rounds, sum(present.issuperset(methods) for present in have.values())
     if done != total:
         raise RunError(
             f"{shard.directory}: {done} of {total} blocks are done; the command that began it continues from there"
@@ -289,21 +274,21 @@ def _join_growths(shards: Sequence[Shard], blocks: Sequence[_StoredBlock]) -> li
 def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]:
     """The plain values of the first part's manifest, with what belongs to all of them; a process names its shard."""
     manifests = [shard.manifest for shard in shards]
-    first, of = manifests[0], manifests[0].part
+    first, of = manifests[0], shards[0].part
     joined = first.as_dict()
     for key in ("part", "config_hash", "grown", "blocks"):
         joined.pop(key, None)
     written = first.config.written
     joined["config"] = written | {"suite": written["suite"] | {"part": part}}
-    if of and part is None:
+    if part is None:
         joined["config_hash"] = of.config_hash
-    elif of:
+    else:
         joined["part"] = of.model_dump(exclude_unset=True) | {"of": part} | _join_places(shards)
     counts = {key: sum(getattr(each.suite, key) or 0 for each in manifests) for key in ("cases", "turns")}
     return joined | {
         "suite": joined["suite"] | counts,
         "created": min((each.created for each in manifests if each.created), default=""),
-        "shards": [{"part": shard.part, "cases": shard.manifest.suite.cases} for shard in shards],
+        "shards": [{"part": shard.part.of, "cases": shard.manifest.suite.cases} for shard in shards],
         "processes": [
             process.model_dump(exclude_unset=True) | {"shard": shard.number}
             for shard in shards
@@ -314,11 +299,10 @@ def _join_manifests(shards: Sequence[Shard], part: str | None) -> dict[str, Any]
 
 
 def _join_places(shards: Sequence[Shard]) -> dict[str, Any]:
-    """Places and cases of all parts, in order of the places; only places if a part does not name its cases."""
-    places = sorted(place for shard in shards for place in shard.places)
-    names = [(shard.places, shard.manifest.part.cases if shard.manifest.part else []) for shard in shards]
-    pairs = sorted(pair for own, cases in names for pair in zip(own, cases, strict=False))
-    return {"places": places, **({"cases": [name for _, name in pairs]} if len(pairs) == len(places) else {})}
+    """Places and cases of all parts, in order of the places."""
+    own = [zip(shard.part.places, shard.part.cases, strict=False) for shard in shards]
+    pairs = sorted(itertools.chain.from_iterable(own))
+    return {"places": [place for place, _ in pairs], "cases": [name for _, name in pairs]}
 
 
 def _join_warnings(shards: Sequence[Shard]) -> Iterator[str]:
@@ -326,7 +310,7 @@ def _join_warnings(shards: Sequence[Shard]) -> Iterator[str]:
     about: dict[str, list[str]] = {}
     for shard in shards:
         for text in shard.manifest.warnings:
-            about.setdefault(text, []).append(shard.part)
+            about.setdefault(text, []).append(shard.part.of)
     for text, parts in about.items():
         yield text if len(parts) == len(shards) else f"part {', '.join(parts)}: {text}"
     commits = {str(shard.manifest.git.commit) for shard in shards}

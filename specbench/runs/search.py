@@ -19,7 +19,7 @@ from specbench.records.record import VANILLA, CaseRecord
 from specbench.records.store import MANIFEST, point_latest, read_manifest, read_run
 from specbench.runs.execution import free_name, refuse_foreign_sweep
 from specbench.runs.job import Job, build_job, seed_arrivals
-from specbench.runs.launch import judge_run, open_console, plain, run_job
+from specbench.runs.launch import Keep, ignore, judge_run, open_console, plain, run_job
 from specbench.screen import FAILED, shorten, showing
 from specbench.serving.objective import (
     LOOKS,
@@ -50,8 +50,10 @@ class Stopped(Exception):
         self.code = code
 
 
-def run_search(job: Job, directory: Path) -> int:
+def run_search(job: Job, directory: Path, keep: Keep = ignore) -> int:
     """Runs the loads of a search that are missing, reports over all of them, and prints each method's boundary.
+
+    keep: gets the findings of the report.
 
     Returns:
         The exit code: of the first run that fails, or is interrupted; as of one run, by the records of all loads.
@@ -85,6 +87,7 @@ def run_search(job: Job, directory: Path) -> int:
     with showing(console, f"writing the report of {len(search.runs)} runs", "specbench.report.build"):
         settings = job.config.report
         report = build_report(search.runs, directory, plots=settings.plots, style=settings.style)
+    keep(report.findings)
     load = job.config.load
     console.print(plain(f"{objective.describe(load.kind, load.requests)}; 95 % confidence of each load"))
     frame = report.findings.detail[OBJECTIVE]  # has also loads of a method that only others needed
@@ -211,21 +214,11 @@ class LoadSearch:
         return f"rate-{load:g}", {"rate": load, "patience": find_patience(replace(self._load, rate=load))}
 
     def _measure(self, folder: str, load: Mapping[str, Any], names: Sequence[str]) -> dict[str, Kept]:
-        """What the requests of these methods kept at a load; more stretches run until each method is decided.
-
-        Raises InputError if a time that is limited is not in the records.
-        """
+        """What the requests of these methods kept at a load; more stretches run until each method is decided."""
         kept: dict[str, Kept] = {}
         records: dict[str, list[CaseRecord]] = {}
         for look in (look for look in LOOKS if look <= MOST):
             records = self._run(names, look, folder, load)
-            for name in names:
-                if count := sum(any(map(self._objective.lacks, record.turns)) for record in records[name]):
-                    raise InputError(
-                        f"load.slo.itl_ms={1e3 * self._objective.itl:g}: {count} records of {name} in"
-                        f" {self._directory / folder} have no times between bursts; expected records of this version:"
-                        " measure.fresh=true runs the search again, load.slo.tpot_ms needs no such times"
-                    )
             kept = {name: Kept.of(records[name], self._objective) for name in names}
             if all(map(self._judge, kept.values())):
                 break

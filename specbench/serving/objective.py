@@ -100,13 +100,8 @@ class Objective:
         """Whether a request with these times is within the limits."""
         return first_s <= self.ttft and token_s <= self.tpot and gap_s <= self.itl
 
-    def lacks(self, turn: TurnRecord) -> bool:
-        """Whether a record has no times between bursts, though they are limited."""
-        timed = turn.step_s or not turn.accept or "burst_s" in (turn.load or ())
-        return self.itl < NEVER and not timed
-
     def keeps(self, turn: TurnRecord) -> bool:
-        """Whether a recorded request that does not lack a time is within the limits."""
+        """Whether a recorded request is within the limits."""
         load, tokens = turn.load, sum(turn.accept)
         first_s = turn.prefill_s + (load["queue_s"] if load else 0.0)
         gap_s = max(turn.step_s, default=load.get("burst_s", 0.0) if load else 0.0)

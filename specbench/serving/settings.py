@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -89,10 +89,6 @@ class LoadConfig:
     def before(self) -> int:
         """Requests of a stretch that arrive before the measured ones."""
         return self.requests if self.ramp is None else self.ramp
-
-
-# The settings of a run without load, which a configuration's hash leaves out; slo changes no record.
-ALONE = {key: value for key, value in asdict(LoadConfig()).items() if key != SLO}
 
 
 def check_load(load: LoadConfig) -> None:

@@ -109,16 +109,12 @@ def test_requests_that_keep_the_objective_by_their_records():
     assert measure_capacity([made(0, 0.1, ValueError)], 3) == 0
 
 
-def test_a_limit_on_bursts_needs_their_times():
-    """A server whose bursts are not steps has the longest of their times; records of before have none."""
+def test_a_limit_on_bursts_that_are_not_steps():
+    """A server with such bursts has the longest of their times."""
     found, objective = made(0, 0.1), Objective(itl=0.02)
-    assert not objective.lacks(found.turns[0])
     found.turns[0].step_s = []
-    assert objective.lacks(found.turns[0])
-    assert not Objective(ttft=1.0).lacks(found.turns[0])
     for burst_s, share in ((0.015, 1.0), (0.025, 0.0)):
         found.turns[0].load["burst_s"] = burst_s
-        assert not objective.lacks(found.turns[0])
         assert Kept.of([found], objective).shares == (share,)
 
 
@@ -190,21 +186,6 @@ def test_limits_that_one_request_alone_breaks_end_the_search_of_the_method():
     assert {each.holds for each in slow.find().values()} == {0}
     assert [name for name in slow.runs if not name.startswith("rate-")] == ["capacity", "alone"]
     assert len(slow.runs) == 3
-
-
-def test_a_search_refuses_records_without_the_times_that_it_limits(tmp_path):
-    search = simulated(Objective(itl=1.0, share=0.9))
-    search._directory, run = tmp_path, search._run
-
-    def without_times(names, *given):
-        records = run(names, *given)
-        for each in itertools.chain.from_iterable(records.values()):
-            each.turns[0].step_s = []
-        return records
-
-    search._run = without_times
-    with pytest.raises(InputError, match=r"load.slo.itl_ms=1000: .* no times between bursts; expected .*fresh=true"):
-        search.find()
 
 
 def test_requests_that_failed_are_named_with_what_sends_them_again(capsys):

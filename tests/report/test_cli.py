@@ -5,7 +5,6 @@ import os
 import re
 from pathlib import Path
 
-import fsspec
 import pandas as pd
 import pytest
 
@@ -13,7 +12,6 @@ from specbench.commands.report import main
 from specbench.profile import file as profile_file
 from specbench.records.store import RunError
 from specbench.report.locate import PROFILE, RUN, chosen_profile, chosen_runs
-from specbench.screen import DONE, USAGE
 
 
 def test_command_writes_a_report(make_run, tmp_path, capsys):
@@ -140,28 +138,3 @@ def test_a_profile_is_named_or_the_first_published_one(elsewhere, monkeypatch):
     assert chosen_profile() == published / "a.json"
     monkeypatch.setenv(PROFILE, "mine.json")
     assert str(chosen_profile()) == "mine.json"
-
-
-def test_runs_of_an_object_store(make_run, tmp_path, capsys):
-    """One run and a sweep, as from a folder; nothing is written there."""
-    runs = [make_run(f"sweep/{number}", methods={"pld": (4.0, 0.5, 0.001)}, per_category=1) for number in (1, 2)]
-    store = fsspec.filesystem("memory")
-    for run in runs:
-        for file in run.iterdir():
-            store.pipe_file(f"/results/sweep/{run.name}/{file.name}", file.read_bytes())
-    before = store.find("/results")
-    written = {}
-    for place, source in (("here", str(runs[0].parent)), ("there", "memory://results/sweep")):
-        assert main([source, "--no-plots", "--output", str(tmp_path / place)]) == DONE
-        written[place] = [(tmp_path / place / name).read_bytes() for name in ("summary.csv", "tables/overall.md")]
-    assert written["here"] == written["there"]
-    assert main([runs[1].as_uri(), "--published", "--output", str(tmp_path / "single")]) == DONE
-    assert store.find("/results") == before
-    capsys.readouterr()
-    for wrong, message in (
-        (["memory://results/sweep"], "say where with --output DIR"),
-        (["memory://results/none", "--output", str(tmp_path)], "contains no manifest.json"),
-        (["nothing://results", "--output", str(tmp_path)], "cannot be read (Protocol not known"),
-    ):
-        assert main(wrong) == USAGE
-        assert message in capsys.readouterr().err

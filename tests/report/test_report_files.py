@@ -154,14 +154,3 @@ def test_very_many_categories_stay_in_the_tables(built, monkeypatch):
     message = f"{len(scene.categories)} categories, at most 2 are drawn; summary.csv has them"
     assert [bars.draw_groups(scene, figure) for figure in ("speedup", "mat")] == [message, message]
     assert draw_radar(scene) == message
-
-
-def test_an_older_run_that_names_a_home_is_reported_without_it(make_run, monkeypatch):
-    monkeypatch.setenv("HOME", "/home/somebody")
-
-    def edit(manifest, records):
-        manifest["model"]["path"] = "/home/somebody/models/tiny"
-        fail(records[2], "no file /home/somebody/x")
-
-    report = build_report([make_run(per_category=1, edit=edit)], plots=False)
-    assert "somebody" not in "".join(path.read_text() for path in report.files)

@@ -60,18 +60,6 @@ def test_the_merged_run_is_the_single_run(runs, parts, tmp_path, capsys):
     assert len(two.reported[0].shards) == 3
 
 
-def test_older_parts(parts, tmp_path):
-    """They do not say where their cases belong; in the order of the file it is known."""
-    cases = [[record.case for record in read_run(part).records[:: len(METHODS)]] for part in parts]
-    for directory in parts:
-        edit_manifest(
-            directory, lambda manifest: (manifest.pop("part"), manifest["config"]["suite"].update(order="file"))
-        )
-    merge(parts, tmp_path / "out")
-    order = [cases[index % 3][index // 3] for index in range(CASES)]
-    assert [record.case for record in read_run(tmp_path / "out").records[:: len(METHODS)]][:CASES] == order
-
-
 @pytest.mark.parametrize(
     ("parts", "whole"),
     [

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import functools
 import itertools
 import multiprocessing
-import operator
 import re
 import signal
 import sys
@@ -23,10 +19,9 @@ import specbench.runs.execution
 import specbench.runs.session
 import specbench.runs.sources
 from builders.resumed import edit_manifest, replay_of, timeless
-from builders.runs import Stopped, execute_job, watch_job
+from builders.runs import execute_job, watch_job
 from specbench.commands import run as run_command
 from specbench.records.store import MANIFEST, RECORDS, point_latest, read_manifest, read_run
-from specbench.runs.digest import ADDED, digest, find_difference, fixed, of_methods
 from specbench.types import InputError
 
 LIVE = ("model=tiny", "method=[pld]", "suite.limit=1", "decode.max_new_tokens=12", "measure=quick", "measure.warmup=0")
@@ -98,23 +93,6 @@ def test_a_failed_case_keeps_its_error_unless_it_is_retried(run, tmp_path, monke
     assert not (tmp_path / "r.old2").exists()
 
 
-@pytest.mark.parametrize("stop_after", [pytest.param(2, marks=pytest.mark.exhaustive), None])
-def test_an_older_run_that_names_a_home_loses_the_name_and_nothing_else(run, tmp_path, monkeypatch, stop_after):
-    monkeypatch.setenv("HOME", "/home/somebody")
-    with contextlib.suppress(Stopped):
-        run(tmp_path / "r", stop_after=stop_after)
-
-    def name_home(manifest: dict) -> None:
-        manifest["model"]["path"] = manifest["config"]["model"]["name"] = "/home/somebody/models/tiny"
-        manifest["processes"][0]["machine"]["note"] = "/home/somebody"
-
-    edit_manifest(tmp_path / "r", name_home)
-    before = (tmp_path / "r" / RECORDS).read_bytes()
-    run(tmp_path / "r")
-    assert "somebody" not in (tmp_path / "r" / MANIFEST).read_text()
-    assert (tmp_path / "r" / RECORDS).read_bytes().startswith(before)
-
-
 @pytest.mark.parametrize(
     ("section", "key", "what"),
     [("model", "fingerprint", "weights"), ("suite", "sha256", "suite file")],
@@ -128,9 +106,7 @@ def test_a_run_does_not_go_on_with_other_inputs(run, tmp_path, section, key, wha
 
 @pytest.mark.parametrize(("key", "other"), [("engine", "fast"), ("forward", "operations of torch and attention=fused")])
 def test_a_run_does_not_go_on_with_what_auto_chose_otherwise(run, tmp_path, key, other):
-    """The engine and its attention; a manifest of an older version lacks them."""
-    run(tmp_path / "r", stop_after=1)
-    edit_manifest(tmp_path / "r", lambda manifest: manifest.update({key: None}))
+    """The engine and its attention."""
     run(tmp_path / "r", stop_after=1)
     edit_manifest(tmp_path / "r", lambda manifest: manifest.update({key: other}))
     with pytest.raises(InputError, match=f"has a run whose {key} is '{other}', here it is "):
@@ -138,7 +114,6 @@ def test_a_run_does_not_go_on_with_what_auto_chose_otherwise(run, tmp_path, key,
 
 
 def test_a_run_does_not_go_on_under_another_template(tmp_path):
-    """An older run does not say what it had."""
     template = tmp_path / "t.jinja"
     template.write_text("{% for m in messages %}{{ m.content }} {% endfor %}")
     given = (*LIVE, f"model.template={template}", "suite.first=1", "method=[]", "decode.max_new_tokens=2")
@@ -146,8 +121,6 @@ def test_a_run_does_not_go_on_under_another_template(tmp_path):
     template.write_text("{% for m in messages %}{{ m.content }}! {% endfor %}")
     with pytest.raises(InputError, match="another chat template"):
         watch_job(tmp_path / "r", *given)
-    edit_manifest(tmp_path / "r", lambda manifest: manifest["model"].pop("template"))
-    watch_job(tmp_path / "r", *given)
 
 
 def test_latest_points_to_no_run_that_was_refused(run, tmp_path, monkeypatch):
@@ -264,47 +237,3 @@ def test_kill_at_two_moments(tmp_path):
     killed = execute_job(folder, *settings)
     assert len(read_manifest(folder).processes) >= 2
     assert [timeless(record) for record in killed] == [timeless(record) for record in whole]
-
-
-def test_a_setting_that_came_later_leaves_the_hash_at_its_default():
-    """Runs from before it go on under the same name; another value makes another run."""
-    for place, added in ADDED.items():
-        for key, default in added.items():
-            groups = {"measure": {}, "suite": {}, "decode": {"seed": 0}, "model": {"path": "x"}, "load": {}}
-            before = {**groups, "method": {"one": {"_target_": place, "k": 1}}}
-            inside = (place,) if place in groups else ("method", "one")
-            later, other = copy.deepcopy(before), copy.deepcopy(before)
-            for plain, value in ((later, default), (other, "another")):
-                functools.reduce(operator.getitem, inside, plain)[key] = value
-            assert digest(later) == digest(before) != digest(other)
-
-
-def test_a_difference_names_the_value_that_an_older_run_had_without_the_setting():
-    there, here = (
-        {"engine": {"kind": "fast", **more}, "suite": {}, "model": {}} for more in ({}, {"attention": "sdpa"})
-    )
-    assert find_difference(fixed(there), fixed(here)) == ("engine.attention", "auto", "sdpa")
-    assert find_difference(fixed(there), fixed({**here, "engine": {"kind": "fast", "attention": "auto"}}))[0] == ""
-    one, two = ({"m": {"_target_": "methods.ouroboros.Ouroboros", **more}} for more in ({}, {"overshoot": "cut"}))
-    assert find_difference(*map(of_methods, ({"method": one}, {"method": two}))) == ("m.overshoot", "kept", "cut")
-
-
-def test_a_field_of_suites_that_came_later_leaves_the_hash_at_its_default():
-    """Runs whose suite had fields before the system message was one of them can be resumed; one that is set counts."""
-    own = dict.fromkeys(("prompt", "id", "category", "reference"))
-    settings = {"measure": {}, "decode": {}, "model": {"path": "x"}, "load": {}, "method": {}}
-    none, before, later, other = (
-        digest(settings | {"suite": suite})
-        for suite in ({}, {"fields": own}, {"fields": own | {"system": None}}, {"fields": own | {"system": "role"}})
-    )
-    assert none == before == later != other
-
-
-def test_heads_that_a_model_names_for_later_methods_leave_the_hash():
-    """A method that takes one has it among its own settings; a head of a method that was there counts."""
-    model = {"path": "x", "heads": {"eagle": None, "safetensors": True}}
-    groups = {"measure": {}, "suite": {}, "decode": {}, "model": model, "load": {}}
-    later, other = copy.deepcopy(groups), copy.deepcopy(groups)
-    later["model"]["heads"]["pard"] = "y"
-    other["model"]["heads"]["eagle"] = "y"
-    assert digest(later) == digest(groups) != digest(other)

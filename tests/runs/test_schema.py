@@ -34,7 +34,7 @@ RUNS = {
 BEYOND = ("negative", "2^31", "10^30", "1e300")
 # Of the configuration in a manifest, the entries that have a type.
 TYPED = (
-    *("config.engine.kind", "config.suite.part", "config.suite.order", "config.report.identify"),
+    *("config.engine.kind", "config.suite.part", "config.report.identify"),
     *(f"config.model.{name}" for name in ("path", "tokenizer", "revision", "heads")),
     *(f"config.decode.{name}" for name in ("max_new_tokens", "temperature", "first_draft", "length", "verify")),
     *(f"config.load.{name}" for name in ("kind", "requests", "rate", "slo", "slo.ttft_ms")),
@@ -52,7 +52,7 @@ TAKEN = {
         "2^31 10^30 1e300": "lossless.worst_gap",
     },
     "manifest": {
-        "null": "config.model.path config.model.heads config.suite.order config.decode.max_new_tokens model.name"
+        "null": "config.model.path config.model.heads config.decode.max_new_tokens model.name"
         " model.path model.family model.dtype model.device model.tokenizer model.fingerprint engine forward parallel"
         " parallel.way parallel.gpus suite.name suite.cases suite.turns suite.origin suite.sha256 rounds baseline"
         " git.commit machine.system machine.threads",

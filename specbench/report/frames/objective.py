@@ -62,8 +62,7 @@ def find_boundaries(reported: Sequence[ReportedRun]) -> pd.DataFrame:
             amount = load["requests"] if closed else load.get("rate")
             kept = Kept.of(records, objective)
             verdict = judge(kept.shares, kept.requests, objective.share)
-            unknown = any(objective.lacks(turn) for record in records for turn in record.turns)
-            if verdict is None or amount is None or unknown:
+            if verdict is None or amount is None:
                 continue
             group = _Group(names, str(load["kind"]), None if closed else load["requests"], objective.spell())
             verdicts[group][float(amount)] = verdict

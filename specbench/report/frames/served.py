@@ -180,7 +180,7 @@ def _goodput(turns: Sequence[TurnRecord], lost: int, slo: dict[str, float | None
     lost: requests that failed.
     """
     objective = Objective.of(slo)
-    if not objective.limited or any(map(objective.lacks, turns)):
+    if not objective.limited:
         return {"goodput": BLANK, "kept": BLANK}
     kept = sum(map(objective.keeps, turns))
     return {"goodput": ratio(kept, seconds), "kept": ratio(kept, len(turns) + lost)}

@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from specbench.measure.identity import hide_identity
 from specbench.records.manifest import flatten
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
 from specbench.records.store import PAGE, write_atomically
@@ -355,8 +354,6 @@ def failures(findings: Findings) -> Markup:
     for run, place in failed[:MAX_ROWS]:
         record = run.records[place]
         error: Mapping[str, Any] = record.error or {}
-        if not run.section("config", "report").get("identify"):  # older runs recorded the home directory and the user
-            error = hide_identity(error)
         title = f"{label(record.method)}, case {record.case}, round {record.round}"
         title += f", turn {error['turn']}" if error.get("turn") is not None else ""
         reason = f"{error.get('type', 'error')}: {error.get('message', 'no message was recorded')}"
