@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report.conftest import manifest_of
 
+from builders.damage import mutants_of
 from builders.records import record
-from scripts.lab.kinds.damage import mutants_of
 from specbench.commands.report import main
 from specbench.input import InputError
 from specbench.records.store import Run
