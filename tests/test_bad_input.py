@@ -54,9 +54,7 @@ class Bad:
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def bad(
-    arguments: str, *words: str, name: str = "", files: Files | None = None, loads: bool = False
-) -> Bad:
+def bad(arguments: str, *words: str, name: str = "", files: Files | None = None, loads: bool = False) -> Bad:
     """Of ``specbench ARGUMENTS`` into ``run``; of ``method=[pld]`` if it names no methods."""
     given = shlex.split(arguments)
     if not any(item.startswith("method=") for item in given):
@@ -66,9 +64,7 @@ def bad(
     return Bad(name or arguments, tuple(given), words, files or {}, loads=loads)
 
 
-def bad_report(
-    arguments: str, *words: str, name: str = "", files: Files | None = None, code: int = 2
-) -> Bad:
+def bad_report(arguments: str, *words: str, name: str = "", files: Files | None = None, code: int = 2) -> Bad:
     """Of ``specbench report ARGUMENTS``."""
     return Bad(name or arguments, ("report", *shlex.split(arguments)), words, files or {}, code)
 
@@ -142,9 +138,7 @@ SETTINGS = (
 )
 
 
-def model(
-    name: str, *words: str, loads: bool = False, **files: str | bytes | Callable[[bytes], bytes]
-) -> Bad:
+def model(name: str, *words: str, loads: bool = False, **files: str | bytes | Callable[[bytes], bytes]) -> Bad:
     """Of the bundled model with other files; a name's last underscore is its dot."""
 
     def write(folder: Path) -> None:
@@ -205,13 +199,9 @@ MODELS = (
     model("weights zero", "all equal", loads=True, model_safetensors=data_of(b"\0")),
     model("config text", "config.json", "JSON", config_json="hello"),
     model("config deep", "config.json", "JSON", config_json=DEEP),
-    model(
-        "config key twice", "'vocab_size' twice", config_json='{"vocab_size": 1, "vocab_size": 2}'
-    ),
+    model("config key twice", "'vocab_size' twice", config_json='{"vocab_size": 1, "vocab_size": 2}'),
     model("tokenizer text", "model.tokenizer=model", tokenizer_json="hello"),
-    model(
-        "endless answers", "eos_token_id", "'abc'", generation_config_json='{"eos_token_id": "abc"}'
-    ),
+    model("endless answers", "eos_token_id", "'abc'", generation_config_json='{"eos_token_id": "abc"}'),
     model(
         "endless template",
         "Range too big",
