@@ -1,8 +1,8 @@
 """A stand-in for a serving engine: it speaks each dialect over loopback and replays answers with known steps.
 
-A fault is planted by name (``FAULTS``). The answer is a function of the prompt, so that two servers agree. As a program
-it prints its URL and serves until its input ends, ``python tests/stand_in.py SECONDS_A_STEP``, or at a port until it
-is ended: ``python tests/stand_in.py SECONDS_A_STEP PORT [plain]``, plain without drafts.
+A fault is planted by name (``FAULTS``). The answer is a function of the prompt, so that two servers agree.
+As a program it serves at a port until it is ended: ``python tests/stand_in.py SECONDS_A_STEP PORT
+[plain]``, plain without drafts.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def serving(
 
 
 if __name__ == "__main__":
-    with serving(speculates="plain" not in sys.argv, port=int(sys.argv[2]) if sys.argv[2:] else 0) as paced:
+    with serving(speculates="plain" not in sys.argv, port=int(sys.argv[2])) as paced:
         paced.step_s = float(sys.argv[1])
         print(paced.url, flush=True)
-        threading.Event().wait() if sys.argv[2:] else sys.stdin.read()
+        threading.Event().wait()

@@ -20,16 +20,9 @@ COMMANDS = {
     "batches": "steps of several requests that share forwards, and the batches of other runtimes",
     "overhead": "what a method costs per step in addition to the target's forward",
     "drafters": "time and memory of drafters alone, without a target",
-    "replay": "what the harness costs per step of a replay",
     "memory": "peak memory of a long request, against its bound",
-    "answer": "time and memory of a long answer's records, report and lossless check",
     "judge": "which faults the lossless check finds, and the effect of rounding",
     "kernels": "the resources of an H100 that the Triton kernels take, by the compiler",
-    "servers": "a real serving engine is started, and its rows are compared with this harness's runtime",
-    "client": "CPU time of a server's client per event",
-    "faults": "faults of the disk, kills and signals in runs, and what is left after the command is repeated",
-    "fuzz": "kinds of bad input through the true commands, and how each ends",
-    "load": "recorded requests served on a simulated clock",
 }
 
 

@@ -1,19 +1,14 @@
 """The schedule on a simulated clock: against queueing theory, and against the modelled speedup of a closed loop."""
 
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from builders.profiles import FIT
-from scripts.lab import load
 from specbench.profile import Fit, Profile
 from specbench.serving.scheduler import NEVER, Served, Stretch
 from specbench.serving.settings import draw_arrivals
 from specbench.serving.simulate import SimulatedAnswer, SimulatedServer, simulate
 from specbench.serving.traces import RecordedArrivals
-from specbench.types import InputError
 
 SERVICE_S = 0.01
 ONE = Profile("H", "big", "served", "bfloat16", "published", Fit(1e3 * SERVICE_S, 0.0, 0.0, 0.0), "2026")
@@ -106,11 +101,3 @@ def test_256_requests_at_once() -> None:
     begin, end = served.window()
     tokens = sum(count for count, at in zip(served.emitted, served.ends_s, strict=True) if begin < at <= end)
     assert tokens / (end - begin) > 8 / 1e-3 / float(FIT.step_ms(1, 100))
-
-
-@pytest.mark.parametrize(("requests", "named"), [(4, "4 requests together"), (1, "no good record")])
-def test_a_run_whose_times_are_not_of_one_request_is_refused(monkeypatch, requests: int, named: str) -> None:
-    manifest = {"config": {"load": {"kind": "closed", "requests": requests}}}
-    monkeypatch.setattr(load, "read_run", lambda path: SimpleNamespace(manifest=manifest, records=[]))
-    with pytest.raises(InputError, match=named):
-        load.read_answers(Path("run"), True)

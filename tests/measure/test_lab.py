@@ -22,7 +22,6 @@ def test_help_lists_every_command(capsys):
         ("overhead", ["pdl"], "there is no method/pdl; did you mean pld?"),
         ("drafters", ["pld", "pdl"], "there is no method/pdl; did you mean pld?"),
         ("peers", ["model=tny"], "there is no model/tny; did you mean tiny?"),
-        ("replay", ["suite=mni"], "there is no suite/mni; did you mean mini?"),
     ],
 )
 def test_an_unknown_name_is_an_error(monkeypatch, capsys, command, arguments, reported):
@@ -42,5 +41,5 @@ def test_the_exit_code_is_the_commands(monkeypatch, outcome, code):
             raise outcome
         return outcome
 
-    monkeypatch.setattr("scripts.lab.replay.run", run)
-    assert lab.main(["replay"]) == code
+    monkeypatch.setattr("scripts.lab.memory.run", run)
+    assert lab.main(["memory"]) == code

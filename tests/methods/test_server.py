@@ -29,7 +29,6 @@ from methods.server.connection import KEY
 from methods.server.engine import LaunchedEngine
 from methods.server.identity import DRAWS, LEVEL, TEXTS, TOKENS, compare_draws, read_totals
 from methods.server.method import ServerPeer
-from scripts.lab.client import measure_client
 from specbench.commands import run as run_command
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
@@ -556,20 +555,6 @@ def test_a_row_of_text_is_judged_by_its_text():
         assert (same.equal, same.violations, same.divergence) == (True, 0, None)
         assert (other.equal, other.violations, other.divergence) == (False, 0, [0, 0])
         assert judged(judge, "ab", {}).violations == 1
-
-
-def test_events_are_those_of_the_server():
-    with stand_in.serving() as server:
-        method = opened(server.url)
-        asked = len(server.asked)
-        cost = measure_client(method, [PROMPT], LIMIT, 2, 3)
-        answers = len(server.asked) - asked
-        assert answers >= 3
-        assert (cost.events, cost.tokens) == (answers * (1 + len(TRUE)), answers * LIMIT)
-        assert cost.cpu_s > 0
-        server.fault = "error_500"
-        with pytest.raises(CaseError, match="status 500"):
-            measure_client(method, [PROMPT], LIMIT, 2, 3)
 
 
 PAGE = """# HELP vllm:num_requests_running Requests in model execution batches.

@@ -25,7 +25,7 @@ from specbench.types import CaseError, InputError
 from tests.methods.test_server import card
 
 LIMIT, WAIT_S, MOST_S, MOST_BYTES = 24, 0.4, 20.0, 300 << 20  # a silent server waits for 30 s
-SERVES = {"status_500", "status_500_slow", "redirect", "missing"}  # at a path that a server need not have
+SERVES = {"status_500", "redirect", "missing"}  # at a path that a server need not have
 SOME = ("html", "status_500", "gzip", "slow_headers", "silent")
 FIRST = ("/v1/models", "/v1/completions")
 OTHERS = ("/metrics", "/server_info", "/tokenize")

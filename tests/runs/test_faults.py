@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from builders.disk import BEFORE, CUT, HALF, LINK, RENAME, SYNC, WRITE, Disk, Fault
 from builders.resumed import replay_of, timeless
 from builders.runs import execute_job, job_for
-from scripts.lab.disk import BEFORE, CUT, HALF, LINK, REMOVE, RENAME, SYNC, WRITE, Disk, Fault, Operation
 from specbench.input import InputError
 from specbench.measure import environment
 from specbench.records.store import MANIFEST, RECORDS, read_run
 from specbench.runs.execution import execute
 
 CASES = 2
-STRUCK = (CUT, LINK, REMOVE, RENAME, SYNC, WRITE)
 NOBODY = 999_999_999  # no process has this number
 
 
@@ -30,25 +29,16 @@ class Kill(BaseException):
 
 
 class Strike(Fault):
-    """Strikes at one of the operations in ``STRUCK``. kill: every later operation fails too."""
+    """A full disk, or with ``kill`` the end of the process: every later change fails too."""
 
     def __init__(self, number: int, place: str, kill: bool) -> None:
         super().__init__(number, place)
-        self.kill, self.seen = kill, list[str]()
+        self.kill = kill
 
-    def before(self, _: int, operation: Operation) -> None:
+    def before(self, kind: str) -> None:
         if self.kill and len(self.seen) > self.number:
             raise Kill
-        if operation.kind in STRUCK:
-            self.seen.append(operation.kind)
-            super().before(len(self.seen) - 1, operation)
-
-    def written(self, _: int, size: int) -> int:
-        return super().written(len(self.seen), size)
-
-    def after(self, _: int, operation: Operation) -> None:
-        if operation.kind in STRUCK:
-            super().after(len(self.seen) - 1, operation)
+        super().before(kind)
 
     def fire(self) -> None:
         raise Kill if self.kill else OSError(errno.ENOSPC, "No space left on device")

@@ -1,1 +1,0 @@
-"""Bad input: the kinds, generated from the schema, the files, the commands and the answers of a server."""
