@@ -15,11 +15,12 @@ from specbench.input import InputError
 from specbench.screen import fail
 
 COMMANDS = {
-    "peers": "our methods timed against the loops of transformers and of other runtimes",
+    "gpu": "the Triton kernels, the latency of each engine, and methods, on a GPU",
+    "peers": "our methods timed against the loops of transformers",
     "forwards": "a draft's forward on a CPU, by compiled code and by torch's operations",
-    "batches": "steps of several requests that share forwards, and the batches of other runtimes",
+    "batches": "steps of several requests that share forwards",
     "overhead": "what a method costs per step in addition to the target's forward",
-    "drafters": "time and memory of drafters alone, without a target",
+    "drafters": "time of drafters alone, without a target",
     "replay": "what the harness costs per step of a replay",
     "memory": "peak memory of a long request, against its bound",
     "answer": "time and memory of a long answer's records, report and lossless check",
