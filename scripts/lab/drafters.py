@@ -3,9 +3,8 @@
     python -m scripts.lab drafters pld cacheback --corpus news.txt --context 2000 100000
 
 A drafter is stepped through a recorded text, which replaces a greedy target: the part of a draft that
-continues the text is accepted, so the steps are those of a decode loop. Rankings of tokens have the
-shape of a target's; their best token is the text's if it is known, and the others are random. Without
-arguments all methods that need no model are measured.
+continues the text is accepted, so the steps are those of a decode loop. Methods that read logits or
+hidden states are skipped. Without arguments all methods that need no model are measured.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ from specbench.records.record import VANILLA
 from specbench.runs.config import conf_dir
 from specbench.runs.entry import Entry
 from specbench.runs.job import job_of
-from specbench.types import Draft, InputError, Needs, Prefill, Step, TopK
+from specbench.types import Draft, InputError, Prefill, Step
 
 NODES, RESET = 256, ("turn", "case")
 COLUMNS = ("prompt ms", "nodes", "tokens a step", "draft us p50", "p95", "update us p50", "p95")
@@ -81,10 +80,11 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
 
 
 def bind(entry: Entry, target: Target) -> None:
-    """Bind a method. Raises InputError if a model computes its drafts."""
+    """Bind a method. Raises InputError if its drafts need what a model computes."""
     if not isinstance(entry.method, Peer) and "draft" not in entry.parameters:
         entry.method.bind(target)
-        if not entry.method.needs.hidden:
+        needs = entry.method.needs
+        if not (needs.hidden or needs.node_topk or needs.prompt_topk):
             return
     raise InputError("needs a target; python -m scripts.lab overhead times it")
 
@@ -136,39 +136,6 @@ def cost_at(
     return replay(method, text[-context - tokens :], context, budget)
 
 
-class Rankings:
-    """The best tokens of rows that a target would have computed, for a method that needs them."""
-
-    def __init__(self, needs: Needs, text: Sequence[int]) -> None:
-        self._count = max(needs.node_topk, needs.prompt_topk)
-        self._whole = needs.prompt_topk > 0
-        self._vocab, self._random = max(text) + 1, np.random.default_rng(0)
-
-    def top(self, best: Sequence[int]) -> TopK | None:
-        """Return (rows, k) tokens, or None if none are needed. best: of each row, -1 = unknown."""
-        if not self._count:
-            return None
-        ids = self._random.integers(self._vocab, size=(len(best), self._count))
-        known = np.array(best)
-        ids[known >= 0, 0] = known[known >= 0]
-        logits = -torch.arange(self._count, dtype=torch.float32).expand(len(best), -1)
-        return TopK(torch.from_numpy(ids), logits)
-
-    def prefill(self, whole: Sequence[int]) -> Prefill:
-        """Return the prefill of a prompt; the last of ``whole`` is the first emitted token."""
-        return Prefill(whole[-1], topk=self.top(whole[1:] if self._whole else whole[-1:]))
-
-    def complete(self, step: Step, draft: Draft) -> Step:
-        """Add rankings to a draft's step: the best tokens of root and accepted nodes are known."""
-        if not self._count:
-            return step
-        best = [-1] * (len(draft) + 1)
-        for row, token in zip((-1, *step.path), step.emitted, strict=True):
-            best[row + 1] = token
-        fed = torch.tensor([step.root, *map(int, draft.tokens)])
-        return replace(step, fed=fed, topk=self.top(best))
-
-
 def follow(draft: Draft, future: Sequence[int]) -> list[int]:
     """Return the path that a target with the continuation ``future`` accepts, the root's side first."""
     tokens, parents = [*map(int, draft.tokens)], [*map(int, draft.parents)]
@@ -180,11 +147,9 @@ def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> Dra
     context = list(text[: prompt + 1])
     times: list[tuple[int, int]] = []
     nodes: list[int] = []
-    rankings = Rankings(method.needs, text)
-    prefill = rankings.prefill(context)
     with without_collector():
         start = time.perf_counter_ns()
-        drafter = method.begin(context[:-1], prefill, 0)
+        drafter = method.begin(context[:-1], Prefill(context[-1]), 0)
         begun = time.perf_counter_ns() - start
         while len(context) < len(text):
             before = time.perf_counter_ns()
@@ -194,7 +159,7 @@ def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> Dra
             path = path[: len(text) - len(context) - 1]
             emitted = tuple(text[len(context) : len(context) + len(path) + 1])
             done = len(context) + len(emitted) == len(text)
-            step = rankings.complete(Step(context[-1], emitted, tuple(path), done), draft)
+            step = Step(context[-1], emitted, tuple(path), done)
             context.extend(emitted)
             middle = time.perf_counter_ns()
             drafter.observe(step)

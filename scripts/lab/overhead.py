@@ -34,18 +34,13 @@ from specbench.models.load import load_model
 from specbench.records.record import EngineKind
 from specbench.runs.job import job_of
 
-SETTINGS = [
-    "model=random",
-    "model.draft=bundled:tiny_draft",
-    "+model.frozen_table=bundled:tiny/frozen_table.safetensors",
-    "+model.datastore=bundled:tiny/datastore.safetensors",
-    "model.random.config.num_hidden_layers=32",
-    "model.random.config.hidden_size=64",
-    "model.random.config.intermediate_size=128",
-    "model.random.config.vocab_size=2048",
-]
-HEADS = ["eagle", "eagle3", "p_eagle", "dflash", "mtp", "medusa", "hydra"]
-HEADS = [f"model.heads.{name}=random" for name in HEADS]
+SIZES = ("num_hidden_layers=32", "hidden_size=64", "intermediate_size=128", "vocab_size=2048")
+SETTINGS = [f"model.random.config.{size}" for size in SIZES]
+SETTINGS += ["model=random", "model.draft=bundled:tiny_draft"]
+SETTINGS += ["+model.frozen_table=bundled:tiny/frozen_table.safetensors"]
+SETTINGS += ["+model.datastore=bundled:tiny/datastore.safetensors"]
+HEADS = ("eagle", "eagle3", "p_eagle", "dflash", "mtp", "medusa", "hydra")
+SETTINGS += [f"model.heads.{name}=random" for name in HEADS]
 DEFAULT = ["pld", "speculative_sampling", "token_recycling", "cacheback"]
 DEFAULT += ["hf_generate", "hf_prompt_lookup"]
 TOKENS = 48  # of an answer
@@ -64,7 +59,7 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
     given = parser.parse_intermixed_args(arguments)
     torch.set_num_threads(1)
     methods = f"method=[{','.join(given.methods)}]"
-    job = job_of([*SETTINGS, *HEADS, methods, "suite.categories=[rag]", "suite.limit=5"])
+    job = job_of([*SETTINGS, methods, "suite.categories=[rag]", "suite.limit=5"])
     card = replace(job.source.card, eos=frozenset())
     assert job.source.prompts is not None
     prompts = [job.source.prompts.ids(case.turns[:1], []) for case in job.source.suite.cases]
@@ -159,9 +154,7 @@ class OpCounter(TorchDispatchMode):
 
             return call
 
-        stand_ins: dict[str, Any] = {}
-        for name in READ_BACKS:
-            stand_ins[name] = watched(getattr(torch.Tensor, name))
+        stand_ins: Any = {name: watched(getattr(torch.Tensor, name)) for name in READ_BACKS}
         with mock.patch.multiple(torch.Tensor, **stand_ins), self:
             yield self
 

@@ -28,9 +28,7 @@ class Case:
         return f"case {self.error}"
 
 
-@pytest.mark.parametrize(
-    ("errors", "code"), [([0.5, 1.0], 0), ([0.5, 1.1], 1), ([float("nan")], 1), ([None, 0.5], 1)]
-)
+@pytest.mark.parametrize(("errors", "code"), [([0.5, 1.0], 0), ([0.5, 1.1], 1), ([float("nan")], 1), ([None, 0.5], 1)])
 def test_a_kernel_is_wrong_if_its_error_exceeds_the_limit_or_is_none(errors, code, monkeypatch, capsys):
     monkeypatch.setattr(gpu, "list_cases", lambda dtype, device: map(Case, errors))
     assert gpu.check_kernels(torch.float32, CPU) == code

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from builders.models import build
-from scripts.lab import peers
 from scripts.lab.__main__ import main
 from scripts.lab.peers import (
     FASTER,
@@ -23,7 +22,6 @@ from scripts.lab.peers import (
     Timed,
     compare,
     in_turn,
-    list_installed,
     pair_named,
     pair_rows,
     require_equal,
@@ -57,14 +55,6 @@ class Sleeper(Peer):
 @pytest.fixture(scope="module")
 def engine():
     return EagerEngine(build("llama"), 128, frozenset({2}), 8)
-
-
-def test_pairs_of_other_runtimes_are_those_that_are_installed(monkeypatch):
-    monkeypatch.setattr(peers, "find_spec", lambda module: None)
-    assert list_installed() == []
-    monkeypatch.setattr(peers, "find_spec", lambda module: "here" if module == "onnxruntime_genai" else None)
-    assert list_installed() == ["vanilla:ort_genai", "pld:ort_genai_lookup", "speculative_sampling:ort_genai_draft"]
-    assert pair_named("vanilla:ctranslate2") == ("vanilla", "ctranslate2")
 
 
 def test_a_round_is_a_b_b_a_and_the_next_one_b_a_a_b(engine):
