@@ -18,7 +18,6 @@ COMMANDS = {
     "gpu": "the Triton kernels, the latency of each engine, and methods, on a GPU",
     "peers": "our methods timed against the loops of transformers",
     "forwards": "a draft's forward on a CPU, by compiled code and by torch's operations",
-    "batches": "steps of several requests that share forwards",
     "overhead": "what a method costs per step in addition to the target's forward",
     "drafters": "time of drafters alone, without a target",
     "replay": "what the harness costs per step of a replay",

@@ -1,4 +1,4 @@
-"""The bench of the labs: loaded engines, random models, generated tokens, turns, and Markdown tables."""
+"""The bench of the labs: engines, random models, generated tokens, turns, and Markdown tables."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def random_model(family: str, sizes: Mapping[str, Any], dtype: torch.dtype) -> A
 
 
 def take_turns(calls: Calls[Result], rounds: int, turned: bool = False) -> list[list[Result]]:
-    """Make all calls in every round, in an order by which a drift of the machine affects them alike.
+    """Make all calls in every round, in an order by which a drift affects them alike.
 
-    Two calls are made in the order A B, B A, B A, A B, and so on: in every two rounds, forwards and backwards.
+    Two calls are made in the order A B, B A, B A, A B, and so on: forwards and backwards.
 
     Args:
         calls: A, B, and so on.

@@ -59,14 +59,14 @@ class Size:
     environment: Mapping[str, str]
 
 
-METHODS = "pld,suffix_decoding,token_recycling,speculative_sampling,eagle,eagle3,pard,mtp,hf_generate"
+METHODS = "pld,suffix_decoding,token_recycling,speculative_sampling,eagle,eagle3,pard,mtp"
 SIZES = {
     "cuda": Size(
         PARTS,
         "tiny_7b",
         ("--fed", "1,2,4,8,16,32,64,96,128"),
         (
-            f"method=[{METHODS}]",
+            f"method=[{METHODS},hf_generate]",
             "suite.limit=1",
             "measure=quick",
             "decode.max_new_tokens=128",

@@ -19,7 +19,6 @@ from ranks import Forgetful, team
 from builders.engines import Scripted, assert_same_rows, decode_script, scripts
 from builders.models import VOCAB, build, plain_greedy
 from playback import Playback
-from scripts.lab.__main__ import main
 from specbench.decode.loop import derive_seed
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
@@ -385,10 +384,3 @@ def test_a_rank_that_does_not_move_accepted_rows_is_named(model):
     named = pytest.raises(TeamError, match=r"rank 1 diverged .* tokens in the cache")
     with team(model["float64"], check=True, follower=Forgetful) as (engine, _), named:
         decode_together(engine.batch(2, CONTEXT), questions, random.Random(0))
-
-
-def test_the_lab_prints_a_line_for_each_number_of_requests(capsys):
-    sizes = ["--requests", "1,3", "--blocks", "1", "--steps", "2", "--context", "9"]
-    assert main(["batches", "model=tiny", *sizes]) == 0
-    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert [line[0] for line in lines[2:]] == ["without", "control", "1", "3"]
