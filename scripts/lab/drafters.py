@@ -2,9 +2,9 @@
 
     python -m scripts.lab drafters pld cacheback --corpus news.txt --context 2000 100000
 
-A drafter is stepped through a recorded text, which replaces a greedy target: the part of a draft that
-continues the text is accepted, so the steps are those of a decode loop. Methods that read logits or
-hidden states are skipped. Without arguments all methods that need no model are measured.
+A drafter is stepped through a recorded text, which replaces a greedy target: the part of a draft
+that continues the text is accepted, so the steps are those of a decode loop. Methods that read
+logits or hidden states are skipped. Without arguments all methods that need no model are measured.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def bind(entry: Entry, target: Target) -> None:
 class DraftingCost:
     """Times of one request's calls. draft_us, update_us: (steps,) [us] of propose and observe.
 
-    intake_ms: of begin and the first propose, which read the prompt. nodes, emitted: means per step.
+    intake_ms: of begin and the first propose, which read the prompt. nodes, emitted: means per
+    step.
     """
 
     draft_us: np.ndarray
@@ -137,13 +138,13 @@ def cost_at(
 
 
 def follow(draft: Draft, future: Sequence[int]) -> list[int]:
-    """Return the path that a target with the continuation ``future`` accepts, the root's side first."""
+    """Return the path that a target with the continuation ``future`` accepts."""
     tokens, parents = [*map(int, draft.tokens)], [*map(int, draft.parents)]
     return find_recorded_path(tokens, parents, draft.passenger, future)
 
 
 def replay(method: Method, text: Sequence[int], prompt: int, budget: int) -> DraftingCost:
-    """Decode ``text`` from its token number ``prompt`` (the prefill's) to its end, timing every call."""
+    """Decode ``text`` from its token number ``prompt`` (the prefill's), timing every call."""
     context = list(text[: prompt + 1])
     times: list[tuple[int, int]] = []
     nodes: list[int] = []

@@ -2,16 +2,17 @@
 
     python -m scripts.lab gpu --out day
     python -m scripts.lab gpu --parts kernels latency-fused --limit 300
-    python -m scripts.lab gpu --device cpu          # tiny sizes, the kernels in Triton's interpreter
+    python -m scripts.lab gpu --device cpu   # tiny sizes, the kernels in Triton's interpreter
 
-kernels-DTYPE: each Triton kernel against float64 on drawn cases, as ``engine.attention=auto`` checks
-them, and on the shapes of a 7B; the error over its limit is at most 1. latency-ENGINE: ``specbench
-profile``, T(tokens fed) of the eager engine, and of the fast one with each of its attentions. methods:
-methods of each kind compared by ``specbench``, with the lossless check. Further arguments are settings
-of model and engine for both commands.
+kernels-DTYPE: each Triton kernel against float64 on drawn cases, as ``engine.attention=auto``
+checks them, and on the shapes of a 7B; the error over its limit is at most 1. latency-ENGINE:
+``specbench profile``, T(tokens fed) of the eager engine, and of the fast one with each of its
+attentions. methods: methods of each kind compared by ``specbench``, with the lossless check.
+Further arguments are settings of model and engine for both commands.
 
-Each part is a process with a time limit. What it prints is shown and written to OUT/PART.txt line by
-line, so a part that fails, dies or is ended loses only its later lines. The exit code is 1 if one did.
+Each part is a process with a time limit. What it prints is shown and written to OUT/PART.txt line
+by line, so a part that fails, dies or is ended loses only its later lines. The exit code is 1 if
+one did.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def run_part(
     limit_s: float,
     out: Path,
 ) -> str:
-    """Run Python as a process with a limit, and show and write what it prints; returns its end in words."""
+    """Run Python with a limit, and show and write what it prints; returns its end in words."""
     start = time.monotonic()
     paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     print(f"## {part}\n", flush=True)

@@ -3,9 +3,9 @@
     python -m scripts.lab memory model=tiny 'model.overrides={max_position_embeddings: 32768}' --context 16384 32768
     python -m scripts.lab memory model=random_110m model.random.config.max_position_embeddings=32768
 
-The first arguments are those of ``specbench``. The resident memory is the high-water mark that Linux
-counts, reset before the decoding and before the lossless check; the prompt is made of phrases that
-repeat. If a peak exceeds the bound (``RequestBound``), the exit code is 1.
+The first arguments are those of ``specbench``. The resident memory is the high-water mark that
+Linux counts, reset before the decoding and before the lossless check; the prompt is made of phrases
+that repeat. If a peak exceeds the bound (``RequestBound``), the exit code is 1.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
 class RequestBound:
     """The most memory [bytes] that one request on a CPU needs above the loaded model.
 
-    Prompt, answer and lossless check are computed from the model's shape. Per token of context: keys
-    and values, those of one layer twice if query heads share them, and a state. Per chunk: the mask,
-    the results of a layer, the logits.
+    Prompt, answer and lossless check are computed from the model's shape. Per token of context:
+    keys and values, those of one layer twice if query heads share them, and a state. Per chunk: the
+    mask, the results of a layer, the logits.
     """
 
     token_bytes: int

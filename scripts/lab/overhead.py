@@ -4,9 +4,9 @@
 
 The target is a 32-layer Llama with random weights. Columns, per decode step: operations of the
 forward; operations outside it (launches on a GPU), including a draft model's; of these the cache
-compaction; synchronisations; host time outside the forward, the median over requests. The counts are
-deterministic, while wall time on a shared machine is noise: on a GPU every operation is a kernel
-launch, and every synchronisation empties the queue.
+compaction; synchronisations; host time outside the forward, the median over requests. The counts
+are deterministic, while wall time on a shared machine is noise: on a GPU every operation is a
+kernel launch, and every synchronisation empties the queue.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DEFAULT += ["hf_generate", "hf_prompt_lookup"]
 TOKENS = 48  # of an answer
 Prompts = Sequence[Sequence[int]]
 READ_BACKS = ("tolist", "numpy")  # these do not pass the dispatcher
-# item(), bool(), int(), float(): inference mode shows the first, others the second, which it is made of
+# item(), bool(), int(), float(): inference mode shows the first, other modes the second
 SCALARS = {"aten::item", "aten::_local_scalar_dense"}
 SCALARS |= {"aten::nonzero", "aten::is_nonzero", "aten::equal"}
 FREE = ("aten::detach_",)
@@ -107,7 +107,8 @@ def count_operations(method: Method, engine: Any, model: Any, prompts: Prompts) 
 class OpCounter(TorchDispatchMode):
     """Counts operations that are not views, and synchronisations, in ``ops`` and ``syncs``.
 
-    Both are by section. Sections nest, and the innermost counts; outside all of them it is ``rest``.
+    Both are by section. Sections nest, and the innermost counts; outside all of them it is
+    ``rest``.
     """
 
     def __init__(self) -> None:
@@ -160,7 +161,7 @@ class OpCounter(TorchDispatchMode):
 
 
 def _shares(out: Any, source: Any) -> bool:
-    """Return whether nothing was computed: ``to``, ``reshape`` and others copy only if they must."""
+    """Return whether nothing was computed: ``to`` and others copy only if they must."""
     if not isinstance(out, torch.Tensor) or not isinstance(source, torch.Tensor):
         return True
     return out.untyped_storage().data_ptr() == source.untyped_storage().data_ptr()

@@ -5,13 +5,13 @@ Both sides have the same model, prompts and draft lengths, and run as A B B A on
     python -m scripts.lab peers model=tiny
     python -m scripts.lab peers model=random_110m model.threads=2 --dtype bfloat16 --engine eager
 
-The table has the peer's time per token over ours; above 1 the peer is slower. cpu: by a prompt's least
-processor time, wall: by its median wall time; in brackets 95 % over prompts.
+The table has the peer's time per token over ours; above 1 the peer is slower. cpu: by a prompt's
+least processor time, wall: by its median wall time; in brackets 95 % over prompts.
 
-A B B A on one loaded model makes drift affect both sides alike. Each side runs twice in a round, and
-the ratio of its first runs to its second ones is its A/A control. The verdict is faster or slower only
-if, by both measures, the interval of the ratio excludes 1 and the ratio is further from 1 than the
-outermost end of the two A/A intervals.
+A B B A on one loaded model makes drift affect both sides alike. Each side runs twice in a round,
+and the ratio of its first runs to its second ones is its A/A control. The verdict is faster or
+slower only if, by both measures, the interval of the ratio excludes 1 and the ratio is further from
+1 than the outermost end of the two A/A intervals.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
             ours, peer = time_pair(stage.engine, device, sides, prompts, given.blocks, given.tokens)
             rows += pair_rows(pair.replace(":", ", "), ours, peer, cpu=device.type == "cpu")
     card, threads = job.source.card, torch.get_num_threads()
-    print(f"model={card.name} engine={given.engine} dtype={card.dtype} tokens={given.tokens}", end=" ")
-    print(f"prompts={len(prompts)} blocks={given.blocks} threads={threads}\n")
+    print(f"model={card.name} engine={given.engine} dtype={card.dtype}", end=" ")
+    print(f"tokens={given.tokens} prompts={len(prompts)} blocks={given.blocks} threads={threads}\n")
     columns = ("pair", "same ids", "MAT, ours / peer", "peer / ours", "ours A/A", "peer A/A")
     print_table((*columns, "verdict"), rows, left=(0, 6))
 
@@ -150,8 +150,8 @@ class CpuClock(Clock):
 class Timed:
     """The requests of one side. wall_s, cpu_s: (P, R, 2) [s] of P prompts, R rounds and two runs.
 
-    cpu_s: of all threads of the process. ids: the emitted tokens, a tuple per prompt. mat: tokens per
-    decode step; NaN if no request had a step.
+    cpu_s: of all threads of the process. ids: the emitted tokens, a tuple per prompt. mat: tokens
+    per decode step; NaN if no request had a step.
     """
 
     wall_s: Floats
@@ -175,8 +175,9 @@ def time_pair(
 ) -> list[Timed]:
     """Time every prompt ``rounds`` times under both methods, first against second.
 
-    A round is A B B A, the next one B A A B. limit: the most tokens to emit. sides: two bound methods,
-    which are reset before every request, and decode the longest prompt before the first timed one.
+    A round is A B B A, the next one B A A B. limit: the most tokens to emit. sides: two bound
+    methods, which are reset before every request, and decode the longest prompt before the first
+    timed one.
     """
     clock = CpuClock(device)
 

@@ -24,7 +24,8 @@ NODES = 256
 class TransferClock(Clock):
     """A clock that counts transfers. steps_of: (read-backs, uploads) of each step that wait for the device.
 
-    late: keys of the calls that were recorded while it decoded, not before: of the engine and of a draft model.
+    late: keys of the calls that were recorded while it decoded, not before: of the engine and of a
+    draft model.
     """
 
     late: frozenset[Any] = frozenset()
