@@ -1,14 +1,13 @@
-"""The bench of the labs: engines, random models, generated tokens, turns, and Markdown tables."""
+"""The bench of the labs: loaded models and engines, generated tokens, turns, and Markdown tables."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from specbench.models.choose import make_engine
 from specbench.models.engine import Engine
@@ -41,13 +40,6 @@ def load_engine(overrides: Sequence[str], max_nodes: int) -> tuple[Job, Any, Eng
     return job, model, make_engine(kind, model, job.source.card, max_nodes, attention)[0]
 
 
-def random_model(family: str, sizes: Mapping[str, Any], dtype: torch.dtype) -> Any:
-    """Make a seeded causal LM with random weights on the CPU."""
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(family, **sizes)
-    return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
-
-
 def take_turns(calls: Calls[Result], rounds: int, turned: bool = False) -> list[list[Result]]:
     """Make all calls in every round, in an order by which a drift affects them alike.
 
@@ -73,8 +65,8 @@ def take_turns(calls: Calls[Result], rounds: int, turned: bool = False) -> list[
 def repeating_tokens(count: int, vocab: int, seed: int = 0) -> list[int]:
     """Return (count,) ids that repeat as text does: tokens by Zipf's law, and copied phrases.
 
-    A phrase has 8 tokens on average (geometric); three of five are copied from earlier text, half of
-    those from the last 1000 tokens.
+    A phrase has 8 tokens on average (geometric); three of five are copied from earlier text, half
+    of those from the last 1000 tokens.
     """
     random = np.random.default_rng(seed)
     law = 1 / np.arange(1, vocab + 1)

@@ -1,7 +1,7 @@
 """Check the GPU path on a GPU: the Triton kernels, the latency of each engine, and the methods.
 
     python -m scripts.lab gpu --out day
-    python -m scripts.lab gpu --parts kernels latency-fused --limit 300
+    python -m scripts.lab gpu --parts kernels-float16 latency-fused --limit 300
     python -m scripts.lab gpu --device cpu   # tiny sizes, the kernels in Triton's interpreter
 
 kernels-DTYPE: each Triton kernel against float64 on drawn cases, as ``engine.attention=auto``

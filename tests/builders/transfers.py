@@ -22,10 +22,9 @@ NODES = 256
 
 
 class TransferClock(Clock):
-    """A clock that counts transfers. steps_of: (read-backs, uploads) of each step that wait for the device.
+    """A clock that counts transfers. steps_of: (read-backs, uploads) of each step that wait.
 
-    late: keys of the calls that were recorded while it decoded, not before: of the engine and of a
-    draft model.
+    late: keys of the calls, of the engine and of a draft model, that were recorded while it decoded.
     """
 
     late: frozenset[Any] = frozenset()
@@ -63,7 +62,7 @@ def count_transfers(
     sampling: Sampling | None,
     engine_type: type[FastEngine] = FastEngine,
 ) -> tuple[Transcript, TransferClock]:
-    """Decode one request on the fast engine with labelled tensors; returns the transcript and the counts.
+    """Decode one request on the fast engine with labelled tensors, and count its transfers.
 
     card: of the target, on the CPU. Raises DeviceMixError if a GPU would refuse an operation.
     """
@@ -71,7 +70,8 @@ def count_transfers(
     card = replace(card, device=str(DEVICE))
     with FakeCuda() as mode:
         model.to(DEVICE)
-        buckets = Buckets((1, 8, 64, NODES + 1), (card.context,))  # few: what is prepared is computed
+        widths = (1, 8, 64, NODES + 1)  # few: what is prepared is computed
+        buckets = Buckets(widths, (card.context,))
         engine = engine_type(model, card.context, card.eos, NODES, buckets)
         method.check(card)
         method.bind(Target(card, model, NODES, sampling))
