@@ -1,4 +1,4 @@
-"""The bench of the labs: loaded models and engines, generated tokens, turns, and Markdown tables."""
+"""The bench of the labs: models and engines, generated tokens, turns, and Markdown tables."""
 
 from __future__ import annotations
 

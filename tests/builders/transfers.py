@@ -24,7 +24,7 @@ NODES = 256
 class TransferClock(Clock):
     """A clock that counts transfers. steps_of: (read-backs, uploads) of each step that wait.
 
-    late: keys of the calls, of the engine and of a draft model, that were recorded while it decoded.
+    late: keys of the calls, of engine and draft model, that were recorded while it decoded.
     """
 
     late: frozenset[Any] = frozenset()
