@@ -57,8 +57,11 @@ def test_every_part_has_its_command(tmp_path):
     assert len({command[-1] for command in commands[3:7]}) == 4  # folders of their own
 
 
+LATENCY = pytest.param("latency-triton", marks=pytest.mark.exhaustive)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["kernels-float16", "latency-eager", "latency-triton", "methods"])
+@pytest.mark.parametrize("part", ["kernels-float16", LATENCY, "methods"])
 def test_a_part_runs_on_a_cpu(part, tmp_path):
     if part.endswith(("float16", "triton")):
         pytest.importorskip("triton", exc_type=ImportError)
