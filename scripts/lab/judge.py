@@ -16,8 +16,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from scripts.lab.materials import print_table, random_model
+from scripts.lab.bench import print_table
 from specbench.decode.walk import Walk
 from specbench.models.engine import Engine, Silent
 from specbench.models.fast.engine import FastEngine
@@ -224,7 +225,9 @@ def measure_rounding(layers: int, dtype: torch.dtype) -> tuple[float, float, flo
     Returns root mean squares over all logits, and the largest single difference, in units of the spread of the logits
     and of half the dtype's epsilon, so that dtypes and models can be compared.
     """
-    model = random_model("llama", SHAPE | {"num_hidden_layers": layers}, dtype, torch.device("cpu"))
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("llama", **SHAPE, num_hidden_layers=layers)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
     vocab = SHAPE["vocab_size"]
     ids = torch.randint(1, vocab, (LENGTH,), generator=torch.Generator().manual_seed(0)).tolist()
 

@@ -2,11 +2,10 @@
 
     python -m scripts.lab kernels                   # head sizes 64, 80 and 128 in bfloat16 and float32
     python -m scripts.lab kernels --sizes 128 --dtypes bf16
-    python -m scripts.lab kernels --products        # and what a step of a 7B model takes by them
 
-Needs Triton. The exit code is 1 if a 16-bit kernel has a stack (spilled registers), if fewer of its programs fit on a
-multiprocessor than its launch counts on, if a product copies a block in more or fewer pieces than 16 bytes a lane, or
-if a kernel that begins early reads or writes before it waits.
+Needs Triton. The exit code is 1 if a 16-bit kernel has a stack (spilled registers), if fewer of its
+programs fit on a multiprocessor than its launch counts on, if a product copies a block in more or
+fewer pieces than 16 bytes a lane, or if a kernel that begins early reads or writes before it waits.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ from typing import Any
 os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is defined
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton's behaviour before it had this setting
 
-import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from scripts.lab.materials import print_table
+from scripts.lab.bench import print_table
 from specbench.models.fast.kernels import packed_rows
 from specbench.models.fast.kernels.packed_rows import accept_rows, lay_out_rows, move_rows
 from specbench.models.fast.kernels.products import (
@@ -41,8 +39,6 @@ from specbench.models.fast.kernels.products import (
     PLAIN,
     ROTATE,
     ROWS,
-    Block,
-    choose_block,
     product,
 )
 from specbench.models.fast.kernels.small_ops import BLOCK, HEADS, add_norm, choose_warps, gate_product, rotate_write
@@ -59,7 +55,6 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
     """Print one row per kernel, head size and dtype; returns 1 if a kernel does not fit."""
     parser.add_argument("--sizes", nargs="+", type=int, default=[64, 80, 128], help="of a head")
     parser.add_argument("--dtypes", nargs="+", default=["bf16", "fp32"])
-    parser.add_argument("--products", action="store_true", help="print the time of a 7B model's products by a bound")
     given = parser.parse_intermixed_args(arguments)
     unfit = []
 
@@ -67,16 +62,15 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
         for dtype, size in itertools.product(given.dtypes, given.sizes):
             for launch in list_launches(size, dtype):
                 found = compile_launch(launch)
-                few = found.resident < launch.needed or (launch.copies is not None and found.copies != launch.copies)
-                if found.hasty or (dtype != "fp32" and (found.stack or few)):
+                split = launch.copies is not None and found.copies != launch.copies
+                spilled = found.stack or split or found.resident < launch.needed
+                if found.hasty or (dtype != "fp32" and spilled):
                     unfit.append(f"{launch.label} at {size} in {dtype}")
-                yield [launch.label, size, dtype, f"{found.shared / 1024:.0f}", found.registers, found.stack,
-                       found.resident, found.copies]  # fmt: skip
+                cells = (found.registers, found.stack, found.resident, found.copies)
+                yield [launch.label, size, dtype, f"{found.shared / 1024:.0f}", *cells]
 
-    columns = ("kernel", "head size", "dtype", "shared KiB", "registers", "stack bytes", "programs at a time")
-    print_table((*columns, "copies of 16 bytes"), rows(), left=(0, 2))
-    if given.products:
-        print_products()
+    columns = ("kernel", "head size", "dtype", "shared KiB", "registers", "stack bytes")
+    print_table((*columns, "programs at a time", "copies of 16 bytes"), rows(), left=(0, 2))
     for each in unfit:
         print(f"does not fit: {each}", file=sys.stderr)
     return int(bool(unfit))
@@ -116,15 +110,8 @@ def list_launches(size: int, dtype: str) -> Iterator[Launch]:
             tiled = {**given, "ROWS": tile.rows, "KEYS": tile.keys, "WINDOWED": window, "TILED": packed}
             tiled["partial"] = pointer if tile is TILES[-1] else "*fp32"
             yield Launch(attend_split, label, tiled, tile.warps, tile.stages, RESIDENT)
-    given = {
-        "partial": pointer,
-        "peaks": "*fp32",
-        "out": pointer,
-        "count": "i32:16",
-        **sizes,
-        "SPLITS": SPLITS,
-        "EARLY": True,
-    }
+    given = {"partial": pointer, "peaks": "*fp32", "out": pointer, "count": "i32:16"}
+    given |= {**sizes, "SPLITS": SPLITS, "EARLY": True}
     yield Launch(merge_splits, "merge_splits", given | {"ITEMS": max(1, MERGED // (SPLITS * padded))})
     names, block = ("rows", "added", "weight", "summed", "normed"), 1 << (width - 1).bit_length()
     given = {**dict.fromkeys(names, pointer), "size": "i32:16", "epsilon": "fp32", "BLOCK": block}
@@ -173,45 +160,6 @@ def list_products(dtype: str) -> Iterator[Launch]:
 
 
 FIT = {BROAD: 3, NARROW: 2}  # programs on a multiprocessor
-PROCESSORS, BYTES_PER_S = 132, 3.0e12  # of an H100; what it sustains
-LATENCY_S, LAUNCH_S = 1e-6, 1.3e-6  # of memory under load; of one operation of a graph after another
-SHAPES = {"qkv": (12288, 4096), "out": (4096, 4096), "gate_up": (22016, 4096), "down": (4096, 11008)}  # Llama 2 7B
-LAYERS, HEAD = 32, (32000, 4096)
-
-
-def print_products() -> None:
-    """Print what the products of a 7B model take by a model of memory, and the bound by the bytes of their weights."""
-    total = bound = 0.0
-
-    def rows() -> Iterator[list[object]]:
-        nonlocal total, bound
-        for name, shape in {**SHAPES, "head": HEAD}.items():
-            weight = torch.empty(shape, dtype=torch.bfloat16, device="meta")
-            block, splits = choose_block(weight, PROCESSORS)
-            programs, least_s = shape[0] // block.width * splits, weight.nbytes / BYTES_PER_S
-            time_s = estimate_time(weight.nbytes, programs, block)
-            times = 1 if name == "head" else LAYERS
-            total, bound = total + times * time_s, bound + times * least_s
-            fed = 2 * ROWS.value * shape[1] * (programs // splits)  # every tile reads all rows
-            yield [name, f"{block.width} x {block.depth}", splits, programs, f"{weight.nbytes / 1e6:.1f}",
-                   f"{fed / 1e6:.1f}", f"{1e6 * least_s:.1f}", f"{1e6 * time_s:.1f}"]  # fmt: skip
-
-    columns = ("product", "block", "splits", "programs", "MB", "MB of 16 rows", "bound us", "estimate us")
-    print_table(columns, rows(), left=(0, 1))
-    print(f"a step's products: estimate {1e3 * total:.2f} ms, bound {1e3 * bound:.2f} ms, {total / bound:.3f}")
-
-
-def estimate_time(nbytes: int, programs: int, block: Block) -> float:
-    """Estimate the seconds of a product: a wave of programs has the memory's rate, or as much as is on its way.
-
-    Of a program's buffers one is multiplied, so that ``stages`` - 2 blocks are on their way.
-    """
-    at_a_time, seconds = FIT[block] * PROCESSORS, LAUNCH_S + LATENCY_S
-    for first in range(0, programs, at_a_time):
-        wave = min(at_a_time, programs - first)
-        flying = wave * (block.stages - 2) * block.width * block.depth * 2
-        seconds += nbytes * wave / programs / min(BYTES_PER_S, flying / LATENCY_S)
-    return seconds
 
 
 @dataclass(frozen=True, slots=True)

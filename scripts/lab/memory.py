@@ -3,9 +3,9 @@
     python -m scripts.lab memory model=tiny 'model.overrides={max_position_embeddings: 32768}' --context 16384 32768
     python -m scripts.lab memory model=random_110m model.random.config.max_position_embeddings=32768
 
-The first arguments are those of ``specbench``. The resident memory is the high-water mark that Linux counts, reset
-before the decoding and before the lossless check; the prompt is made of phrases that repeat. If a peak exceeds the
-bound (``RequestBound``), the exit code is 1.
+The first arguments are those of ``specbench``. The resident memory is the high-water mark that
+Linux counts, reset before the decoding and before the lossless check; the prompt is made of phrases
+that repeat. If a peak exceeds the bound (``RequestBound``), the exit code is 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from scripts.lab.materials import MIB, load_engine, print_table, repeating_tokens
+from scripts.lab.bench import add_overrides, load_engine, print_table, repeating_tokens
 from specbench.decode.latency import shape_of
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
@@ -31,7 +31,7 @@ from specbench.models.family import find_windows
 from specbench.models.fast.cache import GROWTH
 from specbench.profile import ModelShape
 
-NODES = 256
+NODES, MIB = 256, 1 << 20
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _HOST = 512  # [bytes] of a token in lists and in a drafter's index
 _SLACK = 32 << 20  # [bytes] of libraries: threads' scratch, code, what an allocator keeps
@@ -39,8 +39,9 @@ _SLACK = 32 << 20  # [bytes] of libraries: threads' scratch, code, what an alloc
 
 def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
     """Print one row per engine, method and context; returns 1 if a peak exceeds its bound."""
-    parser.add_argument("overrides", nargs="*", help="of specbench: model=..., method=...")
-    parser.add_argument("--context", type=int, nargs="+", default=[16384, 32768], help="[tokens] of prompt and answer")
+    add_overrides(parser)
+    contexts = [16384, 32768]
+    parser.add_argument("--context", type=int, nargs="+", default=contexts, help="and the answer")
     parser.add_argument("--tokens", type=int, default=32, help="of the answer")
     parser.add_argument("--engine", nargs="+", default=["eager", "fast"])
     given = parser.parse_intermixed_args(arguments)
@@ -48,31 +49,32 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
 
     def rows() -> Iterator[list[object]]:
         for kind in given.engine:
-            settings = ["method=[pld,token_recycling]", *given.overrides, f"engine={kind}", "suite.limit=1"]
-            job, model, engine = load_engine(settings, NODES)
-            shape, base, masked = shape_of(model), 0, any(find_windows(model.config).values())
-            clock = Clock(engine.device)
-            for entry in job.entries:
-                entry.method.bind(Target(job.source.card, model, NODES, None))
-                short = repeating_tokens(64, job.source.card.vocab_size)
-                _, base = measure_peak(partial(decode, engine, entry.method, Request(short, 8, None, 0), clock))
-            for count, entry in product(sorted(given.context), job.entries):
-                prompt = repeating_tokens(count - given.tokens, job.source.card.vocab_size)
+            settings = [*given.overrides, f"engine={kind}", "suite.limit=1"]
+            job, model, engine = load_engine(["method=[pld,token_recycling]", *settings], NODES)
+            card, methods = job.source.card, {entry.name: entry.method for entry in job.entries}
+            shape, base, clock = shape_of(model), 0, Clock(engine.device)
+            masked = kind == "eager" or any(find_windows(model.config).values())
+            short = Request(repeating_tokens(64, card.vocab_size), 8, None, 0)
+            for method in methods.values():
+                method.bind(Target(card, model, NODES, None))
+                _, base = measure_peak(partial(decode, engine, method, short, clock))
+            for count, (name, method) in product(sorted(given.context), methods.items()):
+                prompt = repeating_tokens(count - given.tokens, card.vocab_size)
                 request = Request(prompt, given.tokens, None, 0)
-                out, decoded = measure_peak(partial(decode, engine, entry.method, request, clock))
+                out, decoded = measure_peak(partial(decode, engine, method, request, clock))
                 _, checked = measure_peak(partial(engine.gaps, prompt, out.ids))
-                logits = count if entry.method.needs.prompt_topk else max(given.tokens, NODES + 1)
-                bound = RequestBound.of(shape, logits, NODES, masked or kind == "eager")
+                logits = count if method.needs.prompt_topk else max(given.tokens, NODES + 1)
+                bound = RequestBound.of(shape, logits, NODES, masked)
                 shares.append((max(decoded, checked) - base) / bound.at(count))
-                sizes = [f"{size / MIB:.0f}" for size in (decoded - base, checked - base, bound.at(count))]
-                yield [kind, entry.name, count, *sizes, bound.token_bytes, f"{shares[-1]:.2f}"]
-            for entry in job.entries:
-                entry.method.close()
+                sizes = (decoded - base, checked - base, bound.at(count))
+                cells = [f"{size / MIB:.0f}" for size in sizes]
+                yield [kind, name, count, *cells, bound.token_bytes, f"{shares[-1]:.2f}"]
+            for method in methods.values():
+                method.close()
             engine.close()
 
-    columns = ("engine", "method", "context", "decoded, MiB", "checked, MiB", "bound, MiB", "bytes a token",
-               "larger / bound")  # fmt: skip
-    print_table(columns, rows(), left=(0, 1))
+    columns = ("engine", "method", "context", "decoded, MiB", "checked, MiB", "bound, MiB")
+    print_table((*columns, "bytes a token", "larger / bound"), rows(), left=(0, 1))
     if (worst := max(shares)) > 1:
         print(f"memory is {worst:.2f} of its bound", file=sys.stderr)
     return int(worst > 1)
@@ -80,10 +82,11 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RequestBound:
-    """The most memory [bytes] that one request on a CPU needs above the loaded model: a part per token, and a rest.
+    """The most memory [bytes] that one request on a CPU needs above the loaded model.
 
-    Prompt, answer and lossless check are computed from the model's shape. Per token of context: keys and values, those
-    of one layer twice if query heads share them, and a state. Per chunk: the mask, the results of a layer, the logits.
+    Prompt, answer and lossless check are computed from the model's shape. Per token of context:
+    keys and values, those of one layer twice if query heads share them, and a state. Per chunk: the
+    mask, the results of a layer, the logits.
     """
 
     token_bytes: int
@@ -91,14 +94,18 @@ class RequestBound:
 
     @classmethod
     def of(cls, shape: ModelShape, logits: int, nodes: int, masked: bool) -> RequestBound:
-        """Compute the bound of a model. logits: rows at most. nodes: of the largest draft. masked: prompts too."""
+        """Compute the bound of a model. logits: rows at most. nodes: of the largest draft.
+
+        masked: prompts have masks too.
+        """
         pair = 2 * shape.head_dim * shape.value_bytes  # of one head
         shared = pair * shape.heads if shape.kv_heads < shape.heads else 0
         kept = pair * shape.kv_heads * shape.layers
         token = kept + shared + 2 * shape.hidden * shape.value_bytes + _HOST
-        turned = (shape.heads + 2 * shape.kv_heads) * shape.head_dim  # queries, keys and values of a token
+        turned = (shape.heads + 2 * shape.kv_heads) * shape.head_dim  # queries, keys and values
         row = max(6 * turned, 2 * turned + 4 * shape.inner) + 6 * shape.hidden
-        rest = shape.value_bytes * (min(tree.CHUNK, logits) * 2 * shape.vocab + tree.CHUNK * row)
+        chunk = min(tree.CHUNK, logits) * 2 * shape.vocab + tree.CHUNK * row
+        rest = shape.value_bytes * chunk
         mask = tree.CELLS * (shape.value_bytes + 2) if masked else 0  # as numbers, and twice as bits
         return cls(token, rest + mask + (nodes + GROWTH) * kept + _SLACK)
 
@@ -108,7 +115,7 @@ class RequestBound:
 
 
 def measure_peak(call: Callable[[], Any]) -> tuple[Any, int]:
-    """Return a call's result, and the most memory [bytes] of this process during it: VmHWM, which Linux counts."""
+    """Return a call's result, and the most memory [bytes] of this process during it (VmHWM)."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # freed memory that glibc keeps would count (malloc_trim(3))
     _CLEAR.write_text("5")  # resets the mark to the present memory (proc(5))

@@ -1,16 +1,17 @@
-"""Time our methods against the loops of transformers, and of other runtimes that are installed.
+"""Time our methods against the loops of transformers.
 
 Both sides have the same model, prompts and draft lengths, and run as A B B A on every prompt.
 
     python -m scripts.lab peers model=tiny
     python -m scripts.lab peers model=random_110m model.threads=2 --dtype bfloat16 --engine eager
 
-The table has the peer's time per token over ours; above 1 the peer is slower. cpu: by a prompt's least processor time,
-wall: by its median wall time; in brackets 95 % over prompts. Any setting of ``specbench`` may be given (conf/model/).
+The table has the peer's time per token over ours; above 1 the peer is slower. cpu: by a prompt's
+least processor time, wall: by its median wall time; in brackets 95 % over prompts.
 
-A B B A on one loaded model makes drift affect both sides alike. Each side runs twice in a round, and the ratio of its
-first runs to its second ones is its A/A control. The verdict is faster or slower only if, by both measures, the
-interval of the ratio excludes 1 and the ratio is further from 1 than the outermost end of the two A/A intervals.
+A B B A on one loaded model makes drift affect both sides alike. Each side runs twice in a round,
+and the ratio of its first runs to its second ones is its A/A control. The verdict is faster or
+slower only if, by both measures, the interval of the ratio excludes 1 and the ratio is further from
+1 than the outermost end of the two A/A intervals.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from scripts.lab.materials import print_table, take_turns
+from scripts.lab.bench import add_overrides, print_table, take_turns
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.measure.clock import Clock, without_collector
 from specbench.models.engine import Engine
@@ -50,26 +50,16 @@ PAIRS: Mapping[str, tuple[str, ...]] = {
     "pld:hf_prompt_lookup": ("num_draft", "max_ngram"),
     "speculative_sampling:hf_assisted": ("draft", "length", "schedule"),
 }
-# The same for other runtimes, which an extra installs. With a draft model they choose their own draft lengths.
-RUNTIMES: Mapping[str, tuple[str, ...]] = {
-    "vanilla:ort_genai": (),
-    "vanilla:openvino_genai": (),
-    "vanilla:ctranslate2": (),
-    "pld:ort_genai_lookup": ("num_draft", "max_ngram"),
-    "pld:openvino_genai_lookup": ("num_draft", "max_ngram"),
-    "speculative_sampling:ort_genai_draft": (),
-    "speculative_sampling:openvino_genai_draft": (),
-}
-MODULES = {"ort_genai": "onnxruntime_genai", "openvino_genai": "openvino_genai", "ctranslate2": "ctranslate2"}
 FASTER, SLOWER, NONE = "faster", "slower", "no difference shown"
 _SAME = {"constant": "fixed"}  # a value's name in transformers -> its name here
 
 
 def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
     """Time every pair on one loaded model, and print the table."""
-    parser.add_argument("overrides", nargs="*", default=["model=tiny"])
-    parser.add_argument("--pairs", nargs="+", metavar="OURS:PEER", help="other runtimes: on a CPU in float32 only")
-    parser.add_argument("--engine", choices=(EngineKind.FAST, EngineKind.EAGER), default=EngineKind.FAST)
+    add_overrides(parser, "model=tiny")
+    engines = (EngineKind.FAST, EngineKind.EAGER)
+    parser.add_argument("--pairs", nargs="+", metavar="OURS:PEER", default=[*PAIRS])
+    parser.add_argument("--engine", choices=engines, default=EngineKind.FAST)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--prompts", type=int, default=14, help="of the suite, its tasks in turn")
     parser.add_argument("--blocks", type=int, default=3, help="rounds of A B B A on every prompt")
@@ -77,56 +67,49 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
     given = parser.parse_intermixed_args(arguments)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    # Other runtimes are compared where all of them compute: on a CPU in float32.
-    others = given.dtype == "float32" and not torch.cuda.is_available()
-    pairs = given.pairs or [*PAIRS, *(list_installed() if others else ())]
-    names = sorted({name for pair in pairs for name in pair_named(pair)})
-    settings = [*given.overrides, f"engine={given.engine}", f"model.dtype={given.dtype}", f"method=[{','.join(names)}]"]
-    job = job_of([*settings, f"decode.max_new_tokens={given.tokens}"])
+    names = sorted({name for pair in given.pairs for name in pair_named(pair)})
+    settings = [*given.overrides, f"engine={given.engine}", f"model.dtype={given.dtype}"]
+    settings += [f"method=[{','.join(names)}]", f"decode.max_new_tokens={given.tokens}"]
+    job = job_of(settings)
     if job.source.prompts is None:
-        raise InputError(f"model={job.source.card.name}: recorded tokens have no peer; expected a model")
-    prompts = in_turn(
-        [(case.category, job.source.prompts.ids(case.turns[:1], [])) for case in job.source.suite.cases], given.prompts
-    )
+        name = job.source.card.name
+        raise InputError(f"model={name}: recorded tokens have no peer; expected a model")
+    read, cases = job.source.prompts.ids, job.source.suite.cases
+    prompts = in_turn([(case.category, read(case.turns[:1], [])) for case in cases], given.prompts)
     if len(prompts) < MIN_CASES or given.blocks < 1:
-        raise InputError(f"prompts={len(prompts)}, blocks={given.blocks}: expected at least {MIN_CASES} and 1")
+        found = f"prompts={len(prompts)}, blocks={given.blocks}"
+        raise InputError(f"{found}: expected at least {MIN_CASES} and 1")
     if "hf_compiled" in names:  # without slots that are never used
-        job = job_of([*settings, f"method.hf_compiled.length={max(map(len, prompts)) + given.tokens}"])
+        length = max(map(len, prompts)) + given.tokens
+        job = job_of([*settings, f"method.hf_compiled.length={length}"])
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
     methods = {entry.name: entry.method for entry in job.entries}
-    for pair in pairs:
+    for pair in given.pairs:
         require_equal(pair, *(methods[name] for name in pair_named(pair)))
     rows: list[list[str]] = []
     with set_stage(job) as stage:
         device = stage.target.device
-        for pair in pairs:
+        for pair in given.pairs:
             sides = [methods[name] for name in pair_named(pair)]
             ours, peer = time_pair(stage.engine, device, sides, prompts, given.blocks, given.tokens)
             rows += pair_rows(pair.replace(":", ", "), ours, peer, cpu=device.type == "cpu")
-    about = {"model": job.source.card.name, "engine": given.engine, "dtype": job.source.card.dtype,
-             "tokens": given.tokens, "prompts": len(prompts), "blocks": given.blocks,
-             "threads": torch.get_num_threads()}  # fmt: skip
-    print(" ".join(f"{key}={value}" for key, value in about.items()) + "\n")
-    columns = ("pair", "same ids", "MAT, ours / peer", "peer / ours", "ours A/A", "peer A/A", "verdict")
-    print_table(columns, rows, left=(0, 6))
+    card, threads = job.source.card, torch.get_num_threads()
+    print(f"model={card.name} engine={given.engine} dtype={card.dtype}", end=" ")
+    print(f"tokens={given.tokens} prompts={len(prompts)} blocks={given.blocks} threads={threads}\n")
+    columns = ("pair", "same ids", "MAT, ours / peer", "peer / ours", "ours A/A", "peer A/A")
+    print_table((*columns, "verdict"), rows, left=(0, 6))
 
 
 def pair_named(text: str) -> tuple[str, str]:
     """Split ``ours:peer``. Raises InputError for an unknown pair."""
-    if text not in PAIRS and text not in RUNTIMES:
-        raise InputError(f"pair={text}: expected one of {', '.join((*PAIRS, *RUNTIMES))}")
+    if text not in PAIRS:
+        raise InputError(f"pair={text}: expected one of {', '.join(PAIRS)}")
     ours, _, peer = text.partition(":")
     return ours, peer
 
 
-def list_installed() -> list[str]:
-    """Return the pairs of other runtimes that are installed."""
-    here = tuple(name for name, module in MODULES.items() if find_spec(module) is not None)
-    return [pair for pair in RUNTIMES if pair.partition(":")[2].startswith(here)]
-
-
 def in_turn(prompts: Sequence[tuple[str, Sequence[int]]], count: int) -> list[Sequence[int]]:
-    """Choose ``count`` of (category, prompt): one prompt of every category, then a second of each, and so on."""
+    """Choose ``count`` of (category, prompt): one of every category, then a second of each."""
     seen: Counter[str] = Counter()
     ranked = []
     for category, prompt in prompts:
@@ -138,10 +121,12 @@ def in_turn(prompts: Sequence[tuple[str, Sequence[int]]], count: int) -> list[Se
 def require_equal(text: str, ours: Any, peer: Any) -> None:
     """Raise InputError if the two methods of a pair have different parameters. text: the pair's name."""
     ours_name, peer_name = pair_named(text)
-    for name in {**PAIRS, **RUNTIMES}[text]:
-        wanted, found = (_SAME.get(value, value) for value in (getattr(ours, name), getattr(peer, name)))
+    for name in PAIRS[text]:
+        values = (getattr(ours, name), getattr(peer, name))
+        wanted, found = (_SAME.get(value, value) for value in values)
         if wanted != found:
-            raise InputError(f"method.{peer_name}.{name}={found}: expected {wanted}, as method.{ours_name}.{name} is")
+            setting = f"method.{peer_name}.{name}={found}"
+            raise InputError(f"{setting}: expected {wanted}, as method.{ours_name}.{name} is")
 
 
 class CpuClock(Clock):
@@ -163,10 +148,10 @@ class CpuClock(Clock):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The requests of one side. wall_s, cpu_s: (P, R, 2) [s] of P prompts in R rounds, the first and the second run.
+    """The requests of one side. wall_s, cpu_s: (P, R, 2) [s] of P prompts, R rounds and two runs.
 
-    cpu_s: of all threads of the process. ids: the emitted tokens, a tuple per prompt. mat: tokens per decode step; NaN
-    if no request had a step.
+    cpu_s: of all threads of the process. ids: the emitted tokens, a tuple per prompt. mat: tokens
+    per decode step; NaN if no request had a step.
     """
 
     wall_s: Floats
@@ -181,13 +166,18 @@ class Timed:
 
 
 def time_pair(
-    engine: Engine, device: torch.device, sides: Sequence[Any], prompts: Sequence[Sequence[int]], rounds: int,
+    engine: Engine,
+    device: torch.device,
+    sides: Sequence[Any],
+    prompts: Sequence[Sequence[int]],
+    rounds: int,
     limit: int,
-) -> list[Timed]:  # fmt: skip
-    """Time every prompt ``rounds`` times under both methods, first against second. sides: two bound methods.
+) -> list[Timed]:
+    """Time every prompt ``rounds`` times under both methods, first against second.
 
-    A round is A B B A, the next one B A A B. limit: the most tokens to emit. Both methods are reset before every
-    request, and decode the longest prompt before the first timed one.
+    A round is A B B A, the next one B A A B. limit: the most tokens to emit. sides: two bound
+    methods, which are reset before every request, and decode the longest prompt before the first
+    timed one.
     """
     clock = CpuClock(device)
 
@@ -200,17 +190,17 @@ def time_pair(
         decode_once(method, max(prompts, key=len))
     found = []  # by prompt, turn and side
     for place, prompt in enumerate(prompts):
+        calls = [partial(decode_once, method, prompt) for method in sides]
         with without_collector():
-            found.append(
-                take_turns([partial(decode_once, method, prompt) for method in sides], 2 * rounds, bool(place % 2))
-            )
+            found.append(take_turns(calls, 2 * rounds, bool(place % 2)))
     timed = []
     for side in range(len(sides)):
         outs = [turns[0][side][0] for turns in found]
-        times = np.array([[turn[side][1:] for turn in turns] for turns in found]).reshape(len(prompts), rounds, 2, 2)
+        times = np.array([[turn[side][1:] for turn in turns] for turns in found])
+        wall_s, cpu_s = times.reshape(-1, rounds, 2, 2).transpose(3, 0, 1, 2)
         steps = [count for out in outs for count in out.accept]
         mat = statistics.fmean(steps) if steps else float("nan")
-        timed.append(Timed(times[..., 0], times[..., 1], tuple(tuple(out.ids) for out in outs), mat))
+        timed.append(Timed(wall_s, cpu_s, tuple(tuple(out.ids) for out in outs), mat))
     return timed
 
 
@@ -239,9 +229,9 @@ class Ratio(NamedTuple):
 
 
 def compare(ours: Timed, peer: Timed, cpu: bool = True) -> tuple[dict[str, Ratio], str]:
-    """Compare by medians of wall time. cpu: also by minima of processor time, if the work is done on the CPU.
+    """Compare by medians of wall time. cpu: also by minima of processor time.
 
-    Returns the ratios by ``cpu`` and ``wall``, and the verdict of all, which is NONE if they disagree.
+    Returns the ratios by ``cpu`` and ``wall``, and the verdict, which is NONE if they disagree.
     """
 
     def ratio(ours_s: Floats, peer_s: Floats, pick: Callable[..., Any]) -> Ratio:
@@ -263,12 +253,13 @@ def pair_rows(pair: str, ours: Timed, peer: Timed, cpu: bool = True) -> list[lis
     """Return the row of each measure; the first one has ids and MAT, the last one the verdict."""
 
     def cell(one: Estimate) -> str:
-        return f"{one.value:.3f}" + (f" [{one.low:.3f}, {one.high:.3f}]" if one.low is not None else "")
+        interval = f" [{one.low:.3f}, {one.high:.3f}]" if one.low is not None else ""
+        return f"{one.value:.3f}{interval}"
 
     ratios, verdict = compare(ours, peer, cpu)
     rows = [[f"{pair}: {name}", "", "", *map(cell, ratio), ""] for name, ratio in ratios.items()]
     equal = sum(one == other for one, other in zip(ours.ids, peer.ids, strict=True))
-    mat = " / ".join("" if math.isnan(each.mat) else f"{each.mat:.2f}" for each in (ours, peer))
-    rows[0][1:3] = f"{equal} of {len(ours.ids)}", mat
+    mats = ["" if math.isnan(each.mat) else f"{each.mat:.2f}" for each in (ours, peer)]
+    rows[0][1:3] = f"{equal} of {len(ours.ids)}", " / ".join(mats)
     rows[-1][-1] = verdict
     return rows

@@ -12,9 +12,8 @@ import pytest
 from tiles import attending
 
 from builders.runs import entry_of, job_for, method_names, settings_of
-from scripts.lab import overhead
+from builders.transfers import count_transfers
 from scripts.lab.fake_cuda import DEVICE, READ, UPLOAD, FakeCuda
-from scripts.lab.overhead import count_transfers
 from specbench.decode.budgets import Budgets
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling
@@ -84,8 +83,8 @@ def counted(job):
     methods = {entry.name: entry.method for entry in job.entries}
 
     @functools.cache
-    def count(name: str, sampling: Sampling | None):
-        return count_transfers(methods[name], job.source.card, prompt, 9, sampling)
+    def count(name: str, sampling: Sampling | None, engine=FastEngine):
+        return count_transfers(methods[name], job.source.card, prompt, 9, sampling, engine)
 
     return count
 
@@ -115,7 +114,7 @@ def test_the_table_names_methods_that_there_are():
 
 
 @pytest.mark.parametrize("read", [False, True], ids=["", "parents read, the wrong variant"])
-def test_along_a_record_the_devices_trees_stay_there(read, counted, monkeypatch):
+def test_along_a_record_the_devices_trees_stay_there(read, counted):
     """Its picks are looked up by depths that the device has."""
     truth = counted(VANILLA, None)[0].ids
 
@@ -126,8 +125,7 @@ def test_along_a_record_the_devices_trees_stay_there(read, counted, monkeypatch)
             self.load(prompt, truth)
             return super().start(prompt, *given)
 
-    monkeypatch.setattr(overhead, "FastEngine", Along)
-    out, clock = counted.__wrapped__("eagle2", None)
+    out, clock = counted.__wrapped__("eagle2", None, Along)
     assert out.ids == truth
     assert {max(column) for column in zip(*clock.steps_of, strict=True)} == {0, 1 + read}
 
