@@ -6,7 +6,8 @@ library draws its drafts and applies the ratio test).
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,11 +47,13 @@ class HFAssisted(Parameters, HFPeer):
         self._draft.generation_config = GenerationConfig()
         self.extra = {"assistant_model": self._draft}
 
-    def around(self, limit: int, seed: int) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def around(self, limit: int, seed: int) -> Iterator[None]:
         """Set the draft's options, whose length the library changes; see ``HFPeer``."""
         config = self._draft.generation_config
         config.num_assistant_tokens = self.length
         config.num_assistant_tokens_schedule = self.schedule
         config.assistant_confidence_threshold = 0.0
         config.is_assistant = True
-        return super().around(limit, seed)
+        with super().around(limit, seed):
+            yield
