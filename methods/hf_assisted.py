@@ -6,7 +6,8 @@ library draws its drafts and applies the ratio test).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,6 @@ from transformers import GenerationConfig
 from methods.parts.draft_lm import read_draft_card
 from methods.parts.hf_peer import HFPeer
 from methods.parts.parameters import Parameters, count
-from specbench.method import Emit
 from specbench.models.facade import ModelCard, Target
 from specbench.models.load import load_model
 
@@ -47,11 +47,13 @@ class HFAssisted(Parameters, HFPeer):
         self._draft.generation_config = GenerationConfig()
         self.extra = {"assistant_model": self._draft}
 
-    def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
-        """One call of ``generate``, from the first length on."""
+    @contextlib.contextmanager
+    def around(self, limit: int, seed: int) -> Iterator[None]:
+        """Set the draft's options, whose length the library changes; see ``HFPeer``."""
         config = self._draft.generation_config
         config.num_assistant_tokens = self.length
         config.num_assistant_tokens_schedule = self.schedule
         config.assistant_confidence_threshold = 0.0
         config.is_assistant = True
-        super().decode(prompt, limit, seed, emit)
+        with super().around(limit, seed):
+            yield

@@ -45,7 +45,8 @@ class HFCompiled(Parameters, HFPeer):
             self.options["compile_config"] = config
         options, self.options = self.options, self.options | {"eos_token_id": None}
         try:
-            self.decode([0], WARM_TOKENS, 0, lambda ids: False)
+            with self.around(WARM_TOKENS, 0):
+                self.decode([0], WARM_TOKENS, 0, lambda ids: False)
         except (TorchDynamoException, InductorError) as error:
             reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise InputError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -231,6 +232,10 @@ class Peer(Method):
     def private(self) -> Method | None:
         """Return None: its loop decodes one request."""
         return None
+
+    def around(self, limit: int, seed: int) -> AbstractContextManager[None]:
+        """Surround ``decode``: what is to be done before and after it, outside the clock."""
+        return nullcontext()
 
     @abstractmethod
     def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -56,16 +57,22 @@ class HFPeer(Peer):
             }
         self.options = {"eos_token_id": eos or None, "pad_token_id": eos[0] if eos else 0, "use_cache": True, **drawing}
 
-    def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
-        """One call of ``generate``."""
-        ids = torch.tensor([list(prompt)], device=self._device)
+    @contextlib.contextmanager
+    def around(self, limit: int, seed: int) -> Iterator[None]:
+        """Make the generation config and seed the library's generators, whose states are restored."""
+        self._config = GenerationConfig(max_new_tokens=limit, **self.options)
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
-            self._model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                generation_config=GenerationConfig(max_new_tokens=limit, **self.options),
-                streamer=_Reporter(emit),
-                **self.extra,
-            )
+            yield
+
+    def decode(self, prompt: Sequence[int], limit: int, seed: int, emit: Emit) -> None:
+        """One call of ``generate``."""
+        ids = torch.tensor([list(prompt)], device=self._device)
+        self._model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            generation_config=self._config,
+            streamer=_Reporter(emit),
+            **self.extra,
+        )

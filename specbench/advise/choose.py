@@ -24,7 +24,6 @@ from specbench.names import near
 from specbench.profile import Fit, Profile, find_pair, read_profile
 from specbench.profile.analytic import error_of
 from specbench.profile.profile import PUBLISHED
-from specbench.records.record import VANILLA
 from specbench.report import read_findings
 from specbench.report.frames.predict import Prediction, describe_leads, predict, with_drafting
 from specbench.report.frames.reported import ReportedRun, find_remarks, is_busy
@@ -33,9 +32,6 @@ from specbench.report.locate import chosen_profile, find_runs
 from specbench.runs.composition import with_own_groups
 from specbench.runs.execution import execute
 from specbench.runs.job import Job, job_of
-from specbench.serving.objective import Objective, Search
-from specbench.serving.settings import CLOSED, draw_arrivals
-from specbench.serving.simulate import recorded_answers
 from specbench.stats import MIN_CASES, Estimate
 from specbench.types import InputError
 
@@ -266,25 +262,3 @@ def _paying(found: Sequence[Candidate], profile: Profile, load: int) -> Advice |
     """The best, if it is faster than vanilla also on the cases that did not take part in the choice."""
     best = choose(found, profile, load)
     return best if best and best.speedup.value > 1 else None
-
-
-def describe_capacity(
-    found: Sequence[Candidate], profile: Profile, objective: Objective, kind: str, shape: float, places: int
-) -> Iterator[str]:
-    """The lines of ``specbench choose --slo``: vanilla's boundary, then the candidates', the largest load first.
-
-    Requests are drawn from the recorded ones; a step takes the profile's time, drafting the recorded one. Times of the
-    first token include the queue and the prompts, which ``answer`` leaves out.
-
-    kind: closed, or how requests arrive; shape: of gamma. places: concurrent requests of an open loop.
-    """
-    yield f"{objective.describe(kind, places)}; simulated, 95 % confidence of each load"
-    names = {"vanilla": (found[0].entry, VANILLA), **{each.name: (each.entry, each.method) for each in found}}
-    arrivals = None if kind == CLOSED else lambda rate, seed: draw_arrivals(kind, rate, seed, shape)
-    boundaries = {}
-    for name, (entry, method) in names.items():
-        print(f"simulating {name}", file=sys.stderr, flush=True)
-        answers = recorded_answers(entry.succeeded(method), drafting=True)
-        boundaries[name] = Search(profile, answers, objective, arrivals, places).boundary()
-    for name in ["vanilla", *sorted(names.keys() - {"vanilla"}, key=lambda each: (-boundaries[each].holds, each))]:
-        yield f"    {name}: {boundaries[name].spell()}"

@@ -22,7 +22,6 @@ from specbench.records.store import RECORDS, read_manifest
 from specbench.runs.config import list_options
 
 RESULTS = Path("results")
-MOST_SHAPE = 1e4  # gaps are equal long before
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,14 +41,6 @@ def main(argv: Sequence[str]) -> int:
     add("--profile", type=file_path, metavar="FILE", help="a latency profile instead of --gpu and --model")
     add("--load", type=counts, default=(1, 8, 32), metavar="B,B,...", help="concurrent requests (default 1,8,32)")
     # fmt: off
-    add("--slo", metavar="NAME=S,...",
-        help="the most requests within these limits [s]: ttft first token, tpot mean of a later one, itl longest wait"
-        " for a burst; such as ttft=0.5,tpot=0.05")
-    add("--share", type=float, help="with --slo: of the requests, that are within them (default 0.99)")
-    add("--arrivals", choices=["closed", "poisson", "constant", "gamma"],
-        help="with --slo: closed searches concurrent requests, the others requests a second, of which at most the"
-        " largest --load are served concurrently (default poisson)")
-    add("--shape", type=float, help="with --arrivals gamma: of the gaps, below 1 in bursts (default 1)")
     add("--export", action="append", default=[], choices=list(ENGINES),
         help="write the draft lengths by load as this engine reads them, METHOD/FILE below --output; again for another")
     add("--method", default="", help="with --export: the method (default: the best at the smallest load that pays)")
@@ -59,20 +50,8 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(argv)
     if (options.method or options.output) and not options.export:
         raise InputError("--method, --output: of the files of --export; expected --export ENGINE with them")
-    for name in ("share", "arrivals", "shape"):
-        if options.slo is None and getattr(options, name) is not None:
-            raise InputError(f"--{name}: of an objective; expected --slo NAME=S,... with it, such as --slo ttft=0.5")
-    if options.shape is not None and options.arrivals != "gamma":
-        raise InputError("--shape: of gaps that are gamma distributed; expected --arrivals gamma with it")
-    shape = 1.0 if options.shape is None else options.shape
-    if not 0 < shape <= MOST_SHAPE:
-        raise InputError(f"--shape {shape:g}: expected a number above 0 and at most {MOST_SHAPE:g}")
-    from specbench.serving.objective import Objective
-
-    share = 0.99 if options.share is None else options.share
-    objective = None if options.slo is None else Objective.parse(options.slo, share)
     source = _find_source(options.source)
-    from specbench.advise.choose import advise, describe_capacity, find_candidates, make_schedule  # brings torch
+    from specbench.advise.choose import advise, find_candidates, make_schedule  # brings torch
     from specbench.measure.environment import spell_busy
     from specbench.profile import find_pair, open_profile
 
@@ -83,10 +62,6 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         found = find_candidates(source, options.overrides, Path(folder))
         print(printable("\n".join(advise(found, profile, options.load))))
-        if objective:
-            arrivals = options.arrivals or "poisson"
-            lines = describe_capacity(found, profile, objective, arrivals, shape, max(options.load))
-            print(printable("\n".join(lines)))
         if options.export:
             schedule = make_schedule(found, profile, options.load, options.method)
             for below, above in schedule.gaps:

@@ -277,12 +277,13 @@ def _decode_peer(engine: Engine, method: Peer, request: Request, limit: int, clo
     if isinstance(method, Remote):
         method.prepare()
     seed = derive_seed(request.seed, *request.names, "verify")
-    clock.start()
-    if isinstance(method, Remote):
-        method.decode(request.prompt, limit, seed, emit, request.conversation)
-    else:
-        method.decode(request.prompt, limit, seed, emit)
-    out.decode_s = clock.elapsed() - out.prefill_s
+    with method.around(limit, seed):
+        clock.start()
+        if isinstance(method, Remote):
+            method.decode(request.prompt, limit, seed, emit, request.conversation)
+        else:
+            method.decode(request.prompt, limit, seed, emit)
+        out.decode_s = clock.elapsed() - out.prefill_s
     out.step_s = [round(seconds, DIGITS) for seconds in clock.steps()]
     if isinstance(method, Remote):
         out.enter(method.settle(), engine.eos, limit)

@@ -45,7 +45,8 @@ class SharedRequest:
     """A request that shares forwards with others.
 
     spent: [s] by phase, of the server when the request's first token came.
-    steps: those that it took part in, once it has left. begun: the steps of the server before them.
+    steps: those that it took part in, once it has left, until they are counted. begun: the steps of
+    the server's log before them.
     missed: such steps since the last one with its drafter, and their hidden states.
     """
 
@@ -69,8 +70,14 @@ class SharedRequest:
         """End it with an error for its record."""
         self.error, self.done, self.unread = error, True, 0
 
-    @property
-    def log(self) -> list[Entry]:
+    def count(self) -> None:
+        """Enter the figures of its steps, which are released."""
+        if self.error is None and self.steps:
+            with boundary(self):
+                self.transcript.count(self._log(), self.question.method.sources)
+        self.steps = ()
+
+    def _log(self) -> list[Entry]:
         """As in the loop of one request."""
         found: list[Entry] = []
         group, number = None, 0
@@ -119,6 +126,7 @@ class Group:
 
 
 LoggedStep = tuple[Group, Sequence[Draft], Outcomes]  # of all requests, without tensors
+MOST_LOGGED = 1 << 16  # drafts in the log of a server after which those of requests that left are counted
 
 
 @contextlib.contextmanager
@@ -205,7 +213,11 @@ class SharedLaps:
 
 
 class SharedServer:
-    """A batch behind the schedule's interface (``specbench.serving.scheduler.Server``)."""
+    """A batch behind the schedule's interface (``specbench.serving.scheduler.Server``).
+
+    The steps are logged and counted after the stretch, as no request then waits for it. If the log
+    becomes long, the server's clock stops while it is counted.
+    """
 
     def __init__(self, batch: Batch, laps: SharedLaps, eos: frozenset[int], max_nodes: int, budgets: Budgets) -> None:
         """laps: also the batch's. eos, max_nodes: of its engine."""
@@ -213,6 +225,9 @@ class SharedServer:
         self._paused = False  # nothing was drafted in the last step
         self._group = Group(())
         self._steps: list[LoggedStep] = []
+        self._logged = 0  # drafts in the log
+        self._open: list[SharedRequest] = []  # whose prompts are read
+        self._left: list[SharedRequest] = []  # whose steps are not counted
         self._start = time.perf_counter()
 
     def now(self) -> float:
@@ -265,6 +280,7 @@ class SharedServer:
                 shared.context = [*prompt, prefill.token]
                 shared.spent = dict(self._laps.spent)
                 shared.begun = len(self._steps)
+                self._open.append(shared)
                 shared.done = len(shared.context) == shared.end or prefill.token in self._eos
         self._laps.lap("prefill")
         return first_s
@@ -302,6 +318,7 @@ class SharedServer:
             if isinstance(step, Step):
                 drafts[number], outcomes.steps[number] = without_tensors(drafts[number], step)
         self._steps.append((group, drafts, outcomes))
+        self._logged += len(drafts)
         return self._batch.fed, emitted, bool(ended) or len(group.requests) < len(requests)
 
     def _join(self) -> list[Draft | None]:
@@ -392,8 +409,28 @@ class SharedServer:
         """Free a request's place and fill in its transcript; returns the next question of the same user."""
         if shared.handle is not None:
             self._batch.close(shared.handle)
+        if shared in self._open:
+            self._open.remove(shared)
         if shared.error is None:
             shared.steps = self._steps[shared.begun :]
+            self._left.append(shared)
         with boundary(shared):
             finish(shared, self._laps.spent, self._eos)
-        return shared.question.close(shared)
+        follow = shared.question.close(shared)
+        if self._logged > MOST_LOGGED:
+            self._count()
+        return follow
+
+    def _count(self) -> None:
+        """Count the steps of the requests that left, and keep those of the others; takes no time of the server."""
+        begun_s = self.now()
+        for shared in self._left:
+            shared.count()
+        self._left.clear()
+        first = min((shared.begun for shared in self._open), default=len(self._steps))
+        del self._steps[:first]
+        for shared in self._open:
+            shared.begun -= first
+        self._logged = sum(len(drafts) for _, drafts, _ in self._steps)
+        self._laps.lap("idle")
+        self._start += self.now() - begun_s

@@ -140,9 +140,7 @@ class LoadSession(Session):
         """Adds a turn to its record, with the times of the schedule."""
         shared = turn.shared
         assert shared is not None
-        if shared.error is None:
-            with boundary(shared):  # here, as the other requests of the stretch do not wait for it
-                shared.transcript.count(shared.log, turn.method.sources)
+        shared.count()  # here, as the other requests of the stretch do not wait for it
         if shared.error is not None:
             fail(record, shared.error)
             return

@@ -65,7 +65,7 @@ def run_search(job: Job, directory: Path, keep: Keep = ignore) -> int:
     if job.config.load.seconds is None:
         stretches = itertools.islice(itertools.cycle(job.plan), MOST)
         requests = sum(len(block.cases) for block in stretches)
-        objective.require_share("load.slo.share=", requests, "a lower share, or a larger load.block or suite")
+        objective.require_share(requests)
     if (directory / MANIFEST).exists():
         raise InputError(
             f"hydra.run.dir={directory}: contains a run; expected a new folder or one of an earlier search"

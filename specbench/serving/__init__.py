@@ -1,1 +1,1 @@
-"""Many concurrent requests: when they arrive, their order, and a simulated server on a latency profile."""
+"""Many concurrent requests: when they arrive, their order, and the servers that answer them."""

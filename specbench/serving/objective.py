@@ -1,4 +1,4 @@
-"""The largest load at which a latency objective holds, of a simulated server, or by the records of a real one.
+"""The largest load at which a latency objective holds, by the records of a server.
 
 An objective limits a request's times; a load keeps it if at least a share of the requests is within the limits.
 Requests of one stretch slow each other, so the unit of the statistics is the stretch: stretches with other arrivals and
@@ -7,30 +7,20 @@ requests run until the interval of the mean share is on one side of the required
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from specbench.input import InputError
-from specbench.names import near
-from specbench.profile import Profile
 from specbench.records.record import CaseRecord, LoadKind, TurnRecord
-from specbench.serving.scheduler import NEVER, QueueGrew, Served, Stretch, Visit
-from specbench.serving.simulate import SimulatedAnswer, simulate
+from specbench.serving.scheduler import NEVER, QueueGrew
 
 # Stretches of a load after which it is decided, if it can be: one-sided quantiles of Student's t at 1.25 %, so that all
 # four looks together are wrong with at most 5 %.
 LOOKS = {8: 2.841, 16: 2.49, 32: 2.356, 64: 2.296}
-PATIENCE = 20  # times the limit of the first token that an arrival may wait before its stretch is given up
-NARROW = 1.02  # neighbouring rates between which no other one is tried
-MOST_REQUESTS = 4096
-COUNT = 200  # measured requests of a stretch
 LIMITS = ("ttft", "tpot", "itl")
 UNTRIED = -2  # the sign of a load that cannot be tried, nor can a larger one
 
@@ -48,37 +38,19 @@ class Objective:
     share: float = 0.99
 
     @classmethod
-    def parse(cls, text: str, share: float) -> Objective:
-        """'ttft=0.5,tpot=0.05', in seconds. Raises InputError."""
-        fix = "such as ttft=0.5,tpot=0.05"
-        limits: dict[str, float] = {}
-        for part in text.split(","):
-            name, _, value = part.strip().partition("=")
-            if name not in LIMITS or name in limits:
-                raise InputError(f"--slo {text[:80]}: {name[:20] or 'nothing'}: once each, {near(name, LIMITS)}, {fix}")
-            try:
-                limits[name] = float(value)
-            except ValueError:
-                limits[name] = float("nan")
-            if not 0 < limits[name] < NEVER:
-                raise InputError(f"--slo {name}={value[:20]}: expected a number of seconds above 0, {fix}")
-        found = cls(**limits, share=share)
-        found.require_share("--share ", COUNT * max(LOOKS), "such as 0.99")
-        return found
-
-    @classmethod
     def of(cls, slo: Mapping[str, float | None]) -> Objective:
         """The objective of the settings ``load.slo``, whose limits are in milliseconds."""
         limits = {name: 1e-3 * ms for name in LIMITS if (ms := slo.get(f"{name}_ms")) is not None}
         return cls(**limits, share=slo.get("share") or cls().share)
 
-    def require_share(self, named: str, requests: int, fix: str) -> None:
-        """Raise InputError for a share that the requests of a load cannot show. named: what gave it."""
+    def require_share(self, requests: int) -> None:
+        """Raise InputError for a share that the requests of a load cannot show."""
         most = 1 - 3 / requests  # all of them are within the limits, by the rule of three
         if not 0.5 <= self.share <= most:
             raise InputError(
-                f"{named}{self.share:.9g}: expected a share of requests from 0.5 to {most:.9g}, as the"
-                f" {requests} requests of a load cannot show a larger one; {fix}"
+                f"load.slo.share={self.share:.9g}: expected a share of requests from 0.5 to"
+                f" {most:.9g}, as the {requests} requests of a load cannot show a larger one; a lower"
+                " share, or a larger load.block or suite"
             )
 
     @property
@@ -106,19 +78,6 @@ class Objective:
         first_s = turn.prefill_s + (load["queue_s"] if load else 0.0)
         gap_s = max(turn.step_s, default=load.get("burst_s", 0.0) if load else 0.0)
         return self.allows(first_s, turn.decode_s / tokens if tokens else 0.0, gap_s)
-
-    def kept(self, served: Served, count: int) -> float:
-        """The share of the requests that are within the limits. count: measured ones, admitted or not."""
-        return sum(self._keeps(served, visit) for visit in served.measured()) / count
-
-    def _keeps(self, served: Served, visit: Visit) -> bool:
-        first, end = visit.first_s, visit.end_s
-        if end == NEVER:
-            return False
-        times = [first, *(served.ends_s[place] for place in visit.forwards)]
-        tokens = sum(visit.question.accept)
-        gap = max((after - before for before, after in itertools.pairwise(times)), default=0.0)
-        return self.allows(first - visit.arrival_s, (end - first) / tokens if tokens else 0.0, gap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,78 +231,3 @@ def find_boundary(start: float, least: float, most: float, narrow: float | None)
 
     holds = yield from largest(start, 1)
     yield from largest(holds or start, 0)
-
-
-@dataclass
-class Search:
-    """A search for the boundary of one method. Every load is simulated once, whatever asks for it.
-
-    arrivals: (rate, seed) -> [s] times; None = a closed loop, whose load is the number of requests in flight.
-    places: concurrent requests of an open loop. count: measured requests of a stretch.
-    """
-
-    profile: Profile
-    answers: Sequence[SimulatedAnswer]
-    objective: Objective
-    arrivals: Callable[[float, int], Iterator[float]] | None = None
-    places: int = 32
-    count: int = COUNT
-    chunk: int = 256
-    _verdicts: dict[float, int] = field(default_factory=dict)
-    _saturated: set[float] = field(default_factory=set)
-
-    @property
-    def tried(self) -> list[float]:
-        """The loads that were simulated, ascending."""
-        return sorted(self._verdicts)
-
-    def boundary(self) -> Boundary:
-        """The boundary by doubling from the smallest load, then by bisection."""
-        closed = self.arrivals is None
-        least = 1.0 if closed else self._slowest()
-        search = find_boundary(least, least, MOST_REQUESTS if closed else NEVER, None if closed else NARROW)
-        load = next(search)
-        with suppress(StopIteration):
-            while True:
-                load = search.send(self.verdict(load))
-        return Boundary.of(self._verdicts, self._saturated, NEVER if closed else self.capacity)
-
-    def _slowest(self) -> float:
-        """[requests/s] at which hardly a request meets another: one in fifty services of a request alone."""
-        served = simulate(self.profile, self.answers, Stretch(1, 0, 20, self.chunk))
-        return 20 / (50 * max(served.window()[1], 1e-9))
-
-    @cached_property
-    def capacity(self) -> float:
-        """[requests/s] of a closed loop with all places taken, by Little's law: places over the mean stay."""
-        stretch = Stretch(self.places, 2 * self.places, min(LOOKS) * self.count, self.chunk)
-        visits = simulate(self.profile, self.answers, stretch).measured()
-        return self.places / max(float(np.mean([visit.end_s - visit.arrival_s for visit in visits])), 1e-9)
-
-    def verdict(self, load: float) -> int:
-        """1 if the objective holds at this load with 95 % confidence, -1 if it fails, 0 if neither is known."""
-        if load not in self._verdicts:
-            self._verdicts[load] = self._decide(load)
-        return self._verdicts[load]
-
-    def _decide(self, load: float) -> int:
-        # A stretch begins without a queue, and its requests are too few for one to grow beyond a long limit.
-        if self.arrivals is not None and load >= self.capacity:
-            return -1
-        shares: list[float] = []
-        while True:
-            served = self._serve(load, len(shares))
-            if served.given_up:
-                self._saturated.add(load)
-            shares.append(self.objective.kept(served, self.count))
-            found = judge(shares, self.count, self.objective.share) if len(shares) in LOOKS else None
-            if found and (found.sign or found.stretches == max(LOOKS)):
-                return found.sign
-
-    def _serve(self, load: float, seed: int) -> Served:
-        closed = self.arrivals is None
-        places = int(load) if closed else self.places
-        patience_s = NEVER if closed else PATIENCE * self.objective.ttft
-        stretch = Stretch(places, 2 * places + self.count // 10, self.count, self.chunk, patience_s)
-        arrivals = self.arrivals(load, seed) if self.arrivals else None
-        return simulate(self.profile, self.answers, stretch, arrivals, seed)

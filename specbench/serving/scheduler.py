@@ -1,6 +1,6 @@
 """The schedule of a server that serves several requests: admit, read prompts in chunks, one forward for all, repeat.
 
-It knows neither model nor clock: a ``Server`` has both, so an engine and a simulation are run by the same loop. The
+It knows neither model nor clock: a ``Server`` has both. The
 latency of a request counts from its intended arrival. The first requests of a stretch (the ramp) are not measured;
 after the last measured one requests keep arriving until all that are measured have ended, so that nothing is
 measured while the server empties.
@@ -28,7 +28,7 @@ class QueueGrew(Exception):
 
 
 class Server(Protocol):
-    """The interface of an engine or a simulation that serves requests.
+    """The interface of an engine that serves requests.
 
     A request that is admitted has ``unread`` [tokens] of its prompt, and ``done``: it ended or failed.
     """

@@ -1,7 +1,8 @@
-"""Arrivals as a server recorded them: a list of times, or the file of a public trace in its publisher's own form.
+"""Arrivals as a server recorded them: a list of times, or a table of times and tokens.
 
-Of a trace two things are used: when each request arrived, and the tokens of its answer. Prompts are those of the suite,
-since a trace has none. Requests without an answer failed when they were recorded, and are left out.
+Of a table two things are used: when each request arrived, and the tokens of its answer. Prompts are those
+of the suite, since a table has none. Requests without an answer failed when they were recorded, and are
+left out.
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ import functools
 import itertools
 import math
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,56 +22,11 @@ from specbench.input import InputError, cut, decode_text, parse_json, read_file,
 
 MOST_ARRIVALS = 1_000_000  # rows that are read of a file; public traces have up to 44 million
 LEAST_RATE, MOST_RATE = 1e-6, 1e9  # [requests/s] of a file, in the mean
+TIME, ANSWER = "time_s", "answer_tokens"
 _FIX = (
-    "expected a JSON list of arrival times in seconds, ascending, or the file of a public trace (Mooncake, BurstGPT,"
-    " Azure; docs/batching.md)"
+    "expected a JSON list of arrival times in seconds, ascending, or a csv file with the columns"
+    f" {TIME} and {ANSWER} (docs/batching.md)"
 )
-
-
-def _read_number(value: Any, text: bool) -> float:
-    """A finite number. text: the file has columns, so that all values are texts; JSON has numbers."""
-    found = float(value)
-    if isinstance(value, str) != text or isinstance(value, bool) or not math.isfinite(found):
-        raise ValueError
-    return found
-
-
-def _read_count(value: Any, text: bool) -> int:
-    if isinstance(value, str) != text or isinstance(value, (bool, float)) or int(value) < 0:
-        raise ValueError
-    return int(value)
-
-
-def _read_date(value: str, _text: bool) -> float:
-    """Seconds of a date; one without a zone is in UTC."""
-    found = datetime.fromisoformat(value)
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A publisher's form of a trace, which the name of its column of times identifies.
-
-    time: column of the arrival. expected: what that column has. read: a value of it as [s]. tokens: column of the
-    answer's tokens.
-    """
-
-    time: str
-    expected: str
-    read: Callable[[Any, bool], float]
-    tokens: str
-
-
-FORMS = {
-    # github.com/kvcache-ai/Mooncake, FAST25-release/traces/*.jsonl: also input_length, hash_ids
-    "mooncake": Form(
-        "timestamp", "milliseconds", lambda value, text: 1e-3 * _read_number(value, text), "output_length"
-    ),
-    # github.com/HPMLL/BurstGPT, data/*.csv: also Model, Request tokens, Total tokens, Log Type
-    "burstgpt": Form("Timestamp", "seconds", _read_number, "Response tokens"),
-    # github.com/Azure/AzurePublicDataset, AzureLLMInferenceTrace_*.csv: also ContextTokens
-    "azure": Form("TIMESTAMP", "a date such as 2023-11-16 18:15:46.6805900", _read_date, "GeneratedTokens"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +71,7 @@ def _read(path: Path, _version: object) -> RecordedArrivals:
     if first.startswith(b"["):
         found = RecordedArrivals(_read_list(path))
     else:
-        rows = sorted(_read_rows(path, first), key=lambda row: row[0])
+        rows = sorted(_read_rows(path), key=lambda row: row[0])
         found = RecordedArrivals(*zip(*rows, strict=True)) if rows else RecordedArrivals(())
     if len(found.times_s) < 2 or found.times_s[0] == found.times_s[-1]:
         raise InputError(f"{what}{path}: has {len(found.times_s)} arrivals; {_FIX}, at least two of them apart")
@@ -140,7 +94,9 @@ def _read_list(path: Path) -> tuple[float, ...]:
     raw = read_file(path, "load.times=", _FIX).removeprefix(codecs.BOM_UTF8)
     for place, value in enumerate(parse_json(raw, f"load.times={path}", _FIX)):
         where = f"load.times={path}, entry {place}"
-        times.append(_convert(value, _read_number, False, "a number of seconds", where))
+        if isinstance(value, (str, bool)):
+            raise InputError(f"{where}: got {cut(repr(value))}; expected a number of seconds")
+        times.append(_read_time(value, where))
         if times[-1] < times[place - 1]:
             raise InputError(
                 f"{where}: got {cut(repr(value))}, after {times[place - 1]:.15g}; expected ascending times"
@@ -148,57 +104,39 @@ def _read_list(path: Path) -> tuple[float, ...]:
     return tuple(times)
 
 
-def _read_rows(path: Path, first: bytes) -> Iterator[tuple[float, int]]:
-    """(arrival [s], tokens of the answer) of each row of a public trace with an answer."""
-    columns = not first.startswith(b"{")  # under a header; else JSON lines
-    form: Form | None = None
-    for number, row in itertools.islice(_csv_rows(path) if columns else _json_rows(path), MOST_ARRIVALS):
-        where = f"load.times={path}, line {number}"
-        form = form or next((each for each in FORMS.values() if each.time in row), None)
-        if form is None:
-            known = "; ".join(f"{name}: {each.time}, {each.tokens}" for name, each in FORMS.items())
-            raise InputError(f"{where}: has {cut(', '.join(map(str, row)))}; expected the columns of a trace ({known})")
-        for column, expected in ((form.time, form.expected), (form.tokens, "a number of tokens")):
-            if row.get(column) is None:
-                raise InputError(f"{where}: column {column} is missing; expected {expected} in it")
-        time_s = _convert(row[form.time], form.read, columns, form.expected, f"{where}, column {form.time}")
-        what = f"{where}, column {form.tokens}"
-        if tokens := _convert(row[form.tokens], _read_count, columns, "a number of tokens", what):
-            yield time_s, tokens
-
-
-def _convert(value: Any, read: Callable[[Any, bool], Any], text: bool, expected: str, where: str) -> Any:
-    try:
-        return read(value, text)
-    except (ValueError, TypeError, OverflowError):
-        raise InputError(f"{where}: got {cut(repr(value))}; expected {expected}") from None
-
-
-def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(_read_lines(path), start=1):
-        if line.strip():
-            where = f"load.times={path}, line {number}"
-            row = parse_json(line, where, _FIX)
-            if not isinstance(row, dict):
-                raise InputError(f"{where}: got {cut(repr(row))}; expected an object with a timestamp")
-            yield number, row
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _read_rows(path: Path) -> Iterator[tuple[float, int]]:
+    """(arrival [s], tokens of the answer) of each row with an answer."""
     where = f"load.times={path}"
     lines = (decode_text(line, where) for line in _read_lines(path))
     reader = csv.reader(lines, strict=True)
     try:
-        header = next(reader, [])
-        if twice := next((name for name, count in Counter(header).items() if name and count > 1), ""):
-            raise InputError(f"{where}, line 1: has column {cut(twice)} twice; expected each column once")
-        for row in filter(None, reader):
-            if any(row[len(header) :]):  # such as a number with a comma: the values after it have other columns
-                there = f"{where}, line {reader.line_num}"
+        rows = filter(None, reader)
+        header = next(rows, [])
+        if header.count(TIME) != 1 or header.count(ANSWER) != 1:
+            raise InputError(f"{where}: has the columns {cut(', '.join(header)) or 'none'}; {_FIX}, each once")
+        for row in itertools.islice(rows, MOST_ARRIVALS):
+            here = f"{where}, line {reader.line_num}"
+            if len(row) != len(header):  # such as a number with a comma: the values after it have other columns
                 raise InputError(
-                    f"{there}: has {len(row)} values under {len(header)} columns; expected as many values as columns, a"
-                    " number with a comma in quotes"
+                    f"{here}: has {len(row)} values under {len(header)} columns; expected as many values"
+                    " as columns, a number with a comma in quotes"
                 )
-            yield reader.line_num, dict(zip(header, row, strict=False))
+            time_s = _read_time(row[header.index(TIME)], f"{here}, column {TIME}")
+            tokens = row[header.index(ANSWER)]
+            if not (tokens.isdecimal() and len(tokens) < 10):
+                raise InputError(f"{here}, column {ANSWER}: got {cut(repr(tokens))}; expected a number of tokens")
+            if count := int(tokens):
+                yield time_s, count
     except csv.Error as error:
         raise InputError(f"{where}, line {reader.line_num}: {error}; {_FIX}") from None
+
+
+def _read_time(value: Any, where: str) -> float:
+    """Read a finite number of seconds."""
+    try:
+        found = float(value)
+    except (ValueError, TypeError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise InputError(f"{where}: got {cut(repr(value))}; expected a number of seconds")
+    return found

@@ -16,6 +16,8 @@ from builders.runs import by_case, execute_job, job_for
 from methods.pld import _Lookup
 from specbench.decode.budgets import Controller
 from specbench.decode.lengths import Bandit
+from specbench.decode.loop import Transcript
+from specbench.decode.together import SharedServer
 from specbench.method import Method
 from specbench.records.record import CaseRecord
 from specbench.records.store import RECORDS
@@ -90,6 +92,31 @@ def test_stretches_alternate_and_records_hold_the_load(loaded):
     assert orders[0] == orders[1][::-1] == orders[2]
     full = [count for record in loaded.values() for turn in record.turns for count in turn.load["requests"]]
     assert full.count(3) > 0.7 * len(full)  # the load is kept up until the last measured request ends
+
+
+@pytest.mark.parametrize("most", [20, 1 << 16], ids=["", "without a bound, the wrong variant"])
+def test_the_log_of_a_server_is_bounded(tmp_path, trace, alone, monkeypatch, steady_time, most):
+    """No answer has more than 36 steps. While steps are counted, the clock of the server stands still."""
+    sizes, counting = [], []
+
+    def leave(self, shared, real=SharedServer.leave):
+        counting.append(True)
+        found = real(self, shared)
+        counting.clear()
+        sizes.append(max(len(self._steps), len(self._left)))
+        return found
+
+    def count(self, *given, real=Transcript.count):
+        steady_time.sleep(100.0 if counting else 0.0)
+        real(self, *given)
+
+    monkeypatch.setattr("specbench.decode.together.MOST_LOGGED", most)
+    monkeypatch.setattr(SharedServer, "leave", leave)
+    monkeypatch.setattr(Transcript, "count", count)
+    records = decode(tmp_path / "r", trace, *LOADED, "load.block=12")
+    assert work_of(records) == work_of(alone)
+    assert (max(sizes) <= 36) == (most == 20)
+    assert max(record.stretch["seconds"] for record in records.values()) < 100
 
 
 def test_one_request_that_fails_is_its_own_error_row(tmp_path, trace, alone, monkeypatch):
@@ -171,8 +198,9 @@ def test_a_stretch_by_time_measures_what_arrives_in_it(tmp_path, trace, alone):
 def test_an_answer_ends_where_its_arrival_was_recorded_to_end(tmp_path, trace, alone):
     """Stretches of one case before the measured four: the first takes arrivals 0 to 4, the next one 5 to 9."""
     tokens = [3, 5, 7, 9, 11, 13, 2]
-    rows = [{"timestamp": 2 * place, "output_length": count} for place, count in enumerate(tokens)]
-    times = write_json_lines(tmp_path / "times.jsonl", rows)
+    rows = [f"{0.002 * place},{count}\n" for place, count in enumerate(tokens)]
+    times = tmp_path / "times.csv"
+    times.write_text("time_s,answer_tokens\n" + "".join(rows))
     load = ("load=trace", f"load.times={times}", "load.requests=3", "load.ramp=1", "load.block=4", "load.rate=300")
     records = decode(tmp_path / "r", trace, *load)
     for (method, case), record in records.items():

@@ -15,17 +15,16 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import stand_in
-from load.test_objective import SERVICE_S, SHORT, largest_rate
 from load.test_remote import OneAtATime, simulate_remote
 
 import specbench
 from builders.records import record, turn
+from builders.served import SERVICE_S, SHORT, largest_rate, simulate
 from methods.pld import PromptLookup
 from specbench.commands import run as run_command
 from specbench.commands.runs import find_every_run
 from specbench.decode.loop import Request
 from specbench.input import InputError
-from specbench.profile import Fit, Profile
 from specbench.records.store import RECORDS, read_run
 from specbench.report.locate import find_runs
 from specbench.runs.execution import execute
@@ -35,7 +34,6 @@ from specbench.serving.objective import Boundary, Kept, Objective, find_boundary
 from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import NEVER, QueueGrew, Stretch
 from specbench.serving.settings import LoadConfig, draw_arrivals
-from specbench.serving.simulate import simulate
 from specbench.types import CaseError
 
 
@@ -130,10 +128,10 @@ class SimulatedSearch(LoadSearch):
 
     @functools.cache  # noqa: B019
     def _serve(self, name, block, rate):
-        one = Profile("H", "b", "e", "d", "published", Fit(1e3 * self.service_s[name], 0.0, 0.0, 0.0), "2026")
         arrivals = None if rate is None else draw_arrivals("poisson", rate, block)
-        waits_s = [visit.first_s - visit.arrival_s for visit in
-                   simulate(one, SHORT, Stretch(1, 200, self._load.block), arrivals, block).measured()]  # fmt: skip
+        stretch, service_s = Stretch(1, 200, self._load.block), self.service_s[name]
+        served = simulate(SHORT, stretch, arrivals, lambda rows: service_s)
+        waits_s = [visit.first_s - visit.arrival_s for visit in served.measured()]
         return [made(block, wait_s, token_s=0.0) for wait_s in waits_s]
 
 

@@ -1,11 +1,13 @@
-"""Arrivals as publishers record them: their own first rows, what is used of them, and damaged files."""
+"""Recorded arrivals: what is used of them, and damaged files."""
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from specbench.serving import traces
@@ -21,61 +23,36 @@ from specbench.serving.settings import (
 from specbench.serving.traces import read_arrivals
 from specbench.types import InputError
 
-# Rows as in FAST25-release/traces/conversation_trace.jsonl of Mooncake, in Azure's files, and in BurstGPT's.
-MOONCAKE = """{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2]}
-{"timestamp": 0, "input_length": 7322, "output_length": 490, "hash_ids": [0, 14, 15]}
-{"timestamp": 3000, "input_length": 13544, "output_length": 71, "hash_ids": [0, 219]}
-{"timestamp": 5999, "input_length": 1053, "output_length": 26, "hash_ids": [0, 773, 774]}
+# In its publisher's order of columns, one of which no run reads.
+TABLE = """time_s,model,prompt_tokens,answer_tokens
+5,a,472,18
+45,a,1087,230
+46.5,b,417,0
+118,a,417,276
 """
-AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
-2023-11-16 18:15:46.6805900,374,44
-2023-11-16 18:15:50.9951690,396,109
-2023-11-16 18:15:51.2224670,879,55
-2023-11-16 18:15:51.3910170,91,16
-"""
-AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens
-2024-05-10 00:00:00.009930+00:00,2162,5
-2024-05-10 00:00:00.017335+00:00,2399,6
-"""
-AZURE_2025 = """TIMESTAMP,NumImages,ContextTokens,GeneratedTokens
-2024-10-15 00:00:00.5,1,374,44
-2024-10-15 00:00:01,0,396,109
-"""
+# Rows as in the data of github.com/HPMLL/BurstGPT.
 BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 5,ChatGPT,472,18,490,Conversation log
 45,ChatGPT,1087,230,1317,Conversation log
 46.5,GPT-4,417,0,417,Conversation log
 118,ChatGPT,417,276,693,API log"""
+NAMES = {"Timestamp": "time_s", "Request tokens": "prompt_tokens", "Response tokens": "answer_tokens"}
+CONVERTED = pd.read_csv(io.StringIO(BURSTGPT)).rename(columns=NAMES).to_csv(index=False)
 
 
 @pytest.mark.parametrize(
     ("text", "times_s", "tokens"),
     [
-        (MOONCAKE, [0, 0, 3, 5.999], (500, 490, 71, 26)),
-        (AZURE, [0, 4.314579, 4.541877, 4.710427], (44, 109, 55, 16)),
-        (AZURE_2024, [0, 0.007405], (5, 6)),
-        (AZURE_2025, [0, 0.5], (44, 109)),
-        (BURSTGPT, [0, 40, 113], (18, 230, 276)),  # the request without an answer had failed
+        (TABLE, [0, 40, 113], (18, 230, 276)),  # the request without an answer had failed
+        (CONVERTED, [0, 40, 113], (18, 230, 276)),
         ("[1.5, 2, 4]", [0, 0.5, 2.5], ()),
         ("\ufeff[1.5, 2]", [0, 0.5], ()),
-        ("\ufeff" + MOONCAKE, [0, 0, 3, 5.999], (500, 490, 71, 26)),
-        ("\ufeff" + BURSTGPT.replace("\n", "\r\n"), [0, 40, 113], (18, 230, 276)),
-        (MOONCAKE + MOONCAKE.splitlines()[2], [0, 0, 3, 3, 5.999], (500, 490, 71, 71, 26)),  # not in order
+        ("\ufeff" + TABLE.replace("\n", "\r\n"), [0, 40, 113], (18, 230, 276)),
+        ("\n" + TABLE + TABLE.splitlines()[2], [0, 40, 40, 113], (18, 230, 230, 276)),  # not in order
     ],
-    ids=[
-        "mooncake",
-        "azure",
-        "azure_2024",
-        "azure_2025",
-        "burstgpt",
-        "list",
-        "marked_list",
-        "marked_lines",
-        "windows",
-        "unordered",
-    ],
+    ids=["table", "pandas", "list", "marked_list", "windows", "unordered"],
 )
-def test_times_and_answers_of_each_form(tmp_path, text, times_s, tokens):
+def test_times_and_answers_of_a_file(tmp_path, text, times_s, tokens):
     path = tmp_path / "t"
     path.write_text(text)
     found = read_arrivals(str(path))
@@ -86,7 +63,7 @@ def test_times_and_answers_of_each_form(tmp_path, text, times_s, tokens):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has 0 arrivals"),
+        ("", "has the columns none"),
         ("[]", "has 0 arrivals"),
         ("[1, 1]", "at least two of them apart"),
         ("[1, 0]", "entry 1: got 0, after 1; expected ascending times"),
@@ -96,25 +73,14 @@ def test_times_and_answers_of_each_form(tmp_path, text, times_s, tokens):
         (f"[0, 1{400 * '0'}]", "entry 1: got 10{39}...; expected a number of seconds"),
         ("[-1e308, 1e308]", r"has 0 arrivals a second in the mean, from -1e\+308 to 1e\+308 s; expected a JSON list"),
         ("[0, 1e-320]", "has inf arrivals a second in the mean, .* with 1e-06 to 1e.09 a second"),
-        ("a,b\n1,2\n", "line 2: has a, b; expected the columns of a trace .mooncake: timestamp, output_length; burst"),
-        (MOONCAKE.replace("3000", '"x"'), "line 3, column timestamp: got 'x'; expected milliseconds"),
-        (MOONCAKE.replace("3000", '"3000"'), "line 3, column timestamp: got '3000'; expected milliseconds"),
-        (MOONCAKE.replace("71,", '"71",'), "line 3, column output_length: got '71'; expected a number of tokens"),
-        (MOONCAKE.replace("3000", "true"), "line 3, column timestamp: got True; expected milliseconds"),
-        (MOONCAKE.replace("71,", "7.5,"), "line 3, column output_length: got 7.5; expected a number of tokens"),
-        (MOONCAKE.replace('"output_length": 71, ', ""), "line 3: column output_length is missing"),
-        (MOONCAKE + "[1]", r"line 5: got \[1\]; expected an object with a timestamp"),
-        (MOONCAKE + "{", "line 5: not JSON"),
-        (
-            AZURE.replace("18:15:50.99", "18:99"),
-            "line 3, column TIMESTAMP: got '2023-.*; expected a date such as 2023-",
-        ),
-        (AZURE.replace(",109", ",-1"), "line 3, column GeneratedTokens: got '-1'; expected a number of tokens"),
-        (AZURE.replace(",109", ""), "line 3: column GeneratedTokens is missing"),
-        (AZURE.replace("ContextTokens", "TIMESTAMP"), "line 1: has column TIMESTAMP twice; expected each column once"),
-        (AZURE.replace(",109", ",3,109"), "line 3: has 4 values under 3 columns; expected as many"),
-        (BURSTGPT.replace("46.5", "nan"), "line 4, column Timestamp: got 'nan'; expected seconds"),
-        (BURSTGPT.replace("46.5", "9" * 500), "line 4, column Timestamp: got '9{39}"),
+        ("a,b\n1,2\n", "has the columns a, b; expected .* csv file with the columns time_s and answer_tokens"),
+        (TABLE.replace("model", "time_s"), "has the columns time_s, time_s, .*each once"),
+        (TABLE.replace("46.5", "nan"), "line 4, column time_s: got 'nan'; expected a number of seconds"),
+        (TABLE.replace("46.5", "9" * 500), "line 4, column time_s: got '9{39}"),
+        (TABLE.replace(",230", ",-1"), "line 3, column answer_tokens: got '-1'; expected a number of tokens"),
+        (TABLE.replace(",230", ",9.5"), "line 3, column answer_tokens: got '9.5'"),
+        (TABLE.replace(",230", ",3,230"), "line 3: has 5 values under 4 columns; expected as many"),
+        (TABLE.replace(",230", ""), "line 3: has 3 values under 4 columns"),
     ],
 )
 def test_damaged_files(tmp_path, text, message):
@@ -129,16 +95,16 @@ def test_damaged_files(tmp_path, text, message):
 
 
 def test_a_long_file_is_read_up_to_a_number_of_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(traces, "MOST_ARRIVALS", 3)
-    (tmp_path / "t").write_text(MOONCAKE + "damaged")
-    assert read_arrivals(str(tmp_path / "t")).times_s == (0, 0, 3)
+    monkeypatch.setattr(traces, "MOST_ARRIVALS", 2)
+    (tmp_path / "t").write_text(TABLE + "damaged")
+    assert read_arrivals(str(tmp_path / "t")).times_s == (5, 45)
 
 
 def test_each_stretch_begins_where_the_one_before_ended(tmp_path):
     """Ten arrivals, one a second from 100 s on but for the fifth; a stretch has 1 and 3 of them."""
     times = [100, 101, 102, 103, 104.5, 105, 106, 107, 108, 109]
-    lines = [{"timestamp": 1000 * time, "output_length": 10 + number} for number, time in enumerate(times)]
-    (tmp_path / "t").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = [f"{time},{10 + number}\n" for number, time in enumerate(times)]
+    (tmp_path / "t").write_text("time_s,answer_tokens\n" + "".join(rows))
     load = LoadConfig(kind="trace", requests=1, block=3, times=str(tmp_path / "t"))
     first = [list(itertools.islice(make_arrivals(load, 0, place), 4)) for place in range(3)]
     assert first == [[0, 1, 2, 3], [0, 0.5, 1.5, 2.5], [0, 1, 2, 3]]  # the third: 8, 9, and the first two again

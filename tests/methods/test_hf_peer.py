@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from builders.models import VOCAB, build, plain_greedy
 from methods.hf_compiled import HFCompiled
 from methods.hf_generate import HFGenerate
+from methods.parts import hf_peer
+from specbench.decode import loop
+from specbench.measure.clock import Clock
 from specbench.models.facade import ModelCard, Target
 from specbench.types import CaseError, InputError
 
@@ -17,7 +22,8 @@ def decode(model, limit: int = 30) -> list[int]:
     method = HFGenerate()
     method.bind(Target(card, model, 64, None))
     found: list[int] = []
-    method.decode([5, 6], limit, 0, lambda ids: bool(found.extend(ids)))
+    with method.around(limit, 0):
+        method.decode([5, 6], limit, 0, lambda ids: bool(found.extend(ids)))
     return found
 
 
@@ -27,6 +33,28 @@ def test_the_repositorys_generation_config_does_not_leak():
     model.generation_config.repetition_penalty = 1.8
     model.generation_config.suppress_tokens = [truth[0], truth[1] % VOCAB]
     assert decode(model) == truth
+
+
+def test_the_config_and_the_seeds_are_made_before_the_clock_starts(monkeypatch):
+    seen, model = [], build("llama", torch.float64)
+    for owner, name in ((hf_peer, "GenerationConfig"), (torch, "manual_seed"), (Clock, "start")):
+        real = getattr(owner, name)
+
+        def note(*given, real=real, name=name, **named):
+            seen.append(name)
+            return real(*given, **named)
+
+        monkeypatch.setattr(owner, name, note)
+    card = ModelCard("m", "random", model.config, None, 512, frozenset(), "float64", "cpu")
+    method = HFGenerate()
+    method.bind(Target(card, model, 64, None))
+    engine = SimpleNamespace(context=512, eos=card.eos, keep_prefix=lambda count: 0, reserve=lambda count: None)
+    clock, before = Clock(torch.device("cpu")), torch.get_rng_state()
+    seen.clear()
+    out = loop.decode(engine, method, loop.Request([5, 6], 9, None, 0), clock)
+    assert len(out.ids) == 9
+    assert seen == ["GenerationConfig", "manual_seed", "start"]
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 PROMPTS = ([5, 6], [9, 8, 7, 6, 5, 4, 3], [11], [5, 6])
@@ -42,7 +70,8 @@ def bound(model, context: int = 512, **options) -> HFCompiled:
 
 def decode_by(method: HFCompiled, prompt: list[int], limit: int = 20) -> list[int]:
     found: list[int] = []
-    method.decode(prompt, limit, 0, lambda ids: bool(found.extend(ids)))
+    with method.around(limit, 0):
+        method.decode(prompt, limit, 0, lambda ids: bool(found.extend(ids)))
     return found
 
 
