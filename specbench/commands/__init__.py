@@ -37,7 +37,7 @@ COMMANDS = {  # name -> its line of ``specbench --help``
     "completion": "what makes bash or zsh complete settings by the tab key",
 }
 EXAMPLES = """\
-specbench                                              six methods on the bundled model, offline: experiment=laptop
+specbench                                              six methods on the bundled model, offline
 specbench model.path=FOLDER_OR_HUB_ID 'method=[pld]'   any causal LM
 specbench --dry-run model.path=FOLDER suite=gsm8k      what a run would do, and about how long
 specbench COMMAND --help                               its options; specbench run --help lists the settings"""

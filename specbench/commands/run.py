@@ -40,8 +40,6 @@ def main(argv: Sequence[str]) -> int:
     composition.register()
     quiet_libraries()
     flags = composition.read_flags(argv)
-    if composition.FIRST in flags.overrides and composition.FIRST not in argv:
-        print(f"specbench {composition.FIRST}")
     name, overrides = flags.config_name or composition.CONFIG, composition.with_own_groups(flags.overrides)
     try:
         cfg = None if flags.multirun else composition.compose_config(name, overrides)
