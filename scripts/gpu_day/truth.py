@@ -26,8 +26,9 @@ from specbench.measure.clock import Clock
 from specbench.measure.environment import machine, versions
 from specbench.method import Method
 from specbench.models.eager.engine import EagerEngine
-from specbench.models.fast.attention import FLEX, FUSED, SDPA, TRITON, FastOptions, TreeMask, find_attention, pack_bits
+from specbench.models.fast.attention import FLEX, FUSED, SDPA, TRITON, FastOptions, find_attention
 from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.masks import TreeMask, pack_bits
 from specbench.models.load import ASSETS, load_model, read_card
 from specbench.types import Draft, Needs
 

@@ -82,7 +82,7 @@ def run_single(cfg: DictConfig, name: str, overrides: list[str], dry: bool) -> i
             )
         return run_search(job, named)
     refuse_foreign(named)
-    directory = find_grown(job, named) if named.name == composition.run_name(cfg) else named
+    directory = find_grown(job, named, dry) if named.name == composition.run_name(cfg) else named
     if needs_shards(job, directory):
         check_launcher(cfg)
     if dry:
