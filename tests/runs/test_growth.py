@@ -12,9 +12,9 @@ from builders.resumed import counted, replay_of
 from builders.runs import watch_job
 from specbench.commands import run as run_command
 from specbench.commands.merge import main as merge
-from specbench.records.store import RECORDS, read_manifest
+from specbench.records.store import LOCK, RECORDS, read_manifest
 from specbench.report import read_findings
-from specbench.runs import launch
+from specbench.runs import earlier, launch
 from specbench.screen import DONE, USAGE
 from specbench.types import InputError
 
@@ -149,10 +149,7 @@ def test_parts_that_grew_merge(grow, whole, tmp_path):
 
 def tree_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
     """Path -> time of its last change, and content, of everything in a folder."""
-    return {
-        path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
-        for path in folder.rglob("*")
-    }
+    return {path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"") for path in folder.rglob("*")}
 
 
 def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypatch, capsys):
