@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -100,24 +101,29 @@ def test_every_experiment_is_listed():
     assert {path.stem for path in (CONF / "experiment").glob("*.yaml")} == EXPERIMENTS.keys()
 
 
+def values_of(*overrides: str) -> dict[str, Any]:
+    """The settings of ``specbench OVERRIDES``, whose model the tests would otherwise replace by a smaller one."""
+    return plain_values(composed("model=tiny_25m", *overrides))
+
+
 def test_a_setting_changes_the_default_by_itself_alone():
-    plain = plain_values(composed())
+    assert "  - model: tiny_25m " in (CONF / "config.yaml").read_text()
+    plain = values_of()
     assert [*plain["method"]] == [*DEFAULT, VANILLA]
-    assert (plain["model"]["name"], plain["suite"]["name"], plain["suite"]["limit"]) == ("tiny-25m", "mini", 3)
+    assert (plain["suite"]["name"], plain["suite"]["limit"]) == ("mini", 3)
     assert plain["method"]["pld"]["num_draft"] == 3
     plain["suite"]["limit"] = 1
-    assert plain_values(composed("suite.limit=1")) == plain
-    assert (
-        plain_values(composed("method.pld.num_draft=10", "suite.limit=1"))["method"]["eagle3"]
-        == plain["method"]["eagle3"]
-    )
+    assert values_of("suite.limit=1") == plain
+    plain["method"]["pld"]["num_draft"] = 10
+    assert values_of("method.pld.num_draft=10", "suite.limit=1") == plain
 
 
 def test_the_default_s_sizes_are_of_its_model_and_its_methods():
-    for name in ("model=tiny", "method=[pld]"):
-        assert plain_values(composed(name))["method"]["pld"]["num_draft"] == 10, name
-    assert [*plain_values(composed("model=tiny"))["method"]] == [*DEFAULT, VANILLA]
-    assert [*plain_values(composed("method=[eagle3]", "model=llama3_1_8b"))["method"]] == ["eagle3", VANILLA]
+    other, named = plain_values(composed("model=tiny")), values_of("method=[pld]")
+    assert other["method"]["pld"]["num_draft"] == named["method"]["pld"]["num_draft"] == 10
+    assert [*other["method"]] == [*DEFAULT, VANILLA]
+    head = plain_values(composed("method=[eagle3]", "model=llama3_1_8b"))
+    assert [*head["method"]] == ["eagle3", VANILLA]
 
 
 @pytest.mark.parametrize(
