@@ -105,7 +105,14 @@ def test_transfers_a_step(name, counted):
 
 def test_a_layout_that_is_not_prepared_is_recorded_in_a_timed_step(counted, monkeypatch):
     """The wrong variant, of a method whose trees stay on the device."""
-    monkeypatch.setattr(TreeFrame, "prepare_layout", lambda *_: None)
+    record = FastEngine.record
+
+    def record_without(*given) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(TreeFrame, "prepare_layout", lambda *_: None)
+            record(*given)
+
+    monkeypatch.setattr(FastEngine, "record", record_without)
     assert {kind for kind, _ in counted.__wrapped__("eagle2", None)[1].late} == {"lay out"}
 
 
