@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specbench.names import VERSION as __version__
+
 if TYPE_CHECKING:
     import pandas as pd
 
     from specbench.report.frames.findings import Findings
 
-__version__ = "0.1.0"
 __all__ = ["Result", "__version__", "load", "run"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -14,7 +15,6 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from builders.runs import composed, job_for, run_main
-from specbench.commands import main
 from specbench.commands import run as run_command
 from specbench.records.record import PHASES, VANILLA
 from specbench.records.store import read_run
@@ -22,7 +22,7 @@ from specbench.report.build import read_findings
 from specbench.report.frames.findings import Findings, gather
 from specbench.report.locate import find_runs
 from specbench.runs import launch
-from specbench.runs.composition import plain_values, read_flags, spell_cell
+from specbench.runs.composition import plain_values, spell_cell
 from specbench.runs.digest import digest
 from specbench.runs.entry import make_entry
 from specbench.runs.execution import execute
@@ -32,9 +32,9 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 CATEGORIES = {"overall", "multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag", "code"}
 PAIRED = ["hf_generate", "speculative_sampling", "lookahead", "ouroboros", "pearl", "card"]
 ABLATIONS = ["hf_generate", "cacheback", "cacheback_no_frozen", "cacheback_only_frozen"]
+DEFAULT = ["pld", "suffix_decoding", "token_recycling", "speculative_sampling", "eagle3", "hf_generate"]
 RECYCLED = ["hf_generate", "lookahead", "pld", "rest"]
 BOARD = ["speculative_sampling", "sam", "medusa", "hydra_heads", "eagle", "eagle2", "token_recycling_hot"]
-LAPTOP = "laptop"  # no paper's
 # name -> (cells of the grid at full size, methods in addition to vanilla)
 EXPERIMENTS = {
     "cacheback_figure3": (3, [*RECYCLED, "token_recycling", "sam", "cacheback"]),
@@ -98,20 +98,32 @@ def product_of(parsed: list[Override]) -> list[list[str]]:
 
 
 def test_every_experiment_is_listed():
-    assert {path.stem for path in (CONF / "experiment").glob("*.yaml")} == {*EXPERIMENTS, LAPTOP}
+    assert {path.stem for path in (CONF / "experiment").glob("*.yaml")} == EXPERIMENTS.keys()
 
 
-def test_without_settings_the_laptop_s_comparison_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = run_main(main, "--dry-run")
-    assert done.returncode == DONE, done.stderr
-    assert done.stdout.startswith(f"specbench experiment={LAPTOP}\n")
-    for shown in ("tiny-25m, float32, 98.", "21 of mini", "vanilla, pld, suffix_decoding, token_recycling, "):
-        assert shown in done.stdout
-    assert "hf_generate:" not in run_main(main, "--cfg", "job", "method=[]").stdout
-    assert "hf_generate:" in run_main(main, "--cfg", "job").stdout
-    assert read_flags(["-m"]).overrides == [f"experiment={LAPTOP}"]
-    assert read_flags(["--help"]).overrides == []
+def values_of(*overrides: str) -> dict[str, Any]:
+    """The settings of ``specbench OVERRIDES``, whose model the tests would otherwise replace by a smaller one."""
+    return plain_values(composed("model=tiny_25m", *overrides))
+
+
+def test_a_setting_changes_the_default_by_itself_alone():
+    assert "  - model: tiny_25m " in (CONF / "config.yaml").read_text()
+    plain = values_of()
+    assert [*plain["method"]] == [*DEFAULT, VANILLA]
+    assert (plain["suite"]["name"], plain["suite"]["limit"]) == ("mini", 3)
+    assert plain["method"]["pld"]["num_draft"] == 3
+    plain["suite"]["limit"] = 1
+    assert values_of("suite.limit=1") == plain
+    plain["method"]["pld"]["num_draft"] = 10
+    assert values_of("method.pld.num_draft=10", "suite.limit=1") == plain
+
+
+def test_the_default_s_sizes_are_of_its_model_and_its_methods():
+    other, named = plain_values(composed("model=tiny")), values_of("method=[pld]")
+    assert other["method"]["pld"]["num_draft"] == named["method"]["pld"]["num_draft"] == 10
+    assert [*other["method"]] == [*DEFAULT, VANILLA]
+    head = plain_values(composed("method=[eagle3]", "model=llama3_1_8b"))
+    assert [*head["method"]] == ["eagle3", VANILLA]
 
 
 @pytest.mark.parametrize(

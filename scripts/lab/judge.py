@@ -202,7 +202,7 @@ PARTS = {"rounding": print_rounding, "faults": print_faults}
 
 def decode(*settings: str, plant: type[Fault] = Fault) -> tuple[list[CaseRecord], Fault]:
     """Return the checked records of a run of the bundled model, with vanilla's, and the fault in its engine."""
-    job = job_of(["model=tiny", "suite=mini", "measure=quick", *settings])
+    job = job_of(["model=tiny", "suite=mini", "suite.limit=null", "measure=quick", *settings])
     with set_stage(job) as stage:
         fault = plant(stage.engine)
         blocks = Session(job, stage).run(job.plan)

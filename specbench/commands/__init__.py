@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from specbench import __version__
 from specbench.input import InputError, require_directory
-from specbench.names import near, printable
+from specbench.names import VERSION, near, printable
 from specbench.screen import DISK_FAULTS, DONE, FAILED, INTERRUPTED, fail, name_unwritten, shorten
 
 DEFAULT = "run"
@@ -36,7 +35,7 @@ COMMANDS = {  # name -> its line of ``specbench --help``
     "completion": "what makes bash or zsh complete settings by the tab key",
 }
 EXAMPLES = """\
-specbench                                              six methods on the bundled model, offline: experiment=laptop
+specbench                                              six methods on the bundled model, offline
 specbench model.path=FOLDER_OR_HUB_ID 'method=[pld]'   any causal LM
 specbench --dry-run model.path=FOLDER suite=gsm8k      what a run would do, and about how long
 specbench COMMAND --help                               its options; specbench run --help lists the settings"""
@@ -45,7 +44,7 @@ specbench COMMAND --help                               its options; specbench ru
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: the exit code of the command that the first word names, else of ``run``."""
     words = list(sys.argv[1:] if argv is None else argv)
-    answer = {"--help": usage(), "-h": usage(), "--version": __version__}.get(" ".join(words))
+    answer = {"--help": usage(), "-h": usage(), "--version": VERSION}.get(" ".join(words))
     first = words[0] if words else ""
     if first.isalpha() and first not in COMMANDS:
         return fail(f"{first}: no such command; {near(first, [*COMMANDS])}")

@@ -40,8 +40,6 @@ def main(argv: Sequence[str]) -> int:
     composition.register()
     quiet_libraries()
     flags = composition.read_flags(argv)
-    if composition.FIRST in flags.overrides and composition.FIRST not in argv:
-        print(f"specbench {composition.FIRST}")
     name, overrides = flags.config_name or composition.CONFIG, composition.with_own_groups(flags.overrides)
     try:
         cfg = None if flags.multirun else composition.compose_config(name, overrides)
@@ -84,7 +82,7 @@ def run_single(cfg: DictConfig, name: str, overrides: list[str], dry: bool) -> i
             )
         return run_search(job, named)
     refuse_foreign(named)
-    directory = find_grown(job, named) if named.name == composition.run_name(cfg) else named
+    directory = find_grown(job, named, dry) if named.name == composition.run_name(cfg) else named
     if needs_shards(job, directory):
         check_launcher(cfg)
     if dry:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from specbench.records.record import CONTROL, VANILLA, Reset
+from specbench.records.record import Reset
 from specbench.types import Case
 
 RESETS: tuple[str, ...] = get_args(Reset)
 LASTING = ("category", "never", "run")  # policies with which a method learns from case to case
-REFERENCES = (VANILLA, CONTROL)  # they run in every block, and the others are paired with them
 Key = tuple[frozenset[str], int]  # the cases of a block and its round
 
 # From no suite: a prompt that warms up kernels, allocators and caches must not be measured as well.

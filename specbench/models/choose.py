@@ -14,7 +14,8 @@ from specbench.models.facade import ModelCard
 from specbench.models.family import find_head_size, find_windows
 from specbench.models.fast.attention import FUSED, OURS, SDPA, FastOptions, explain_unusable, require_attention
 from specbench.models.fast.compact import explain_unfit, explain_unsupported
-from specbench.models.fast.engine import STANDARD, STANDING, FastEngine
+from specbench.models.fast.core import STANDARD
+from specbench.models.fast.engine import STANDING, FastEngine
 from specbench.models.replay import TimedEager, TimedFast
 from specbench.models.tensor_parallel.share import explain_uneven
 from specbench.records.record import EngineKind

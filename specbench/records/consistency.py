@@ -16,8 +16,8 @@ from typing import NoReturn
 from specbench.input import InputError
 from specbench.records.manifest import Manifest
 from specbench.records.record import (
-    CONTROL,
     LARGEST,
+    REFERENCES,
     VANILLA,
     CaseRecord,
     EngineKind,
@@ -26,7 +26,6 @@ from specbench.records.record import (
     find_divergence,
 )
 
-REFERENCES = frozenset({VANILLA, CONTROL})  # they run again in every block
 _ROUNDED_S = 1e-3  # [s] that sums of times may differ by
 
 

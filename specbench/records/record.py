@@ -23,6 +23,7 @@ from specbench.input import InputError, parse_as, refuse_repeated_keys
 SCHEMA = 1
 VANILLA = "vanilla"
 CONTROL = "vanilla_aa"  # vanilla a second time: the A/A control
+REFERENCES = frozenset({VANILLA, CONTROL})  # they run in every block, and the others are paired with them
 PREFIX = "prefix_tokens"  # figure of a turn: tokens of its prompt that were in the engine's cache
 TEXT_ONLY = "text_only"  # figure of a turn for which a server returned text only; our tokenizer made its ids
 OVERALL = "overall"  # the row of all categories in tables: no category may have this name

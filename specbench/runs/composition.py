@@ -51,7 +51,6 @@ DRY = "--dry-run"  # a flag of ours in addition to Hydra's
 OPTIONS_IN = ("*.yaml", "*/*.yaml", "*/*/*.yaml")  # of a folder of one's own
 LARGEST_OPTION = 1 << 18  # [bytes] of its file
 CONFIG = "config"  # the name of the default configuration
-FIRST = "experiment=laptop"  # what runs without settings
 
 
 def run_name(root: DictConfig) -> str:
@@ -274,8 +273,6 @@ def inform(argv: Sequence[str]) -> bool:
 def read_flags(argv: Sequence[str]) -> argparse.Namespace:
     """Hydra's own flags, as ``multirun``, and the ``overrides``, among them the folder of ``--config-dir``.
 
-    Without settings these are ``FIRST``, except for ``--help`` and completion.
-
     Raises:
         InputError: A flag has no effect here.
     """
@@ -289,8 +286,6 @@ def read_flags(argv: Sequence[str]) -> argparse.Namespace:
             raise InputError(
                 f"{flag}: has no effect on a run; it counts with {needs}. --config-dir adds a folder of options"
             )
-    if not (given.overrides or given.config_name or given.help or given.hydra_help or given.shell_completion):
-        given.overrides.append(FIRST)
     if given.config_dir:
         place = str(Path(given.config_dir).expanduser().resolve()).replace("\\", "\\\\").replace('"', '\\"')
         given.overrides.append(f'hydra.searchpath=["file://{place}"]')

@@ -6,6 +6,7 @@ the same settings and fewer methods, cases or rounds may grow into the job's.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -128,15 +129,17 @@ def check_growth(job: Job, earlier: Manifest, ledger: Ledger, directory: Path) -
         )
 
 
-def find_grown(job: Job, directory: Path) -> Path:
+def find_grown(job: Job, directory: Path, dry: bool) -> Path:
     """The run next to ``directory`` that lacks the fewest blocks of this job; ``directory`` if no run may grow into it.
+
+    dry: no run is locked, also not while its records are read.
 
     Raises:
         InputError: several workers are to add to the run.
     """
     if job.config.measure.fresh or (directory / MANIFEST).exists():
         return directory
-    _, found = min(_smaller_runs(job, directory), default=(0, directory))
+    _, found = min(_smaller_runs(job, directory, dry), default=(0, directory))
     if found != directory and job.config.run.shards != 1:
         raise InputError(
             f"run.shards={job.config.run.shards}: {found} has a part of this run, and a run grows in one process;"
@@ -147,7 +150,7 @@ def find_grown(job: Job, directory: Path) -> Path:
     return found
 
 
-def _smaller_runs(job: Job, directory: Path) -> Iterator[tuple[int, Path]]:
+def _smaller_runs(job: Job, directory: Path, dry: bool) -> Iterator[tuple[int, Path]]:
     """(blocks that are missing, where) of each run on this hardware that may grow into this job's."""
     stem = directory.name.rpartition("-")[0]
     for path in sorted(directory.parent.glob(f"{stem}-*/{MANIFEST}")):
@@ -157,7 +160,7 @@ def _smaller_runs(job: Job, directory: Path) -> Iterator[tuple[int, Path]]:
         try:
             manifest = read_manifest(run)
             _refuse_settings(job, manifest, run)
-            with FileLock(run / LOCK, blocking=False):
+            with contextlib.nullcontext() if dry else FileLock(run / LOCK, blocking=False):
                 ledger = job.compare(record for record, _ in parse_lines(run / RECORDS))
             check_growth(job, manifest, ledger, run)
         except (InputError, Timeout, OSError):  # a run of another kind, or one that is being made

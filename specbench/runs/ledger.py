@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from specbench.measure.plan import LASTING, REFERENCES, Block, Key, starts_span
-from specbench.records.record import CaseRecord
+from specbench.measure.plan import LASTING, Block, Key, starts_span
+from specbench.records.record import REFERENCES, CaseRecord
 from specbench.serving.scheduler import QueueGrew
 
 Recorded = list[tuple[Key, frozenset[str]]]  # cases and round of each recorded block, and its methods, in file order

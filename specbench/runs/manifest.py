@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from specbench import __version__
 from specbench.measure import environment
 from specbench.measure.plan import Block
 from specbench.method import Peer, Remote
+from specbench.names import VERSION
 from specbench.records.manifest import (
     Git,
     Growth,
@@ -87,7 +87,7 @@ def build_manifest(job: Job, stage: Stage, earlier: Manifest | None, rest: Seque
         given["blocks"] = rest[-1].index + 1
     manifest = Manifest(
         schema=SCHEMA,
-        specbench=__version__,
+        specbench=VERSION,
         created=before.created or process.started,
         config=Settings.model_validate(job.resolved),
         config_hash=job.digest,

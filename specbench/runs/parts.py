@@ -17,8 +17,9 @@ from types import MappingProxyType
 from typing import Any
 
 from specbench.input import InputError
-from specbench.measure.plan import LASTING, REFERENCES
+from specbench.measure.plan import LASTING
 from specbench.records.manifest import Growth, Manifest, Part
+from specbench.records.record import REFERENCES
 from specbench.records.store import (
     MANIFEST,
     RECORDS,

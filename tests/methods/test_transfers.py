@@ -6,7 +6,6 @@ import functools
 from collections import Counter
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from types import SimpleNamespace
 
 import pytest
 from tiles import attending
@@ -21,9 +20,9 @@ from specbench.decode.together import SharedLaps, SharedServer
 from specbench.measure.clock import Clock
 from specbench.method import Method, Peer
 from specbench.models.facade import Target
-from specbench.models.fast import engine as engines
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
+from specbench.models.fast.frame import TreeFrame
 from specbench.models.load import load_model
 from specbench.models.replay import TimedFast
 from specbench.records.record import VANILLA
@@ -105,7 +104,14 @@ def test_transfers_a_step(name, counted):
 
 def test_a_layout_that_is_not_prepared_is_recorded_in_a_timed_step(counted, monkeypatch):
     """The wrong variant, of a method whose trees stay on the device."""
-    monkeypatch.setattr(engines, "DeviceLayout", SimpleNamespace(prepare=lambda *_: None))
+    record = FastEngine.record
+
+    def record_without(*given) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(TreeFrame, "prepare_layout", lambda *_: None)
+            record(*given)
+
+    monkeypatch.setattr(FastEngine, "record", record_without)
     assert {kind for kind, _ in counted.__wrapped__("eagle2", None)[1].late} == {"lay out"}
 
 

@@ -46,7 +46,7 @@ def test_it_fills_a_frame_as_the_host_does(tree, dtype, attend):
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
     for kind, bias in theirs.bias.items():
         assert torch.equal(ours.bias[kind], bias), kind
-    assert torch.equal(torch.as_tensor(ours.layout.depths_in(ours)), torch.as_tensor(theirs.layout.depths_in(theirs)))
+    assert torch.equal(torch.as_tensor(ours.depths_of(ours.layout)), torch.as_tensor(theirs.depths_of(theirs.layout)))
 
 
 @pytest.mark.parametrize("path", [[], [0], [0, 1], [1, 3]])

@@ -19,10 +19,11 @@ from scripts.lab.fake_cuda import READ, UPLOAD, FakeCuda
 from specbench.decode.walk import Walk
 from specbench.models.batch import Handle, PackedRows, PaddedRows
 from specbench.models.engine import SILENT, Silent
-from specbench.models.fast.attention import FastOptions, PlacesMask, TreeMask
+from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.batch import FAR, PackedFrame, RecordedBatch, RecordedPlaces
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import GRAPHED
+from specbench.models.fast.masks import PlacesMask, TreeMask
 from specbench.models.tree import compute_depths, mark_ancestors
 from specbench.models.verify import find_accepted_path
 from specbench.types import Draft, Needs, Step

@@ -174,7 +174,11 @@ class Counted(FastEngine):
         played(self)
         for each in (self.graphs, self.acceptances):
             each.run = lambda key, call, recorded=each._recorded: recorded.setdefault(key, (None, None))
-        self.frames.find = lambda width, most: SimpleNamespace(width=width, clear=lambda: None)
+        self.frames.find = lambda width, most: SimpleNamespace(
+            width=width,
+            clear=lambda: None,
+            prepare_layout=lambda run: run(("lay out", width), lambda: None),
+        )
 
 
 def test_without_lengths_of_keys_the_steps_are_the_same():

@@ -19,9 +19,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from builders.engines import decode_script, eager_engine, scripts
 from builders.models import build, plain_greedy
 from specbench.models.fast import attention
-from specbench.models.fast.attention import FastOptions, TreeMask, attend_flex, find_attention, pack_bits
+from specbench.models.fast.attention import FastOptions, attend_flex, find_attention
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import EXACT, GRAPHED
+from specbench.models.fast.masks import TreeMask, pack_bits
 from specbench.models.load import ASSETS, load_model, read_card
 from specbench.types import Draft, InputError
 

@@ -1,8 +1,6 @@
 """Plots fit for a paper: legible in a column, vectors with their fonts, captions of one line, intervals shown."""
 
-import os
 import re
-import signal
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -39,8 +37,6 @@ from specbench.report.plots.canvas import (
     SHEET_INCH,
     STYLE,
     drawing,
-    finish,
-    make_sheet,
     save,
     save_all,
     take_caption,
@@ -274,21 +270,3 @@ def test_an_unknown_style_is_refused_before_anything_is_read(tmp_path, capsys):
             build_report([tmp_path], style=style)
         assert main([str(build_run(tmp_path / style, {}, per_category=1)), "--style", style]) == 2
         assert message in capsys.readouterr().err
-
-
-def test_a_drawing_process_that_dies_loses_no_plot(monkeypatch, tmp_path):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    own = os.getpid()
-
-    def draw() -> Figure:
-        if os.getpid() != own:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return finish(make_sheet()[0], "title", "note")
-
-    def fail() -> Figure:
-        raise ValueError("cannot be drawn")
-
-    with drawing():
-        assert {path.stem for path in save_all([("a", draw), ("b", draw)], tmp_path) if path.is_file()} == {"a", "b"}
-        with pytest.raises(ValueError, match="cannot be drawn"):
-            save_all([("a", draw), ("b", fail)], tmp_path)

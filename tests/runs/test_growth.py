@@ -12,9 +12,9 @@ from builders.resumed import counted, replay_of
 from builders.runs import watch_job
 from specbench.commands import run as run_command
 from specbench.commands.merge import main as merge
-from specbench.records.store import RECORDS, read_manifest
+from specbench.records.store import LOCK, RECORDS, read_manifest
 from specbench.report import read_findings
-from specbench.runs import launch
+from specbench.runs import earlier, launch
 from specbench.screen import DONE, USAGE
 from specbench.types import InputError
 
@@ -147,6 +147,11 @@ def test_parts_that_grew_merge(grow, whole, tmp_path):
     assert grow(tmp_path / "out", "method=[pld,sam]", "measure.rounds=3") == CASES
 
 
+def tree_of(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """Path -> time of its last change, and content, of everything in a folder."""
+    return {path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"") for path in folder.rglob("*")}
+
+
 def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypatch, capsys):
     """Beside its own name; not one of other settings, and none where it is to begin anew."""
     monkeypatch.chdir(tmp_path)
@@ -160,12 +165,15 @@ def test_the_command_finds_the_run_that_it_adds_to(settings, tmp_path, monkeypat
     assert ": new\n" in capsys.readouterr().out
     assert command("method=[pld]") == 0
     (first,) = tmp_path.glob("results/*-*")
-    before = (first / RECORDS).read_bytes()
-    assert command("method=[pld,sam]", "--dry-run") == 0
+    (first / LOCK).unlink(missing_ok=True)
+    before = tree_of(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(earlier, "FileLock", lambda *_, **__: pytest.fail("a run was locked"))
+        assert command("method=[pld,sam]", "--dry-run") == 0
     printed = capsys.readouterr().out
     assert f"{first}: {CASES} blocks are there, {CASES} are left" in printed
     assert f"requests  {2 * CASES} left" in printed  # sam and vanilla
-    assert (first / RECORDS).read_bytes() == before
+    assert tree_of(tmp_path) == before
     assert command("method=[pld,sam]", "run.shards=2") == USAGE
     assert f"run.shards=2: {first} has a part of this run, and a run grows in one process" in capsys.readouterr().err
     assert command("method=[pld,sam]") == 0

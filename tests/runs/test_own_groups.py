@@ -11,6 +11,8 @@ from specbench.input import InputError
 from specbench.runs import composition
 from specbench.runs.config import PACKAGE
 
+LEARNED = ["pld", "suffix_decoding", "token_recycling"]  # of the default methods, those without weights
+
 
 @pytest.mark.parametrize(
     ("given", "wanted"),
@@ -40,9 +42,9 @@ def test_a_folder_and_a_file_of_ones_own(tmp_path):
     assert job.config.model.draft is None
     assert job.config.model.threads is None
     usual = job_for(*composition.with_own_groups(given[1:]))
-    assert [entry.name for entry in usual.entries] == ["vanilla", "pld", "hf_generate"]
+    assert [entry.name for entry in usual.entries] == ["vanilla", *LEARNED, "hf_generate"]
     assert "model=mymodel names no usual draft" in usual.left_out["speculative_sampling"]
-    named = job_for(*composition.with_own_groups(["method=[pld,hf_generate]", *given[1:]]))
+    named = job_for(*composition.with_own_groups([f"method=[{','.join(LEARNED)},hf_generate]", *given[1:]]))
     assert usual.digest == named.digest
     assert usual.resolved == named.resolved
 
@@ -50,9 +52,9 @@ def test_a_folder_and_a_file_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("given", "methods"),
     [
-        (["model=random"], ["vanilla", "pld", "hf_generate"]),
-        (["load=closed"], ["vanilla", "pld", "speculative_sampling"]),
-        (["decode.first_draft=prefill"], ["vanilla", "pld", "speculative_sampling"]),
+        (["model=random"], ["vanilla", *LEARNED, "hf_generate"]),
+        (["load=closed"], ["vanilla", *LEARNED, "speculative_sampling", "eagle3"]),
+        (["decode.first_draft=prefill"], ["vanilla", *LEARNED, "speculative_sampling", "eagle3"]),
     ],
 )
 def test_the_default_methods_leave_out_what_cannot_run(given, methods):

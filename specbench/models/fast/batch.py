@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,19 +20,17 @@ from typing_extensions import override
 
 from specbench.models.batch import Handle, PackedRows, PaddedRows, SlotBatch, Verified
 from specbench.models.engine import Laps, Outcomes
-from specbench.models.fast.attention import PlacesMask, TreeMask, count_words
 from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.compact import ForwardInput, read_prompt
+from specbench.models.fast.core import FastCore
 from specbench.models.fast.frame import Buffer
 from specbench.models.fast.graphs import Frames, Graphs, many_recordings
 from specbench.models.fast.host.forward import SHORT, UNLIMITED, PackedLayout
 from specbench.models.fast.layout import mark_reach
+from specbench.models.fast.masks import PlacesMask, TreeMask, count_words
 from specbench.models.transfer import upload
 from specbench.models.verify import explain_infinite, read_with_top
 from specbench.types import ROOT, CaseError, Draft, Step, TopK
-
-if TYPE_CHECKING:
-    from specbench.models.fast.engine import FastEngine
 
 # Rows of a batch's forwards beyond those of one draft. More are not recorded: computing takes longer than launching.
 WIDE = (512, 768, 1024)
@@ -123,9 +121,9 @@ class Company:
 class FastBatch(SlotBatch):
     """The batch of the fast engine, unrecorded: packed rows have the widths that they have."""
 
-    engine: FastEngine
+    engine: FastCore
 
-    def __init__(self, engine: FastEngine, requests: int, tokens: int, laps: Laps) -> None:
+    def __init__(self, engine: FastCore, requests: int, tokens: int, laps: Laps) -> None:
         super().__init__(engine, requests, tokens, laps)
         self.cache = self.take_cache()
         self._layout: PackedLayout | None = None  # of the last forward, where it was compiled
@@ -361,7 +359,7 @@ class RecordedPlaces:
     They outlive the batch, since recording takes longer than many steps.
     """
 
-    def __init__(self, engine: FastEngine, requests: int, room: int) -> None:
+    def __init__(self, engine: FastCore, requests: int, room: int) -> None:
         self.engine, self.requests, self.room = engine, requests, room
         self.cache = engine.compact.new_cache()
         self.cache.reserve(requests * room + 1)  # and one for padding
@@ -429,7 +427,8 @@ class RecordedBatch(FastBatch):
 
     @override
     def take_cache(self) -> StaticKV:
-        found, self.engine.places = self.engine.places, None
+        found: RecordedPlaces | None = self.engine.places
+        self.engine.places = None
         if found is None or found.room != self.room or found.requests < self.requests:
             found = None  # frees its memory before more is taken
             found = RecordedPlaces(self.engine, self.requests, self.room)

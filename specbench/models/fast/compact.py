@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from specbench.models.family import find_head_size, find_windows, list_attention_kinds
-from specbench.models.fast.attention import PlacesMask, TreeMask, attend_behind
+from specbench.models.fast.attention import attend_behind
 from specbench.models.fast.cache import StaticKV
+from specbench.models.fast.masks import PlacesMask, TreeMask
 from specbench.models.fast.operations import Linear, Norm, Normed, Product, Rotate, SmallOps, Unscaled
 from specbench.models.transfer import upload
 from specbench.models.tree import build_causal_mask, list_chunks, list_masked_chunks

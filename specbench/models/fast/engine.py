@@ -8,8 +8,7 @@ to the host. Sampling verifies on the host as in the eager engine, from the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,14 +16,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from specbench.models.engine import SILENT, Engine, Laps, Verifier, inferring
-from specbench.models.fast.attention import OURS, SDPA, FastOptions, find_attention, find_small_ops
-from specbench.models.fast.batch import FastBatch, RecordedBatch, RecordedPlaces
-from specbench.models.fast.compact import ForwardInput, list_prompt_inputs, read_prompt
+from specbench.models.engine import SILENT, Laps, Verifier, inferring
+from specbench.models.fast.batch import FastBatch, RecordedBatch
+from specbench.models.fast.compact import read_prompt
+from specbench.models.fast.core import FastCore
 from specbench.models.fast.frame import FastRequest, TreeFrame, accept, read_outcome
-from specbench.models.fast.graphs import EXACT, GRAPHED, Buckets, Frames, Graphs, many_recordings
-from specbench.models.fast.host.forward import SHORT, build_forward
-from specbench.models.fast.layout import DeviceLayout, Layouts
+from specbench.models.fast.graphs import Frames, Graphs, many_recordings
+from specbench.models.fast.host.forward import SHORT
+from specbench.models.fast.layout import Layouts
 from specbench.models.transfer import upload
 from specbench.models.tree import list_chunks
 from specbench.models.verify import compute_gaps, continues, cut, find_top
@@ -32,10 +31,9 @@ from specbench.records.record import EngineKind
 from specbench.types import Draft, Needs, Prefill, Step
 
 STANDING = 8192  # [tokens] of context that a GPU has capacity for from the start; a longer request records again
-STANDARD = FastOptions()
 
 
-class FastEngine(Engine):
+class FastEngine(FastCore):
     """Drives one loaded model of the Llama family, one request at a time.
 
     Tensors of a ``Step`` are valid until the next ``forward``: on a GPU they are in the graphs' own memory.
@@ -51,38 +49,11 @@ class FastEngine(Engine):
     lays_out = True  # drafts whose parents are on the device, without reading them
     forces = False  # the picks of acceptance
 
-    def __init__(
-        self,
-        model: Any,
-        context: int,
-        eos: frozenset[int],
-        max_nodes: int,
-        buckets: Buckets | None = None,
-        options: FastOptions = STANDARD,
-    ) -> None:
-        """model: the library's, of a supported family (``compact.explain_unsupported``), on one device, in eval mode.
-
-        context: [tokens]. max_nodes: the largest draft. buckets: default by device. Raises InputError of the options.
-        """
-        self.context, self.max_nodes, self.eos = context, max_nodes, eos
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """See ``FastCore``."""
+        super().__init__(*args, **kwargs)
         self.fed = 0
-        self.device: torch.device = model.get_input_embeddings().weight.device
-        self.dtype: torch.dtype = model.get_input_embeddings().weight.dtype
-        buckets = buckets or (GRAPHED if self.device.type == "cuda" else EXACT)
-        attention = self.attention = options.attention
-        compiled = options.compiled and attention == SDPA and buckets == EXACT
-        self.buckets = replace(buckets, whole=buckets.whole or attention != SDPA)
-        self._widest = self.buckets.width(max_nodes + 1)  # grows with the batches of rows that come
-        with torch.no_grad():
-            table, small = context + self._widest, find_small_ops(attention, self.device, self.dtype)
-            built = build_forward(model, table, context, pack=options.pack, compiled=compiled, small=small)
-        self.compact, self.compiled, self.uncompiled = built
         self.accept_rows = self.compiled.accept if self.compiled else accept
-        self.places: RecordedPlaces | None = None  # of the last batch that ended
-        self.records_batches = attention in OURS
-        self.attend = find_attention(attention, self.device, self.dtype, self.compact.size)
-        windows = self.compact.windows.items()  # one that no position leaves is none
-        self.windows = {kind: window if window and window < context else None for kind, window in windows}
         given: Any = {"windows": self.windows, "dtype": self.dtype, "device": self.device}
         make = partial(TreeFrame, **given, attend=self.attend, forces=self.forces)
         self.frames = Frames(make, self.buckets, self.compact.head.weight)
@@ -91,17 +62,10 @@ class FastEngine(Engine):
         self.acceptances = Graphs(self.device)
         self._layouts = Layouts()
         self._standing = 0  # [tokens] of context that there is always room for
-        self.prepared: dict[tuple[tuple[int, ...], bool], None] = {}
         self.cache = self.compact.new_cache()
         self._clean = True  # the cache contains finite numbers only: no request failed in the middle
         self._kept = 0  # [tokens] in the cache that the next prompt begins with
         self.request = FastRequest(Needs(), SILENT)
-
-    @override
-    def describe_forward(self) -> str:
-        reason = f", since {self.uncompiled}" if self.uncompiled else ""
-        ours = f" and attention={self.attention}" if self.attention != SDPA else ""
-        return "compiled code" if self.compiled else f"operations of torch{ours}{reason}"
 
     def _begin(self, kept: int = 0) -> None:
         """Zero the cache after ``kept`` tokens if the last request left numbers there that may not be finite."""
@@ -160,7 +124,7 @@ class FastEngine(Engine):
                 for length in self.buckets.list_lengths(width, self.cache.capacity):
                     logits, _ = self.graphs.run((width, length, taps), partial(self.compute, frame, length, taps))
                 if self.lays_out:
-                    DeviceLayout.prepare(frame, self.acceptances.run)
+                    frame.prepare_layout(self.acceptances.run)
                 for moved in self.buckets.list_moved(width) if greedy else ():
                     self.acceptances.run((width, moved), partial(accept, logits, frame, self.cache, moved))
 
@@ -189,10 +153,6 @@ class FastEngine(Engine):
             return self.compiled.read(self.cache, prompt, taps)
         inputs = self.list_prompt_inputs(upload(prompt[kept:], self.device), past=kept)
         return read_prompt(self.compact, self.cache, inputs, len(prompt) - kept, tuple(taps))
-
-    def list_prompt_inputs(self, ids: Tensor, start: int = 0, past: int = 0) -> Iterator[ForwardInput]:
-        """The forwards of a prompt's tokens (n,) after its first ``past``, in slots from ``start`` on."""
-        return list_prompt_inputs(ids, self.windows, self.dtype, start, self.context, past)
 
     @torch.inference_mode()
     @override
@@ -274,7 +234,7 @@ class FastEngine(Engine):
         request = self.request
         fed = request.select(request.frame.ids)
         path, tokens, kept = request.verify(
-            request.select(request.logits), request.layout.depths_in(request.frame), fed, late
+            request.select(request.logits), request.frame.depths_of(request.layout), fed, late
         )
         if rows := request.layout.rows_to_move(path):
             slots = request.frame.slots

@@ -9,23 +9,24 @@ the deepest accepted node, the first one among equals, as in ``specbench.models.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.models.fast.attention import NEVER, Attend, TreeMask, count_words, pack_bits
 from specbench.models.fast.cache import StaticKV
 from specbench.models.fast.compact import ForwardInput
-from specbench.models.fast.layout import DraftLayout, Layout, Run, lay_out
+from specbench.models.fast.layout import DeviceLayout, DraftLayout, Layout, lay_out
+from specbench.models.fast.masks import NEVER, WORD, Attend, TreeMask, count_words, pack_bits
 from specbench.models.transfer import upload, write
 from specbench.models.verify import ActiveRequest, require_finite
 from specbench.types import EMPTY
 
+Run = Callable[[Hashable, Callable[[], Any]], Any]  # ``Graphs.run``
 INFINITE_BITS = -0x80  # 0xff80, minus infinity in bfloat16, read as int16
 _ALONE = lay_out((), EMPTY, None)
 
@@ -184,9 +185,13 @@ class TreeFrame(Frame):
     def fill(
         self, root: int, tokens: Sequence[int] | Tensor, past: int, layout: Layout, run: Run | None = None
     ) -> None:
-        """Enter a draft. tokens: of its nodes, on the host or the device. run: of ``Graphs``, see ``DeviceLayout``."""
+        """Enter a draft. tokens: of its nodes, on the host or the device. run: of ``Graphs``, for its layout there."""
         if layout is not self.layout:
-            layout.enter(self, run)
+            if isinstance(layout, DraftLayout):
+                self.lay_out(layout)
+            else:
+                assert run is not None
+                self._lay_out_on_device(layout, run)
             self.layout = layout
         self._past[0], self._ids[0], self.span[0, 3:] = past, root, past
         np.add(self._range, past, out=self._slots)
@@ -221,6 +226,54 @@ class TreeFrame(Frame):
             self.write_bias(kind, seen if window is None else seen & (depths[:, None] - depths[None, :] < window))
         for each in (self._depths, *self._tree):
             each.send()
+
+    def _lay_out_on_device(self, layout: DeviceLayout, run: Run) -> None:
+        """Write what ``lay_out_rows`` reads, and run it."""
+        self.parents.zero_()
+        self.parents[1 : len(layout)] = layout.above.to(self.parents.device) + 1
+        self.reach.fill_(-1)
+        self.reach[: len(layout)] = 0
+        self.prepare_layout(run)
+
+    def prepare_layout(self, run: Run) -> None:
+        """Run ``lay_out_rows``; its first call for a width records it."""
+        run(("lay out", self.width), partial(lay_out_rows, self))
+
+    def depths_of(self, layout: Layout) -> Sequence[int] | Tensor:
+        """(N+1,) depths of the root and of each node; on the device if the tree is there."""
+        if isinstance(layout, DeviceLayout):
+            return self.depths[: len(layout)]
+        found: list[int] = (layout.depths if layout.nodes is None else layout.depths[layout.nodes]).tolist()
+        return found
+
+
+def lay_out_rows(frame: TreeFrame) -> Tensor:
+    """Compute the other buffers of a frame from parents, and reach of -1 at padding, as ``TreeFrame`` does on the host.
+
+    In operations of one shape, without a wait. Returns (width,) depths.
+    """
+    width, real = frame.width, frame.reach >= 0
+    itself = torch.eye(width, device=real.device)
+    seen = itself.scatter_add(1, frame.parents[:, None], real[:, None].float()).clamp_(max=1)
+    for _ in range((width - 1).bit_length()):  # ancestors of ancestors
+        seen = (seen @ seen).clamp_(max=1)
+    depths = (seen.sum(1) - 1).long()
+    frame.depths.copy_(depths)
+    frame.reach.copy_(torch.where(real, depths.float(), -1.0))
+    frame.above.copy_(seen * (depths > 0))
+    for kind, bias in frame.bias.items():
+        window = frame.windows[kind]
+        near = seen > 0 if window is None else (seen > 0) & (depths[:, None] - depths < window)
+        bias.copy_(_pack(near, bias.shape[1]) if bias.dtype == torch.int32 else torch.where(near, 0.0, NEVER))
+    return depths
+
+
+def _pack(near: Tensor, words: int) -> Tensor:
+    """Pack (n, m) bool into (n, words), as ``attention.pack_bits`` does."""
+    place = torch.arange(near.shape[1], device=near.device)
+    whole = torch.zeros(len(near), words, dtype=torch.int64, device=near.device)
+    whole = whole.index_add_(1, place // WORD, near.long() << (place % WORD))
+    return torch.where(whole >= 2 ** (WORD - 1), whole - 2**WORD, whole)
 
 
 @dataclass(slots=True)

@@ -6,23 +6,14 @@ values it shares. Parents that are on the device are laid out there, and the hos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from specbench.models.fast.attention import NEVER, WORD
 from specbench.models.tree import RowBatch, compute_depths, is_chain
 from specbench.types import ROOT, Draft
-
-if TYPE_CHECKING:
-    from specbench.models.fast.frame import TreeFrame
-
-Run = Callable[[Hashable, Callable[[], Any]], Any]  # ``Graphs.run``
 
 
 class _RowsOfNodes:
@@ -71,15 +62,6 @@ class DraftLayout(_RowsOfNodes):
         width = (len(self) + 7) // 8
         packed = np.frombuffer(b"".join(each.to_bytes(width, "little") for each in bits), dtype=np.uint8)
         return np.unpackbits(packed.reshape(-1, width), axis=1, count=len(self), bitorder="little").view(bool)
-
-    def enter(self, frame: TreeFrame, run: Run | None) -> None:
-        """Write it into the frame's buffers."""
-        frame.lay_out(self)
-
-    def depths_in(self, frame: TreeFrame) -> Sequence[int] | Tensor:
-        """(N+1,) depths of the root and of each node."""
-        found: list[int] = (self.depths if self.nodes is None else self.depths[self.nodes]).tolist()
-        return found
 
 
 def lay_out(parents: Sequence[int], draft: Draft, batch: RowBatch | None) -> DraftLayout:
@@ -136,53 +118,6 @@ class DeviceLayout(_RowsOfNodes):
 
     def __len__(self) -> int:
         return len(self.above) + 1
-
-    def enter(self, frame: TreeFrame, run: Run | None) -> None:
-        """Write what ``lay_out_rows`` reads, and run it."""
-        assert run is not None
-        frame.parents.zero_()
-        frame.parents[1 : len(self)] = self.above.to(frame.parents.device) + 1
-        frame.reach.fill_(-1)
-        frame.reach[: len(self)] = 0
-        self.prepare(frame, run)
-
-    @staticmethod
-    def prepare(frame: TreeFrame, run: Run) -> None:
-        """Run ``lay_out_rows``; its first call for a width records it."""
-        run(("lay out", frame.width), partial(lay_out_rows, frame))
-
-    def depths_in(self, frame: TreeFrame) -> Tensor:
-        """(N+1,) depths of the root and of each node, on the device."""
-        return frame.depths[: len(self)]
-
-
-def lay_out_rows(frame: TreeFrame) -> Tensor:
-    """Compute the other buffers of a frame from parents, and reach of -1 at padding, as ``TreeFrame`` does on the host.
-
-    In operations of one shape, without a wait. Returns (width,) depths.
-    """
-    width, real = frame.width, frame.reach >= 0
-    itself = torch.eye(width, device=real.device)
-    seen = itself.scatter_add(1, frame.parents[:, None], real[:, None].float()).clamp_(max=1)
-    for _ in range((width - 1).bit_length()):  # ancestors of ancestors
-        seen = (seen @ seen).clamp_(max=1)
-    depths = (seen.sum(1) - 1).long()
-    frame.depths.copy_(depths)
-    frame.reach.copy_(torch.where(real, depths.float(), -1.0))
-    frame.above.copy_(seen * (depths > 0))
-    for kind, bias in frame.bias.items():
-        window = frame.windows[kind]
-        near = seen > 0 if window is None else (seen > 0) & (depths[:, None] - depths < window)
-        bias.copy_(_pack(near, bias.shape[1]) if bias.dtype == torch.int32 else torch.where(near, 0.0, NEVER))
-    return depths
-
-
-def _pack(near: Tensor, words: int) -> Tensor:
-    """Pack (n, m) bool into (n, words), as ``attention.pack_bits`` does."""
-    place = torch.arange(near.shape[1], device=near.device)
-    whole = torch.zeros(len(near), words, dtype=torch.int64, device=near.device)
-    whole = whole.index_add_(1, place // WORD, near.long() << (place % WORD))
-    return torch.where(whole >= 2 ** (WORD - 1), whole - 2**WORD, whole)
 
 
 Layout = DraftLayout | DeviceLayout

@@ -24,7 +24,8 @@ from specbench.models.engine import SILENT, Laps
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.batch import FastBatch
 from specbench.models.fast.compact import ForwardInput
-from specbench.models.fast.engine import STANDARD, FastEngine
+from specbench.models.fast.core import STANDARD
+from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.frame import FastRequest, TreeFrame
 from specbench.models.tensor_parallel.team import Op, RankLog, Ranks, Summed, Team, TeamError, require_equal_steps
 from specbench.models.tree import build_additive_mask

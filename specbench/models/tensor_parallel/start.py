@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 from specbench.models.choose import explain_unfused, take_fused
 from specbench.models.facade import ModelCard
 from specbench.models.fast.attention import AUTO, FastOptions
-from specbench.models.fast.engine import STANDARD
+from specbench.models.fast.core import STANDARD
 from specbench.models.fast.graphs import Buckets
 from specbench.models.tensor_parallel.engine import Follower, Leader
 from specbench.models.tensor_parallel.share import load_share

@@ -9,13 +9,8 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
-import signal
-import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +44,6 @@ _SERIF = ["Times New Roman", "Nimbus Roman", "Liberation Serif", "STIXGeneral"]
 _NOTE_CHARS, _TITLE_CHARS = 75, 50  # of a line as wide as the sheet
 _LEGEND_CHARS = 56
 _LEGEND_ENTRY_INCH, _CHAR_INCH = 0.62, 0.068
-_MOST_WORKERS = 8
 _LEAST_INCH = 1.2  # axes never shrink below this, however long the names next to them
 
 Drawing = tuple[str, Callable[[], Figure | None]]  # name of its files -> its figure; None: there is nothing to draw
@@ -194,39 +188,18 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def save_all(drawings: Sequence[Drawing], folder: Path, style: str = SCREEN) -> list[Path]:
-    """Draw each, in several processes where the system can fork, and save it under its name.
+    """Draw each and save it under its name.
 
     For a paper their titles and notes go to captions.txt, one line per file.
     """
     make_folder(folder)
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
-    workers = max(1, min(cores, len(drawings), _MOST_WORKERS))
-    fork, places, results = get_context("fork"), range(len(drawings)), []
-    for first in range(1, workers):
-        result, sender = fork.Pipe(duplex=False)
-        given = sender, places[first::workers], drawings, folder, style
-        fork.Process(target=_save_share, args=given, daemon=True).start()
-        sender.close()
-        results.append(result)
-    saved = {place: _save_one(drawings[place], folder, style) for place in places[::workers]}
-    for result in results:
-        with contextlib.suppress(EOFError):  # the process ended without a result
-            saved |= result.recv()
-    found = [saved.get(place) or _save_one(drawings[place], folder, style) for place in places]
+    found = [_save_one(drawing, folder, style) for drawing in drawings]
     path = folder / CAPTIONS
     if captions := [caption for _, caption in found if caption]:
         known = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         lines = {line.partition(":")[0]: line for line in [*known, *captions]}
         write_atomically(path, "\n".join(lines.values()) + "\n")
     return [*(file for files, _ in found for file in files), *([path] if captions else [])]
-
-
-def _save_share(sender: Connection, share: range, drawings: Sequence[Drawing], folder: Path, style: str) -> None:
-    """Send place -> files and caption of the drawings at these places."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which a parent that is interrupted ends it
-    with contextlib.suppress(Exception):  # the parent draws what is missing, and raises the error
-        sender.send({place: _save_one(drawings[place], folder, style) for place in share})
 
 
 def _save_one(drawing: Drawing, folder: Path, style: str) -> tuple[list[Path], str]:

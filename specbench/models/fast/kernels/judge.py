@@ -24,9 +24,9 @@ import triton
 from torch import Tensor
 from triton.runtime.cache import get_cache_manager
 
-from specbench.models.fast.attention import TreeMask, pack_bits
 from specbench.models.fast.kernels import products, small_ops, tree_attention
 from specbench.models.fast.layout import lay_out
+from specbench.models.fast.masks import TreeMask, pack_bits
 from specbench.models.fast.operations import Linear, Norm, Normed, SmallOps, Unscaled
 from specbench.types import EMPTY, ROOT
 

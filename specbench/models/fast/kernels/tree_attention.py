@@ -28,7 +28,7 @@ from torch import Tensor
 from triton import cdiv, next_power_of_2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from specbench.models.fast.attention import LARGEST, TreeMask
+from specbench.models.fast.masks import LARGEST, TreeMask
 
 LOWEST = tl.constexpr(-1e30)  # finite: the difference of two of them is not NaN
 WORD = tl.constexpr(32)  # bits; of the fed rows a block is as many keys as a word has bits
