@@ -5,11 +5,12 @@ Nothing here knows of caches: a head is run over its whole input every time.
 
 from __future__ import annotations
 
+import heapq
 import json
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import LlamaConfig, LlamaModel, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
@@ -51,6 +52,12 @@ def damaged(state, name) -> list[dict]:
     if weight.ndim == 2 and weight.shape[0] != weight.shape[1]:
         changes.append({name: weight.T.contiguous()})
     return [other | change for change in changes]
+
+
+def rename(folder, change) -> None:
+    """Give the tensors of a checkpoint other names."""
+    state = load_file(folder / "model.safetensors")
+    save_file({change(name): weight for name, weight in state.items()}, folder / "model.safetensors")
 
 
 def card_of(model) -> ModelCard:
@@ -408,6 +415,19 @@ class Hydra(nn.Module):
 def paths_of(draft) -> list[tuple[int, ...]]:
     """Every node of a draft as the tokens on the way to it."""
     return root_paths(draft.tokens, draft.parents)
+
+
+def likeliest(law, levels, count) -> list[tuple[int, ...]]:
+    """Paths of a tree, best first. law: path -> (Vd,) log probabilities of the next token."""
+    heap, taken = [(0.0, ())], []
+    while heap and len(taken) <= count:
+        cost, path = heapq.heappop(heap)
+        taken.append(path)
+        if len(path) < levels:
+            for token, each in enumerate(law(path).tolist()):
+                if each > -torch.inf:
+                    heapq.heappush(heap, (cost - each, (*path, token)))
+    return taken[1:]
 
 
 def branch_of(chains, merge, room) -> tuple[list[int], list[int], list[int]]:

@@ -68,8 +68,6 @@ def test_drawn_and_chosen_drafts_when_sampling():
     vanilla = run(model, method_with(model, sampling, choice="argmax"), sampling=sampling, max_nodes=0)
     assert run(model, method, sampling=sampling).ids == vanilla.ids
     method = method_with(model, sampling)
-    first, again, other = (begin(method, [5, 6, 7], seed).propose([5, 6, 7], 64) for seed in (1, 1, 2))
-    assert list(first.tokens) == list(again.tokens) != list(other.tokens)
     state = torch.random.get_rng_state()
     begin(method, [5, 6, 7]).propose([5, 6, 7], 64)
     assert torch.equal(state, torch.random.get_rng_state())

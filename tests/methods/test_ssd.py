@@ -52,10 +52,6 @@ def test_a_vote_on_prefixes_is_not_split():
     assert prefix.score == pytest.approx([3 / 5, 1 / 3])
 
 
-def test_a_budget_cuts_a_draft():
-    assert list(draft(serve(Spacelike(), [[1, 2, 3], [4, 5, 6, 7]]), [4], budget=2).tokens) == [5, 6]
-
-
 def test_a_fair_share_votes_and_unseen_draws_random_tokens_only_if_asked():
     """Of a thousand matches ten vote; the first ten in sorted order are all followed by 3."""
     method = serve(Spacelike(max_matches=10), [[1, 3]] * 100 + [[1, 8]] * 900)
@@ -78,14 +74,6 @@ def test_the_buffer_keeps_the_last_tokens_in_their_order(capacity, requests):
         wanted = [*wanted, *tokens, END][-capacity:]
         assert method.tokens.tolist() == wanted
         assert method.state_bytes() == 4 * len(wanted)
-
-
-def test_a_full_buffer_forgets_the_oldest_tokens():
-    method = serve(Spacelike(buffer_tokens=8), [[1, 2, 3, 4, 5], [6, 7, 8]])
-    assert method.array.tokens.tolist() == [3, 4, 5, END, 6, 7, 8, END]
-    assert list(draft(method, [3]).tokens) == [4, 5]
-    assert list(draft(method, [8]).tokens) == []
-    assert list(draft(method, [2]).tokens) == []
 
 
 def stats(method) -> dict[str, float]:

@@ -74,13 +74,6 @@ def test_examples_of_the_reference(factor, shape, tokens, parents, score):
     )
 
 
-def test_of_equals_the_more_recent_is_drafted():
-    assert likeliest([TEXTS[1], TEXTS[0], TEXTS[2]], CONTEXT).tokens == [4, 6]
-    assert likeliest([[1, 5, 1, 6, 1, 5, 1, 6]], [0, 1]).tokens == [6]
-    assert likeliest([[1, 6, 1, 5, 1, 5, 1, 6]], [0, 1]).tokens == [6]
-    assert likeliest([[1, 6, 1, 6, 1, 5]], [0, 1]).tokens == [6]  # more often goes before more recently
-
-
 @pytest.mark.parametrize(
     ("text", "reference", "recent"),
     [
