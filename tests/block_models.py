@@ -38,9 +38,9 @@ FILES = {
                  {"architectures": ["LiLiCorrDraftModel"]}),
     "lilicorr of the drafter's width": ({**LATTICE, "lilicorr_hidden_size": 0, "lilicorr_num_layers": 1, "causal": True,
                                          "conv_kernel_size": TAPS, "conv_group_size": GROUP}, {}),
-    **{f"dspark {kind}": ({"markov_rank": 8, "markov_head_type": kind, "enable_confidence_head": True},
+    **{f"dspark {kind}": ({"markov_rank": 8, "markov_head_type": kind},
                           {"architectures": ["Qwen3DSparkModel"]}) for kind in ("vanilla", "gated", "rnn")},
-    "dspark from the second row": ({"markov_rank": 8, "markov_head_type": "rnn", "enable_confidence_head": True,
+    "dspark from the second row": ({"markov_rank": 8, "markov_head_type": "rnn",
                                     "sample_from_anchor": False}, {"architectures": ["Qwen3DSparkModel"]}),
 }  # fmt: skip
 
@@ -163,6 +163,7 @@ class BlockFamily(DFlash):
         if "lilicorr_num_heads" in inner:
             self.lilicorr = Lattice(hidden, self.config.rms_norm_eps, inner)
         if rank:
+            del self.confidence_head
             for name in ("markov_w1", "markov_w2"):
                 self.markov_head[name].weight.data *= 8
         if markov == "rnn":

@@ -18,6 +18,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from builders.drafts import root_paths
 from builders.models import VOCAB
+from methods import dflash, eagle, hydra_heads, medusa
 from methods.parts.branches import allocate_tree, copy_nodes, spell
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
@@ -58,6 +59,19 @@ def rename(folder, change) -> None:
     """Give the tensors of a checkpoint other names."""
     state = load_file(folder / "model.safetensors")
     save_file({change(name): weight for name, weight in state.items()}, folder / "model.safetensors")
+
+
+# Heads of random weights.
+HEADS = {
+    "eagle": lambda: eagle.Eagle("random", tree="static"),
+    "eagle2": lambda: eagle.Eagle("random", top_k=3, depth=2, total_tokens=12),
+    "eagle3": lambda: eagle.Eagle3("random", top_k=3, depth=2, total_tokens=12),
+    "mtp": lambda: eagle.Mtp("random"),
+    "p_eagle": lambda: eagle.PEagle("random", length=4),
+    "dflash": lambda: dflash.DFlash("random", length=4),
+    "hydra": lambda: hydra_heads.HydraTree("random", heads=2),
+    "medusa": lambda: medusa.Medusa("random", heads=2),
+}
 
 
 def card_of(model) -> ModelCard:
@@ -449,3 +463,8 @@ def begun(method, model, ids, seed=0):
     rows = slice(None) if method.needs.prompt_hidden else slice(-1, None)
     given = {layer: hidden[layer][rows] for layer in method.needs.hidden}
     return method.begin(ids[:-1], Prefill(ids[-1], given), seed)
+
+
+def draft_of(method, model, ids, budget=64, seed=0):
+    """The draft behind ``ids``."""
+    return begun(method, model, ids, seed).propose(ids, budget)

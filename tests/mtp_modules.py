@@ -15,7 +15,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from builders.models import BASE
-from head_models import HOSTILE, SHAPE, begun, bound, causal, near, states
+from head_models import HOSTILE, SHAPE, bound, causal, draft_of, near, states
 from methods.eagle import Mtp
 from methods.eagle.mtp import ALONE
 from specbench.decode.sampling import Sampling
@@ -217,7 +217,7 @@ def refuse_or_draft(model, module, folder, plain, names) -> None:
             stated = {**plain, name: value}
             (Path(folder) / "config.json").write_text(json.dumps(stated))
             try:
-                draft = begun(bound(Mtp(folder, length=2), model, sampling), model, ids).propose(ids, 64)
+                draft = draft_of(bound(Mtp(folder, length=2), model, sampling), model, ids)
             except InputError:
                 continue
             except Exception as error:

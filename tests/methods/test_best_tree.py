@@ -15,7 +15,7 @@ from builders.models import plain_greedy
 from draft_models import fitted, noisy
 from draft_models import run as run_draft
 from head_models import PEagle as PEagleModule
-from head_models import begun, bound, features_of, likeliest, run
+from head_models import bound, draft_of, features_of, likeliest, run
 from methods.dflash import DFlash
 from methods.eagle.eagle import PEagle
 from methods.pard import Pard
@@ -101,7 +101,7 @@ def test_a_head_drafts_the_likeliest_paths(model, tmp_path):
     levels = module.levels(model, features_of(model, method, context[:-1]), context[1:], 4)
     wanted = likeliest(lambda path: levels[len(path)].log_softmax(-1), 4, 12)
     for budget in (64, 5):
-        draft = begun(method, model, context).propose(context, budget)
+        draft = draft_of(method, model, context, budget)
         assert set(root_paths(draft.tokens, draft.parents)) == set(wanted[:budget])
     assert max(map(len, wanted)) > 1
     assert run(model, method, limit=40).ids == plain_greedy(model, [5, 6, 7, 8], 40)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from builders.models import VOCAB, build, plain_greedy
 from draft_models import draft_together
-from head_models import HOSTILE, begun, bound, card_of, damaged, features_of, likeliest, near, paths_of, run
+from head_models import HOSTILE, begun, bound, card_of, damaged, draft_of, features_of, likeliest, near, paths_of, run
 from methods.dflash import DFlash
 from methods.parts import tree_method
 from methods.parts.draft_layer import CompiledLayers
@@ -42,7 +42,7 @@ def agree(module, model, method, draft) -> bool:
 @torch.inference_mode()
 def drawn(folder, model, **options):
     method = bound(DFlash(folder, **options), model, SAMPLING)
-    return method, begun(method, model, IDS).propose(IDS, 64)
+    return method, draft_of(method, model, IDS)
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -57,7 +57,7 @@ def test_drafts_equal_those_of_the_formulas(model, tmp_path, kind):
         chance, token = law(chain).softmax(-1).max(-1)
         chain.append(int(token))
         reach.append(float(chance) * (reach[-1] if reach else 1))
-    assert begun(greedy, model, IDS).propose(IDS, 64).tokens.tolist() == chain
+    assert draft_of(greedy, model, IDS).tokens.tolist() == chain
     for length in range(1, len(chain)):
         drafter = begun(greedy, model, IDS)
         drafter.goes_on = Confidence((reach[length - 1] + reach[length]) / 2).goes_on
@@ -87,7 +87,7 @@ def found_and_wanted_law(method, model, monkeypatch, by_path=True):
     while open_:
         chain[:], chances[:] = open_.pop(), []
         given = len(chain)
-        draft = begun(method, model, IDS).propose(IDS, 64)
+        draft = draft_of(method, model, IDS)
         for place in range(given, 2):
             others = chances[place].nonzero()[:, 0].tolist()
             open_ += [(*chain[:place], token) for token in others if token != chain[place]]
@@ -227,7 +227,7 @@ def test_trees_are_the_likeliest_paths(model, tmp_path, kind):
     method = bound(DFlash(module.saved(tmp_path), length=3, nodes=14, sampling="top"), model)
     law = law_of(module, model, method, count=3)
     wanted = set(likeliest(lambda path: law(path).log_softmax(-1), 3, 14))
-    draft = begun(method, model, IDS).propose(IDS, 64)
+    draft = draft_of(method, model, IDS)
     assert set(paths_of(draft)) == wanted
     assert len(draft) == 14
     assert max(map(len, wanted)) > 1
@@ -242,7 +242,7 @@ def test_trees_of_a_fixed_shape_follow_their_own_path(model, tmp_path, kind):
     for counts in ((2,), (2, 1), (1, 1, 2)):
         paths = [(*path, int(token)) for path, count in zip(paths, counts, strict=True)
                  for token in law(path).topk(count).indices]  # fmt: skip
-    found = [path for path in paths_of(begun(method, model, IDS).propose(IDS, 64)) if len(path) == 3]
+    found = [path for path in paths_of(draft_of(method, model, IDS)) if len(path) == 3]
     assert found == paths
 
 
@@ -251,7 +251,7 @@ def test_several_requests_draft_what_each_drafts_alone(model, tmp_path, kind):
     """Blocks of one forward do not see each other, nor do convolutions cross from one to the next."""
     method = bound(DFlash(BlockFamily(kind).saved(tmp_path)), model)
     contexts = [IDS, IDS[:4], [3, 4] * 8]
-    alone = [begun(method, model, ids).propose(ids, 64).tokens.tolist() for ids in contexts]
+    alone = [draft_of(method, model, ids).tokens.tolist() for ids in contexts]
     drafts = draft_together([begun(method, model, ids) for ids in contexts], contexts)
     assert [draft.tokens.tolist() for draft in drafts] == alone
     assert len(set(map(tuple, alone))) == 3
@@ -273,30 +273,6 @@ def test_compiled_code_runs_where_all_layers_see_the_same_rows(tmp_path, monkeyp
     assert run(model, method, IDS[:2], 20).ids == plain_greedy(model, IDS[:2], 20)
     assert all(error < 1e-4 for _, error in calls)
     assert bool(calls) == ("window" not in kind and kind not in ("dflash2", "lilicorr of the drafter's width"))
-
-
-@torch.inference_mode()
-def test_a_window_that_hides_nothing_is_full_attention(tmp_path, monkeypatch):
-    """The same drafts, by compiled code; a narrow one is computed by torch from the first hidden token on."""
-    model, module, seen, real = build("llama", torch.float32), BlockFamily("all windowed"), [], CompiledLayers.run
-    monkeypatch.setattr(CompiledLayers, "run", lambda layers, call: seen.append(call.keys) or real(layers, call))
-    wide, full, narrow = (
-        bound(DFlash(module.saved(tmp_path / name, settings)), model)
-        for name, settings in (("wide", {"swa_window_size": 400}), ("full", {"use_swa": False}),
-                               ("narrow", {"swa_window_size": 14}))
-    )  # fmt: skip
-    chances = []
-    for method in (wide, full, narrow):
-        drafter = begun(method, model, IDS)
-        drafter.propose(IDS, 64)
-        chances.append(drafter._run._levels.softmax(-1))
-    assert torch.equal(chances[0], chances[1])
-    assert not torch.allclose(chances[0], chances[2], atol=1e-4)
-    assert seen == [len(IDS) - 1 + BLOCK] * 2
-    seen.clear()
-    run(model, narrow, IDS[:2], 20)
-    assert seen
-    assert max(seen) <= 14
 
 
 def test_a_flat_file_of_the_speculators_library_drafts_as_the_nested_one(model, tmp_path):
@@ -378,7 +354,7 @@ def test_a_file_with_other_tensors_is_refused(model, tmp_path, kind):
     plain, module = set(BlockFamily("plain").state_dict()), BlockFamily(kind)
     module.saved(tmp_path)
     state, count = load_file(tmp_path / "model.safetensors"), 0
-    own = [name for name in state if name not in plain and "confidence" not in name] or [*plain][:4]
+    own = [name for name in state if name not in plain] or [*plain][:4]
     for name in own[:: 1 + len(own) // 12]:
         for changed in damaged(state, name):
             save_file(changed, tmp_path / "model.safetensors")
@@ -414,4 +390,4 @@ def test_a_tree_has_no_more_children_than_a_place_has_candidates(model, tmp_path
     with pytest.raises(InputError, match="keeps 4 candidates for a place, and a node of the tree has 5 children"):
         DFlash(folder, choices=[[5]]).check(card_of(model))
     method = bound(DFlash(folder, length=1, nodes=9, sampling="top"), model)
-    assert len(begun(method, model, IDS).propose(IDS, 64)) == 4
+    assert len(draft_of(method, model, IDS)) == 4

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from draft_models import begin
 from methods.cacheback import Cacheback, FrozenTable, build_frozen_table
 from methods.parts import gram_table
 from methods.parts.gram_table import GramTable, find, move, new_row, recent
-from specbench.types import InputError, Prefill
+from specbench.types import InputError
 from twins.trees import Table
 
 PROMPT = [5, 1, 2, 3, 4, 1, 2, 6, 7, 1, 2, 3, 4]
@@ -30,7 +31,7 @@ def started(prompt=PROMPT, frozen=None, **options):
     """A request whose prompt and first token are ``prompt``."""
     method = Cacheback(tables="dual" if frozen else "dynamic", **options)
     method.use_table(frozen)
-    return method, method.begin(prompt[:-1], Prefill(prompt[-1]), 0)
+    return method, begin(method, prompt)
 
 
 def followers(table: GramTable, leader: int) -> list[tuple]:

@@ -12,6 +12,7 @@ from draft_models import (
     MAKE,
     PARALLEL,
     begin,
+    draft_behind,
     draft_together,
     fitted,
     keeps_the_distribution,
@@ -70,7 +71,7 @@ def test_a_budget_is_kept(name, make, budget, sampling):
     model = build("llama")
     method = fitted(make(), model, sampling)
     run(model, method, sampling=sampling)  # after which there are phrases
-    whole, cut = (len(begin(method, [5, 6, 7]).propose([5, 6, 7], most)) for most in (64, budget))
+    whole, cut = (len(draft_behind(method, [5, 6, 7], most)) for most in (64, budget))
     assert cut <= budget
     assert cut == min(whole, budget) or name == "ouroboros"  # whose endings are not cut
 
@@ -130,7 +131,7 @@ def test_models_padded_to_other_widths_go_together(model, make, width):
     assert run(model, fitted(make(), draft), limit=30).ids == plain_greedy(model, [5, 6, 7], 30)
     sampling = Sampling(1.0)
     method = fitted(make(), draft, sampling)
-    probs = begin(method, [5, 6, 7]).propose([5, 6, 7], 64).probs
+    probs = draft_behind(method, [5, 6, 7]).probs
     assert (probs is not None) == method.draws
     if probs is not None:
         assert probs.shape[1] == VOCAB
@@ -170,7 +171,7 @@ def test_several_requests_draft_in_one_forward_what_each_drafts_alone(name, monk
     model = build("llama", torch.float32)
     method = fitted(MAKE[name](), model)
     contexts = [[5, 6, 7], [9, 8], [3] * 11, list(range(4, 40))]
-    alone = [begin(method, context).propose(context, 64) for context in contexts]
+    alone = [draft_behind(method, context) for context in contexts]
     counts = []
     feed = CompiledForward.feed
     monkeypatch.setattr(CompiledForward, "feed", lambda *given: counts.append(len(given[5])) or feed(*given))
@@ -275,7 +276,7 @@ def test_any_sequence_of_calls(data):
                 twin.feed([*twin.context, data.draw(token)], settled)
 
 
-def test_capacity_widths_and_masks():
+def test_capacity_and_widths():
     twin = Twin("llama")
     twin.feed([5, 17, 3])
     for width in (100, 200):
@@ -289,33 +290,36 @@ def test_capacity_widths_and_masks():
     assert narrow.feed([1, 2], 0).shape == (100,)
     assert narrow.expand([3, 4], [-1, -1]).shape == (2, 100)
     assert torch.equal(wide.feed([1, VOCAB + 7], 0), wide.feed([1, VOCAB - 1], 0))
+
+
+def test_nodes_that_see_each_other_would_be_found():
+    """The wrong variant of the mask."""
     tree = request_of("llama")
     tree.feed([5, 17, 3], 0)
     tree.expand([1, 2], [-1, -1])
-    tree._lines[1:] = True  # every node sees every other
+    tree._lines[1:] = True
     right = plain_logits(model_of("llama"), [5, 17, 3, 2, 9])
     assert not torch.allclose(tree.expand([9], [1])[0], right, atol=1e-3)
 
 
-def test_nodes_that_do_not_hang_together_and_chains_against_trees():
+def test_nodes_that_do_not_hang_together_are_refused():
     tree = request_of("llama")
     tree.feed([5, 6], 0)
     with pytest.raises(ValueError, match="parent of node 0 is 3"):
         tree.expand([1], [3])
-    tree = request_of("llama")
-    tree.feed([5, 6], 0)
     tree.expand([1, 2, 3, 4], [-1, 0, -1, 2])
-    for path, kept in (([1], []), ([0, 3], []), ([0], [3]), ([1, 0], []), ([], [3])):
+    for path, kept in (([1], []), ([0, 3], []), ([0], [3]), ([1, 0], [])):
         with pytest.raises(ValueError, match="no path"):
             tree.commit(path, [0] * len(path), kept)
-    tree.commit([0], [1], [1])
-    # A chain of steps gives the same rows either way; what a step cached is compared with the next context.
-    lm = DraftLM(model_of("llama"), 512)
-    chain, tree = DraftRequest(lm, VOCAB), request_of("llama")
-    for request in (chain, tree):
+
+
+def test_a_chain_of_steps_has_the_same_rows_either_way():
+    """What a step cached is compared with the next context."""
+    lm, truth = DraftLM(model_of("llama"), 512), plain_logits(model_of("llama"), [5, 6, 7, 9, 11])
+    chain, tree = requests = DraftRequest(lm, VOCAB), request_of("llama")
+    for request in requests:
         request.feed([5, 6, 7], 0)
     for token in (9, 10):
         assert torch.allclose(chain.step(token), tree.step(token), atol=1e-9)
-    truth = plain_logits(model_of("llama"), [5, 6, 7, 9, 11])
-    for request in (chain, tree):
+    for request in requests:
         assert torch.allclose(request.feed([5, 6, 7, 9, 11], 3), truth, atol=1e-9)

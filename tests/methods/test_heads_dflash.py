@@ -9,7 +9,7 @@ import torch
 
 from builders.models import VOCAB, plain_greedy
 from head_models import DFlash as DFlashModule
-from head_models import begun, bound, card_of, features_of, run, watched
+from head_models import begun, bound, card_of, draft_of, features_of, run, watched
 from methods.dflash import DFlash
 from specbench.decode.lengths import Confidence
 from specbench.decode.sampling import Sampling
@@ -74,41 +74,49 @@ def test_drafts_equal_a_block_run_from_scratch(model, tmp_path, write, options, 
         assert len(draft) >= min(len(chain), 14 - len(context) + len(PROMPT))
 
 
-def test_the_confidence_head_says_how_far_a_draft_goes(model, tmp_path):
-    """Its scores are those by hand; read before the norm, or behind its own token, they differ."""
-    module, ids = DFlashModule(rank=8), [*PROMPT, 9]
+@pytest.fixture
+def confident(tmp_path):
+    """DSpark with a confidence head that is sure of some places, and its folder."""
+    module = DFlashModule(rank=8)
     module.confidence_head["proj"].weight.data *= 8
-    folder = deep_spec(module, tmp_path, **SPARK, markov_head_type="vanilla")
-    method = bound(DFlash(folder), model)
-    written = module.block(model, features_of(model, method, ids[:-1]), 9, 6)
-    draft = begun(method, model, ids).propose(ids, 64)
-    tokens = [9, *draft.tokens.tolist()]
-    chances = module.chances(tokens[:6], module.norm(written))
-    assert torch.allclose(torch.tensor(draft.score), chances.float(), atol=1e-6)
-    assert chances.std() > 0.02
-    for wrong in (module.chances(tokens[:6], written), module.chances(tokens[1:], module.norm(written))):
-        assert not torch.allclose(wrong, chances, atol=1e-3)
+    return module, deep_spec(module, tmp_path, **SPARK, markov_head_type="vanilla")
+
+
+def require_reach(method, model, ids, chances, lengths):
+    """A level follows where it and all before it are likely enough."""
     reach = chances.cumprod(0)
-    for length in range(1, 6):  # a level follows where it and all before it are likely enough
+    for length in lengths:
         drafter = begun(method, model, ids)
         drafter.goes_on = Confidence(float(reach[length - 1 : length + 1].mean())).goes_on
         assert len(drafter.propose(ids, 64)) == length
-    drawn = begun(bound(DFlash(folder), model, Sampling(0.9)), model, ids).propose(ids, 64)
-    own = module.chances([9, *drawn.tokens.tolist()[:5]], module.norm(written))
-    assert torch.allclose(torch.tensor(drawn.score), own.float(), atol=1e-6)
+
+
+def test_the_confidence_head_says_how_far_a_draft_goes(model, confident):
+    """Its scores are those by hand; read before the norm, or behind its own token, they differ."""
+    (module, folder), ids = confident, [*PROMPT, 9]
+    for sampling in (None, Sampling(0.9)):
+        method = bound(DFlash(folder), model, sampling)
+        written = module.block(model, features_of(model, method, ids[:-1]), 9, 6)
+        draft = draft_of(method, model, ids)
+        tokens = [9, *draft.tokens.tolist()]
+        chances = module.chances(tokens[:6], module.norm(written))
+        assert torch.allclose(torch.tensor(draft.score), chances.float(), atol=1e-6)
+        assert chances.std() > 0.02
+        for wrong in (module.chances(tokens[:6], written), module.chances(tokens[1:], module.norm(written))):
+            assert not torch.allclose(wrong, chances, atol=1e-3)
+        if sampling is None:
+            require_reach(method, model, ids, chances, range(1, 6))
 
 
 @pytest.mark.parametrize("name", ["temperatures", "sts_temperatures"])
-def test_fitted_temperatures_divide_the_logits_of_their_place(model, tmp_path, name):
+def test_fitted_temperatures_divide_the_logits_of_their_place(model, tmp_path, confident, name):
     """Names as SGLang and TensorRT-LLM write them; without them, or with those of the next place, chances differ."""
-    module, ids, fitted = DFlashModule(rank=8), [*PROMPT, 9], [0.5, 2.0, 1.0, 3.0, 0.8, 1.5]
-    module.confidence_head["proj"].weight.data *= 8
-    folder = deep_spec(module, tmp_path, **SPARK, markov_head_type="vanilla")
+    (module, folder), ids, fitted = confident, [*PROMPT, 9], [0.5, 2.0, 1.0, 3.0, 0.8, 1.5]
     (tmp_path / "sts.json").write_text(json.dumps({name: fitted, "num_samples": 7}))
     method = bound(DFlash(folder, calibration=str(tmp_path / "sts.json")), model)
     assert method.inputs == (folder, str(tmp_path / "sts.json"))
     hidden = module.norm(module.block(model, features_of(model, method, ids[:-1]), 9, 6))
-    draft = begun(method, model, ids).propose(ids, 64)
+    draft = draft_of(method, model, ids)
     logits = torch.logit(module.chances([9, *draft.tokens.tolist()[:5]], hidden))
 
     def stated(temperatures):
@@ -117,10 +125,7 @@ def test_fitted_temperatures_divide_the_logits_of_their_place(model, tmp_path, n
 
     assert stated(fitted)
     assert not any(map(stated, ([1.0] * 6, [*fitted[1:], fitted[0]])))
-    drafter = begun(method, model, ids)
-    reach = torch.tensor(draft.score).cumprod(0)
-    drafter.goes_on = Confidence(float(reach[2:4].mean())).goes_on
-    assert len(drafter.propose(ids, 64)) == 3
+    require_reach(method, model, ids, torch.tensor(draft.score), [3])
 
 
 @pytest.mark.parametrize(
@@ -160,7 +165,7 @@ def test_what_a_dspark_file_says_of_its_heads(model, tmp_path, settings, read):
             bound(DFlash(folder), model)
         assert read in str(caught.value)
     else:
-        draft = begun(bound(DFlash(folder), model), model, [*PROMPT, 9]).propose([*PROMPT, 9], 64)
+        draft = draft_of(bound(DFlash(folder), model), model, [*PROMPT, 9])
         assert (draft.score is not None) is read
 
 
@@ -168,7 +173,7 @@ def test_ends_that_dspark_trained_are_used_and_those_of_another_drafter_refused(
     """With the target's embedding or output head it drafts otherwise, the wrong variants."""
     module, ids = DFlashModule(own=True), [*PROMPT, 9]
     method = bound(DFlash(deep_spec(module, tmp_path / "spark")), model)
-    found, features = begun(method, model, ids).propose(ids, 64).tokens.tolist(), features_of(model, method, ids[:-1])
+    found, features = draft_of(method, model, ids).tokens.tolist(), features_of(model, method, ids[:-1])
     assert found == module.levels(model, features, 9, 6).argmax(-1).tolist()
     with pytest.raises(InputError, match=r"lm_head.weight is not the target's output head"):
         bound(DFlash(z_lab(module, tmp_path / "flash", target_layer_ids=[0, 0, 1])), model)
@@ -201,6 +206,6 @@ def test_a_draft_is_no_longer_than_a_block_or_the_budget(model, tmp_path):
     with pytest.raises(InputError, match="length or levels of choices=6: expected a whole number from 1 to 5"):
         DFlash(folder, length=6).check(card_of(model))
     ids, whole, short = [*PROMPT, 9], bound(DFlash(folder), model), bound(DFlash(folder, length=2), model)
-    chain = begun(whole, model, ids).propose(ids, 64).tokens.tolist()
-    assert begun(whole, model, ids).propose(ids, 3).tokens.tolist() == chain[:3]
-    assert len(begun(short, model, ids).propose(ids, 64)) == 2
+    chain = draft_of(whole, model, ids).tokens.tolist()
+    assert draft_of(whole, model, ids, 3).tokens.tolist() == chain[:3]
+    assert len(draft_of(short, model, ids)) == 2

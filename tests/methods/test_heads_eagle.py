@@ -13,7 +13,7 @@ import methods.eagle.eagle as eagle_module
 from builders.drafts import root_paths
 from builders.models import VOCAB, plain_greedy
 from draft_models import markov_tables
-from head_models import Eagle1, begun, bound, card_of, features_of, paths_of, run, states, watched
+from head_models import Eagle1, begun, bound, card_of, draft_of, features_of, paths_of, run, states, watched
 from head_models import Eagle3 as Eagle3Module
 from methods.eagle.eagle import Eagle, Eagle3, EagleRun, read_frequent
 from methods.parts.draft_layer import LayerMemory
@@ -180,7 +180,7 @@ def test_a_drawn_tree_is_the_seeds(model):
     sampling = Sampling(0.9, top_p=0.8)
     method = bound(Eagle("random", tree="static", sampling="drawn"), model, sampling)
     assert method.draws
-    first, again, other = (begun(method, model, [*PROMPT, 9], seed).propose([*PROMPT, 9], 64) for seed in (1, 1, 2))
+    first, again, other = (draft_of(method, model, [*PROMPT, 9], seed=seed) for seed in (1, 1, 2))
     assert first.tokens.tolist() == again.tokens.tolist() != other.tokens.tolist()
     assert first.probs.shape == (25, VOCAB)
     assert len(run(model, method, PROMPT, 40, sampling, seed=4).ids) == 40
@@ -268,16 +268,14 @@ def test_published_trees_and_their_first_parts():
     assert [len(level.ranks) for level in tree.levels] == [4, 8, 8, 3, 2]
     paths = set(root_paths(tree.ranks, tree.parents))
     assert {(3, 0), (2, 1), (1, 0, 0), (0, 2, 1), (0, 0, 0, 2), (0, 0, 0, 0, 1)} <= paths
-    tree = TreeShape.from_counts(MEDUSA_TREE, WIDEST)
-    assert [len(level.ranks) for level in tree.levels] == [10, 28, 23, 2]
-    paths = set(root_paths(tree.ranks, tree.parents))
+    medusa = TreeShape.from_counts(MEDUSA_TREE, WIDEST)
+    assert [len(level.ranks) for level in medusa.levels] == [10, 28, 23, 2]
+    paths = set(root_paths(medusa.ranks, medusa.parents))
     assert {(1, 6), (2, 2), (9, 0), (0, 1, 2), (0, 0, 9), (0, 7, 0), (1, 0, 1), (2, 0, 0), (0, 0, 0, 1)} <= paths
-    assert TreeShape.from_counts([[2], [1, 0]], WIDEST).parents == (-1, -1, 0)
-    shape = TreeShape.from_counts(EAGLE_TREE, WIDEST)
-    for nodes in range(1, len(shape) + 1):
-        plan = ShapePlan(shape.part(range(nodes)), torch.device("cpu"))
-        tokens, _ = complete(fill(Fixed(torch.arange(8.0)), plan, BestChoice(Fixed(torch.arange(8.0)))))
-        assert len(tokens) == nodes
+    place = Fixed(torch.arange(8.0))
+    for nodes in range(1, len(tree) + 1):
+        plan = ShapePlan(tree.part(range(nodes)), torch.device("cpu"))
+        assert len(complete(fill(place, plan, BestChoice(place)))[0]) == nodes
 
 
 def test_fixed_tree_is_filled_by_rank(deep, tmp_path):
@@ -305,7 +303,7 @@ def test_budget_and_memory_of_a_prompt_that_is_read_in_parts(model):
         assert len(drafter.propose([*PROMPT, 9], budget)) == min(budget, 59)
     method = bound(Eagle("random", top_k=3, depth=2, total_tokens=10), model)
     ids = torch.arange(3, 3 + 150).tolist() * 2
-    whole = begun(method, model, ids).propose(ids, 64)
+    whole = draft_of(method, model, ids)
     run_ = EagleRun(method.bound, LayerMemory(method.bound.layers, 6, 3))
     hidden = states(model, ids[:-1])[-1]
     for start in range(0, len(ids) - 1, 7):  # many model pieces, with a draft between them
@@ -332,7 +330,7 @@ def test_the_order_of_the_smaller_vocabulary_does_not_matter(deep, tmp_path):
     drafts = []
     for name, module in (("plain", plain), ("mixed", mixed)):
         method = bound(Eagle3(module.save(tmp_path / name), total_tokens=20), deep)
-        drafts.append(set(paths_of(begun(method, deep, context).propose(context, 64))))
+        drafts.append(set(paths_of(draft_of(method, deep, context))))
     assert drafts[0] == drafts[1]
 
 

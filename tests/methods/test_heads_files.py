@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from builders.models import build
-from head_models import Eagle1, begun, bound, card_of, rename
+from head_models import Eagle1, bound, card_of, draft_of, rename
 from head_models import Eagle3 as Eagle3Module
 from head_models import Medusa as MedusaModule
 from methods.eagle.eagle import Eagle, Eagle3, ThirdHead
@@ -21,7 +21,7 @@ IDS = [5, 6, 7, 8, 9]
 
 
 def drafted(method, model):
-    return begun(method, model, IDS).propose(IDS, 64).tokens
+    return draft_of(method, model, IDS).tokens
 
 
 def refused(method, model) -> str:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from builders.models import VOCAB
-from head_models import HOSTILE, DFlash, Eagle1, begun, bound, damaged, run
+from head_models import HOSTILE, DFlash, Eagle1, bound, damaged, draft_of, run
 from head_models import Eagle3 as Eagle3Module
 from head_models import PEagle as PEagleModule
 from methods.dflash import DFlash as DFlashMethod
@@ -41,7 +41,7 @@ def saved(kind, folder, **config):
 
 @torch.inference_mode()
 def drafted(method, model, ids=IDS):
-    return [int(token) for token in begun(method, model, ids).propose(ids, 64).tokens]
+    return [int(token) for token in draft_of(method, model, ids).tokens]
 
 
 def refused(kind, folder, model) -> str:

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from builders.models import build, plain_greedy
-from head_models import Hydra, begun, bound, card_of, damaged, paths_of, run, states, watched
+from head_models import Hydra, begun, bound, card_of, damaged, draft_of, paths_of, run, states, watched
 from head_models import Medusa as MedusaModule
 from methods.hydra_heads import HydraTree
 from methods.medusa import Medusa, head_count
@@ -58,7 +58,7 @@ def test_heads_without_an_output_matrix_read_through_the_targets(model, tmp_path
     outs = [f"{head}.{blocks}.weight" for head in range(3)]
     method = bound(Medusa(saved(module, tmp_path, drop=outs), tree=TREE), model)
     ids = [*PROMPT, 9]
-    found = paths_of(begun(method, model, ids).propose(ids, 64))
+    found = paths_of(draft_of(method, model, ids))
     last = states(model, ids[:-1])[-1][-1]
     assert found != medusa_paths(module, last)  # their matrices are gone
     for head in module:

@@ -12,7 +12,7 @@ from torch import nn
 
 from builders.models import BASE, build, plain_greedy
 from draft_models import draft_together
-from head_models import CONTEXT, SHAPE, begun, bound, damaged, paths_of, run, states, watched
+from head_models import CONTEXT, SHAPE, begun, bound, damaged, draft_of, paths_of, run, states, watched
 from methods.eagle import Mtp
 from methods.eagle.mtp import LibraryLayer
 from methods.parts.tree_method import BestChoice, fill
@@ -57,7 +57,7 @@ def module_of(kind, model):
 
 
 def drafted(method, model, ids=IDS):
-    return [int(token) for token in begun(method, model, ids).propose(ids, 64).tokens]
+    return [int(token) for token in draft_of(method, model, ids).tokens]
 
 
 def test_mimo_reads_states_before_the_final_norm_and_fast_mtp_behind_it(model, tmp_path):
@@ -172,7 +172,7 @@ def test_a_policy_ends_the_chain_by_the_modules_distributions(model, tmp_path, s
 def test_drawn_tokens_state_the_modules_own_distributions(model, tmp_path, kind):
     model, module = module_of(kind, model)
     method = bound(Mtp(module.save(tmp_path), length=4), model, SAMPLING)
-    draft = begun(method, model, IDS).propose(IDS, 64)
+    draft = draft_of(method, model, IDS)
     tokens = [int(token) for token in draft.tokens]
     torch.testing.assert_close(draft.probs, SAMPLING(module.rows(model, IDS, tokens)), atol=1e-4, rtol=1e-3)
     module.wrong = "positions"
@@ -183,7 +183,7 @@ def test_drawn_tokens_state_the_modules_own_distributions(model, tmp_path, kind)
 def test_modules_in_turn_state_their_own_distributions(model, tmp_path):
     modules = [Module("deepseek", place) for place in range(2)]
     method = bound(Mtp(saved(modules, tmp_path), length=3), model, SAMPLING)
-    draft = begun(method, model, IDS).propose(IDS, 64)
+    draft = draft_of(method, model, IDS)
     wanted = in_turn(modules, model, IDS, 3, [int(token) for token in draft.tokens])
     torch.testing.assert_close(draft.probs, SAMPLING(wanted), atol=1e-4, rtol=1e-3)
 
@@ -229,7 +229,7 @@ def test_modules_keep_up_whatever_was_accepted_and_drafted_between(model, tmp_pa
 def test_a_tree_follows_its_own_paths(latent, tmp_path):
     module = FamilyModule(latent)
     method = bound(Mtp(module.save(tmp_path), choices=[[2], [2, 1], [1, 1, 1]]), latent)
-    for path in paths_of(begun(method, latent, IDS).propose(IDS, 64)):
+    for path in paths_of(draft_of(method, latent, IDS)):
         best = module.rows(latent, IDS, path, len(path))[-1].topk(2).indices.tolist()
         assert path[-1] in best
     assert run(latent, method, IDS, 12).ids == plain_greedy(latent, IDS, 12)

@@ -94,22 +94,17 @@ def test_mask_state_and_places_are_what_make_them_equal(model, tmp_path):
 
 def test_a_policy_and_a_drawn_chain_get_the_levels_distributions(model, tmp_path):
     """Over the target's vocabulary, of a head with a smaller one; all levels are there."""
-    module, ids, asked = PEagleModule(drafted=90, ids=SMALLER), [*PROMPT, 9], []
-    drafter = begun(bound(PEagle(module.save(tmp_path, **LAYERS), choices=[[2], [1, 2]]), model), model, ids)
-    drafter.goes_on = lambda level: asked.append(level) or True
-    draft = drafter.propose(ids, 64)
-    laws = module.levels(model, [states(model, ids[:-1])[layer] for layer in range(3)], ids[1:], 2).softmax(-1)
-    assert len(draft) == 5
-    for level, own in zip(asked, laws, strict=True):
-        assert level.drafted
-        assert float(level.probability) == pytest.approx(float(laws[: level.depth].max(-1).values.prod()), rel=1e-5)
-        assert level.distribution.shape == (VOCAB,)
-        assert torch.allclose(level.distribution[SMALLER].double(), own, atol=1e-6)
-    module, ids, sampling = PEagleModule(), [*PROMPT, 9], Sampling(0.9, top_p=0.8)
+    module, ids, asked, sampling = PEagleModule(drafted=90, ids=SMALLER), [*PROMPT, 9], [], Sampling(0.9, top_p=0.8)
     method = bound(PEagle(module.save(tmp_path, **LAYERS), length=4), model, sampling)
     assert method.draws
-    draft = begun(method, model, ids).propose(ids, 64)
-    features = [states(model, ids[:-1])[layer] for layer in range(3)]
-    wanted = sampling(module.levels(model, features, ids[1:], 4))
+    drafter = begun(method, model, ids)
+    drafter.goes_on = lambda level: asked.append(level) or True
+    draft = drafter.propose(ids, 64)
+    levels = module.levels(model, [states(model, ids[:-1])[layer] for layer in range(3)], ids[1:], 4)
+    wanted = torch.zeros(4, VOCAB).index_copy_(1, SMALLER, sampling(levels).float())
     assert torch.allclose(draft.probs, wanted.to(draft.probs.dtype), atol=1e-6)
-    assert (draft.probs.gather(1, draft.tokens[:, None]) > 0).all()
+    reached = draft.probs.gather(1, draft.tokens[:, None])[:, 0].cumprod(0)
+    for level, own, chance in zip(asked, wanted, reached, strict=True):
+        assert level.drafted
+        assert float(level.probability) == pytest.approx(float(chance), rel=1e-5)
+        assert torch.allclose(level.distribution.float(), own, atol=1e-6)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from draft_models import begin
 from methods.jacobi import Jacobi
 from specbench.types import Prefill, Step, TopK
 
@@ -27,7 +28,7 @@ def clock(path):
 def trace(method, model, context, steps, seed=0, budget=64):
     """(window fed, tokens emitted) of each step; context[-1] is the root."""
     context = list(context)
-    drafter = method.begin(context[:-1], Prefill(context[-1]), seed)
+    drafter = begin(method, context, seed)
     out = []
     for _ in range(steps):
         window = list(drafter.propose(context, budget).tokens)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.models import build
+from draft_models import begin
 from methods.lookahead import Lookahead
 from methods.parts import lookahead_window
 from methods.parts.lookahead_window import largest_window, window_parents
@@ -15,7 +16,7 @@ from specbench.decode.loop import Request, decode
 from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
-from specbench.types import ROOT, Prefill, Step, TopK
+from specbench.types import ROOT, Step, TopK
 
 
 def markov(path):
@@ -39,7 +40,7 @@ def forward(draft, context, model):
 def trace(method, model, context, steps, level=None, seed=0, budget=256):
     """(draft, emitted, pool) of each step. level: the window's first level, None = as the method drew it."""
     context = list(context)
-    drafter = method.begin(context[:-1], Prefill(context[-1]), seed)
+    drafter = begin(method, context, seed)
     if level is not None:
         drafter._window.levels = [list(level)]
     out = []

@@ -7,8 +7,9 @@ import random
 import pytest
 
 import methods.ngram_map as module
+from draft_models import begin
 from methods.ngram_map import NgramMap
-from specbench.types import Prefill, Step
+from specbench.types import Step
 
 
 def made(**options) -> NgramMap:
@@ -37,7 +38,7 @@ def emit(drafter, context, accepted, then):
     ],
 )
 def test_integer_examples(context, options, expected):
-    assert tokens(made(**options).begin(context[:-1], Prefill(context[-1]), 0), context) == expected
+    assert tokens(begin(made(**options), context), context) == expected
 
 
 class Server:
@@ -125,7 +126,7 @@ def played(method, seed, wrong=None):
     rng, equal, drafts, cut = random.Random(seed), True, 0, 0
     for _ in range(12):
         context = [rng.randrange(3) for _ in range(rng.randrange(1, 40))]
-        drafter = method.begin(context[:-1], Prefill(context[-1]), 0)
+        drafter = begin(method, context)
         server = Server(method.match, method.num_draft, not method.counts, method.min_hits, context[:-1])
         for _ in range(60):
             found, wanted = tokens(drafter, context), server.draft(context[:-1], context[-1])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.models import plain_greedy
-from draft_models import begin, fitted, noisy, run
+from draft_models import begin, draft_behind, fitted, noisy, run
 from methods.ouroboros import Ouroboros, PhrasePool
 from specbench.types import Step, TopK
 
@@ -53,7 +53,7 @@ def test_the_draft_models_lookahead_says_what_plain_decoding_says(model):
 
 
 def test_chains_without_endings_beyond_gamma_and_at_an_eos(model):
-    draft = begin(method_with(model, endings=0), [5, 6, 7]).propose([5, 6, 7], 64)
+    draft = draft_behind(method_with(model, endings=0), [5, 6, 7])
     assert list(draft.parents) == list(range(-1, len(draft) - 1))
     assert list(draft.tokens) == plain_greedy(model, [5, 6, 7], len(draft))
     # A phrase of the pool that the draft model says too: its forward gives four tokens at once, gamma is two.
@@ -73,7 +73,7 @@ def test_chains_without_endings_beyond_gamma_and_at_an_eos(model):
     assert longest["kept"] > longest["cut"] == 2
     truth = plain_greedy(model, [5, 6, 7], 3)
     method = fitted(Ouroboros("unused", **SMALL), model, eos=frozenset([truth[1]]))
-    assert list(begin(method, [5, 6, 7]).propose([5, 6, 7], 64).tokens) == truth[:2]
+    assert list(draft_behind(method, [5, 6, 7]).tokens) == truth[:2]
 
 
 def test_endings_hang_from_the_last_drafted_token(model):
@@ -82,11 +82,11 @@ def test_endings_hang_from_the_last_drafted_token(model):
     method = method_with(model, gamma=2)
     for phrase in ((1, 2, 3), (4, 5, 6), (7, 8, 9)):
         method.pool.add(last, phrase)
-    draft = begin(method, [5, 6, 7]).propose([5, 6, 7], 64)
+    draft = draft_behind(method, [5, 6, 7])
     assert draft.tokens[2:] == [4, 5, 6, 7, 8, 9]  # the two newest
     assert list(draft.parents) == [-1, 0, 1, 2, 3, 1, 5, 6]
     assert list(draft.source) == [0] * 2 + [1] * 6
-    narrow = begin(method, [5, 6, 7]).propose([5, 6, 7], 7)
+    narrow = draft_behind(method, [5, 6, 7], 7)
     assert narrow.tokens[2:] == [7, 8, 9]
 
 

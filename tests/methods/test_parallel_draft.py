@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import time
 
-import psutil
 import pytest
 import torch
 
-from actors import DawdlingCard, DawdlingPearl, DawdlingSaguaro, DelayedPort, MortalCard, MortalPearl, inline_actor
+from actors import DawdlingCard, DawdlingPearl, DawdlingSaguaro, DelayedPort, inline_actor
 from builders.models import plain_greedy
 from builders.runs import job_for
-from draft_models import PARALLEL, begin, fitted, noisy, run, transcript
+from draft_models import PARALLEL, begin, draft_behind, fitted, noisy, run, transcript
 from methods.card import Card
 from methods.parts.parallel_draft import DraftActor, RoundTimes
 from methods.pearl import Pearl
@@ -21,11 +20,9 @@ from specbench.decode.sampling import Sampling
 from specbench.records.record import VANILLA
 from specbench.records.store import read_run
 from specbench.runs.execution import execute
-from specbench.types import CaseError
 
 PROMPT, LIMIT = [5, 6, 7], 41
 SLOW = {Card: DawdlingCard, Pearl: DawdlingPearl, Saguaro: DawdlingSaguaro}
-MORTAL = {Card: MortalCard, Pearl: MortalPearl}
 
 
 @pytest.fixture(params=PARALLEL)
@@ -55,7 +52,7 @@ def test_buffers_are_used_again_and_requests_do_not_touch_each_other(model, make
 
 def test_a_request_that_was_given_up_leaves_no_session(model, make):
     method = fitted(make(), model)
-    begin(method, PROMPT).propose(PROMPT, 64)  # nobody finishes it
+    draft_behind(method, PROMPT)  # nobody finishes it
     last = begin(method, PROMPT)
     last.propose(PROMPT, 64)
     assert list(inline_actor(method.partner).sessions) == [last.number]
@@ -77,26 +74,6 @@ def test_transcript_is_the_same_behind_every_port_and_delay(model, name, samplin
         for _ in range(2):
             assert transcript(run(model, method, PROMPT, LIMIT, sampling=sampling)) == wanted
         method.close()
-
-
-@pytest.mark.parametrize("name", ["pearl", "card"])
-def test_a_process_that_dies_costs_one_case(model, name):
-    method = PARALLEL[name](port="process", patience_s=20.0)
-    method.kind = MORTAL[type(method)]
-    fitted(method, model)
-    wanted = plain_greedy(model, PROMPT, LIMIT)
-    assert run(model, method, PROMPT, LIMIT).ids == wanted
-    first = method.partner._channel.worker.pid
-    start = time.perf_counter()
-    with pytest.raises(CaseError, match="ended with exit code 7"):
-        run(model, method, [13, 2], LIMIT)
-    assert time.perf_counter() - start < 20  # its patience
-    method.reset()  # what the session does between cases
-    assert method.partner._channel.worker.pid != first
-    assert run(model, method, PROMPT, LIMIT).ids == wanted
-    method.close()
-    method.close()  # twice does no harm
-    assert not [child for child in psutil.Process().children() if child.pid == first]
 
 
 @pytest.mark.parametrize(("name", "hanging"), [("pearl", "extend"), ("card", "correct")])

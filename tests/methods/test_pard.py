@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from builders.models import VOCAB, build, plain_greedy
-from draft_models import begin, fitted, noisy, run
+from draft_models import begin, draft_behind, fitted, noisy, run
 from methods.pard import Pard
 from methods.parts.draft_lm import DraftRequest
 from specbench.decode.sampling import Sampling
@@ -77,7 +77,7 @@ def test_a_budget_cuts_masks_and_tokens_are_drawn_from_the_rows_own_distribution
     assert len(drafter.propose([5, 6, 7], 0)) == 0
     assert drafter.propose([5, 6, 7], 2).tokens == plain_rows(model, [5, 6, 7], count=2).argmax(-1).tolist()
     model, sampling = build("llama", torch.float64), Sampling(0.7, top_k=4)
-    draft = begin(method_with(model, sampling), [5, 6, 7]).propose([5, 6, 7], 64)
+    draft = draft_behind(method_with(model, sampling), [5, 6, 7])
     torch.testing.assert_close(draft.probs, sampling(plain_rows(model, [5, 6, 7])), atol=1e-6, rtol=1e-6)
     out = run(model, method_with(noisy(model, 0.02), sampling, choice="argmax"), sampling=sampling)
     assert out.ids == run(model, method_with(model, sampling), sampling=sampling, max_nodes=0).ids

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from draft_models import draft_behind
 from head_models import paths_of
 from methods.rest import Datastore, Rest
 from specbench.types import InputError, Prefill
@@ -34,7 +35,7 @@ def method_on(documents=DOCUMENTS, **options) -> Rest:
 
 
 def draft(method, context, budget=256, seed=0):
-    return method.begin(context[:-1], Prefill(context[-1]), seed).propose(context, budget)
+    return draft_behind(method, context, budget, seed=seed)
 
 
 EXAMPLE = [(4,), (5,), (4, 1), (4, 2), (5, 6), (4, 1, 2), (4, 2, 3)]

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from builders.drafts import root_paths
 from builders.runs import composed
+from draft_models import draft_behind
 from methods.parts.suffix_automaton import EDGES, STATES, SuffixAutomaton
 from methods.sam import AUXILIARY, DYNAMIC, SAM, STATIC, StaticAutomaton, build_automaton
 from specbench.runs import composition
@@ -39,7 +40,7 @@ def draft(context, static=None, budget=64, **options):
     if method.tree is not None:
         method.bind(_Target())
         method.reset()
-    return method.begin(context[:-1], Prefill(context[-1]), 0).propose(context, budget)
+    return draft_behind(method, context, budget)
 
 
 def aided(context, n_predicts=6, threshold=1, **options):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from draft_models import begin, draft_behind
 from methods.parts.suffix_array import END, SuffixArray
 from methods.ssd import CACHE, RANDOM, Spacelike
 from specbench.types import Prefill
@@ -18,12 +19,12 @@ REQUESTS = [[1, 2, 3, 4], [1, 2, 3, 5], [8, 2, 3, 4]]
 def serve(method, requests=REQUESTS) -> Spacelike:
     """Let requests end, one after the other."""
     for context in requests:
-        method.begin(context[:-1], Prefill(context[-1]), 0).finish(context)
+        begin(method, context).finish(context)
     return method
 
 
 def draft(method, context, budget=256, seed=0):
-    return method.begin(context[:-1], Prefill(context[-1]), seed).propose(context, budget)
+    return draft_behind(method, context, budget, seed=seed)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def draft(method, context, budget=256, seed=0):
     ],
 )
 def test_integer_examples(context, wanted, matched):
-    drafter = serve(Spacelike(draft_length=2)).begin(context[:-1], Prefill(context[-1]), 0)
+    drafter = begin(serve(Spacelike(draft_length=2)), context)
     proposal = drafter.propose(context, 256)
     assert list(proposal.tokens) == wanted
     assert proposal.source is None or set(proposal.source) <= {CACHE}

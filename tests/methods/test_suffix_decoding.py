@@ -176,35 +176,6 @@ class _Trie:
         found = [other for other, ends in self.ends.items() if ends and other[:-1] == string]
         return sorted(found, key=lambda other: (-len(self.ends[other]), -self.seen(other)))
 
-    def draft(self, string, room, limits):
-        """Of the reference's two loops the tree's; a path follows first children only."""
-        tokens, parents, chances, whole = [], [], [], len(self.ends[string])
-        waiting = [(Fraction(-1), -1, 0, string)]
-        while waiting and len(tokens) < room:
-            waiting.sort(key=lambda item: item[:3])
-            prob, parent, rank, string = waiting.pop(0)
-            if rank:
-                tokens.append(string[-1])
-                parents.append(parent)
-                chances.append(-prob)
-            for place, child in enumerate(self.children(string)[: None if limits.tree else 1], 1):
-                count = len(self.ends[child])
-                if count / whole >= limits.least and len(child) <= self.depth:
-                    waiting.append((Fraction(-count, whole), len(tokens) - 1, place, child))
-        return tokens, parents, chances
-
-    def likeliest(self, context, limits):
-        best = ([], [], [])
-        for length in range(1, len(context)):
-            string = tuple(context[len(context) - length :])
-            if not self.ends.get(string):
-                break
-            room = min(limits.nodes, max(0, int(limits.factor * length + limits.offset + 1e-6)))
-            found = self.draft(string, room, limits)
-            if sum(found[2]) >= sum(best[2]):
-                best = found
-        return best
-
 
 tokens = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 events = st.lists(st.tuples(st.integers(0, 2), st.one_of(tokens, tokens, tokens, st.none())), min_size=1, max_size=9)
@@ -221,7 +192,7 @@ def play(depth, happened, ties):
             tree.remove(texts.pop(number))
             trie.remove(number, tree._gone == 0)
             del stored[number]
-    return tree, trie, texts, stored
+    return tree, trie
 
 
 ties = st.sampled_from(["recent", "reference"])
@@ -229,7 +200,7 @@ ties = st.sampled_from(["recent", "reference"])
 
 @given(st.integers(2, 6), events, ties)
 def test_counts_and_their_order_equal_a_trie(depth, happened, ties):
-    tree, trie, _, _ = play(depth, happened, ties)
+    tree, trie = play(depth, happened, ties)
     arrays = tree._arrays
     for string, count in trie.counts.items():
         state = 0
@@ -251,19 +222,6 @@ def test_counts_and_their_order_equal_a_trie(depth, happened, ties):
             previous, edge = edge, int(arrays.edges[edge]["next"])
         assert arrays.states[state]["tail"] == previous
         assert listed == [child[-1] for child in trie.children(string)]
-
-
-@given(st.integers(2, 6), events, tokens, st.sampled_from(["path", "tree"]), st.sampled_from([0.5, 1.0, 3.0]), ties)
-def test_draft_equals_the_references_loops(depth, happened, before, shape, factor, ties):
-    """Both for a context that ends as a text of the tree does, and for one that has nothing to do with it."""
-    tree, trie, texts, stored = play(depth, happened, ties)
-    limits = Limits(7, factor, 0.5, 0.15, depth, shape == "tree")
-    for text, context in [(Text(), before), *((texts[number], before + stored[number]) for number in texts)]:
-        recent = context[-depth:]
-        found = choose(tree, text, recent, limits)
-        wanted = trie.likeliest(recent, limits)
-        assert (found.tokens, found.parents) == wanted[:2]
-        assert probs(found) == wanted[2]
 
 
 def test_memory_budget_and_length():
