@@ -12,13 +12,13 @@ from block_models import BLOCK, FILES, BlockFamily
 from drawn_laws import outcomes
 from safetensors.torch import load_file, save_file
 
+from builders.drafts import require_laws
 from builders.models import VOCAB, build, plain_greedy
 from draft_models import draft_together
 from head_models import HOSTILE, begun, bound, card_of, damaged, draft_of, features_of, likeliest, near, paths_of, run
 from methods.dflash import DFlash
 from methods.parts import tree_method
 from methods.parts.draft_layer import CompiledLayers
-from specbench.decode.lengths import Confidence
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import BlockTest
 from specbench.types import InputError
@@ -51,17 +51,10 @@ def test_drafts_equal_those_of_the_formulas(model, tmp_path, kind):
     module = BlockFamily(kind)
     method, draft = drawn(module.saved(tmp_path), model)
     assert agree(module, model, method, draft)
-    greedy = bound(DFlash(str(tmp_path)), model)
-    law, chain, reach = law_of(module, model, method), [], []
-    for _ in range(BLOCK - module.skipped):
-        chance, token = law(chain).softmax(-1).max(-1)
-        chain.append(int(token))
-        reach.append(float(chance) * (reach[-1] if reach else 1))
-    assert draft_of(greedy, model, IDS).tokens.tolist() == chain
-    for length in range(1, len(chain)):
-        drafter = begun(greedy, model, IDS)
-        drafter.goes_on = Confidence((reach[length - 1] + reach[length]) / 2).goes_on
-        assert len(drafter.propose(IDS, 64)) in (length, length + 1)
+    greedy, law = bound(DFlash(str(tmp_path)), model), law_of(module, model, method)
+    whole = require_laws(begun(greedy, model, IDS), IDS, law)
+    for stop in range(1, len(whole)):
+        require_laws(begun(greedy, model, IDS), IDS, law, stop=stop)
     assert run(model, greedy, IDS, 30).ids == plain_greedy(model, IDS, 30)
 
 

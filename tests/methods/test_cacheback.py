@@ -90,19 +90,6 @@ def test_prompt_and_steps_fill_the_table(monkeypatch):
 FROZEN = {(4,): [(9, 9, 9), (3, 3, 3)]}
 
 
-@pytest.mark.parametrize(
-    ("total", "reserve", "wanted"),
-    [
-        (10, 3, [(-1, (1, 2, 6)), (-1, (9, 9, 9)), (2, (7, 1, 2))]),
-        (9, 3, [(-1, (1, 2, 6)), (2, (7, 1, 2))]),
-    ],
-)
-def test_tree_within_its_budget(total, reserve, wanted):
-    options = {"total_draft_length": total, "chaining_reserve": reserve}
-    _, drafter = started(frozen=frozen_from(FROZEN), **options)
-    assert chains(drafter.propose(PROMPT, 256)) == wanted
-
-
 def test_tree_of_the_papers_size():
     _, drafter = started(frozen=frozen_from(FROZEN))
     draft = drafter.propose(PROMPT, 256)

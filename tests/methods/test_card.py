@@ -232,6 +232,6 @@ def test_ratio_is_measured_where_it_is_not_given(model, monkeypatch):
     for target_s, ratio in ((7.0, 7), (6.1, 7), (0.5, 1)):  # to a draft forward of 1 s
         monkeypatch.setattr("methods.card.measure_forward_s", lambda forward, device, found=target_s: found)
         monkeypatch.setattr(method.partner, "ask", lambda verb: 1.0)
-        assert method.measure_ratio(SimpleNamespace(device="cpu", logits=None)) == ratio
+        assert method.measure_ratio(SimpleNamespace(device=torch.device("cpu"), logits=None)) == ratio
     with pytest.raises(InputError, match="ratio=null"):
         Card("unused", ratio=None).bind(Target(None, None, 64, None))

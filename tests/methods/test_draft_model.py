@@ -39,7 +39,8 @@ SCHEDULED = {
 }
 EVERY = {**MAKE, **SCHEDULED, **PARALLEL}
 # Tokens a step, at least, where the target is its own draft.
-FULL = {"speculative_sampling": 5, "fixed": 5, "specinfer": 4, "sequoia": 4, "opt_tree": 2.5, "ouroboros": 4}
+FULL = {"speculative_sampling": 5, "fixed": 5, "specinfer": 4, "sequoia": 4, "opt_tree": 2.5, "ouroboros": 4,
+        "pearl": 2.5, "saguaro": 4}  # fmt: skip
 
 
 @pytest.fixture(params=MAKE)

@@ -118,6 +118,7 @@ def test_heads_with_other_tensors_are_refused(model, tmp_path, make, method, nam
             save_file(changed, tmp_path / name)
             with pytest.raises(InputError):
                 bound(method(str(tmp_path)), model)
+    save_file(state, tmp_path / name)
     (tmp_path / "config.json").write_text('{"hydra_head_arch": "mlp"}')
     if method is HydraTree:
         with pytest.raises(InputError, match="heads of the kind mlp"):

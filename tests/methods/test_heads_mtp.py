@@ -10,6 +10,7 @@ from mtp_modules import LAYOUTS, FamilyModule, Module, in_turn, refuse_or_draft
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from builders.drafts import require_laws
 from builders.models import BASE, build, plain_greedy
 from draft_models import draft_together
 from head_models import CONTEXT, SHAPE, begun, bound, damaged, draft_of, paths_of, run, states, watched
@@ -152,31 +153,26 @@ def test_target_and_module_of_one_checkpoint(tmp_path, kind):
     assert run(target, method, IDS, 8).ids == plain_greedy(target, IDS, 8)
 
 
-@pytest.mark.parametrize("sampling", [None, Sampling(0.8, top_k=20)])
+def law_of(module, model):
+    return lambda path: module.rows(model, IDS, [*path, 0], len(path) + 1)[-1]
+
+
+@pytest.mark.parametrize("sampling", [None, SAMPLING])
 def test_a_policy_ends_the_chain_by_the_modules_distributions(model, tmp_path, sampling):
-    module, ids, asked = Module("speculators"), [5, 6, 7, 8, 9], []
-    drafter = begun(bound(Mtp(module.save(tmp_path), length=4), model, sampling), model, ids)
-    drafter.goes_on = lambda level: asked.append(level) or len(asked) < 3
-    tokens = [int(token) for token in drafter.propose(ids, 64).tokens]
-    rows = module.rows(model, ids, [*tokens, 0])[:3]
-    laws = rows.softmax(-1) if sampling is None else sampling(rows)
-    assert len(tokens) == len(asked) == 3
-    path = laws.gather(1, torch.tensor(tokens)[:, None])[:, 0].cumprod(0)
-    for level, own, wanted in zip(asked, path, laws, strict=True):
-        assert not level.drafted
-        assert float(level.probability) == pytest.approx(float(own), rel=1e-4)
-        torch.testing.assert_close(level.distribution.double(), wanted.double(), atol=1e-4, rtol=1e-3)
+    module = Module("speculators")
+    drafter = begun(bound(Mtp(module.save(tmp_path), length=4), model, sampling), model, IDS)
+    require_laws(drafter, IDS, law_of(module, model), sampling, stop=3)
 
 
 @pytest.mark.parametrize("kind", [*LAYOUTS, *FAMILIES])
 def test_drawn_tokens_state_the_modules_own_distributions(model, tmp_path, kind):
     model, module = module_of(kind, model)
     method = bound(Mtp(module.save(tmp_path), length=4), model, SAMPLING)
-    draft = draft_of(method, model, IDS)
-    tokens = [int(token) for token in draft.tokens]
-    torch.testing.assert_close(draft.probs, SAMPLING(module.rows(model, IDS, tokens)), atol=1e-4, rtol=1e-3)
+    draft = require_laws(begun(method, model, IDS), IDS, law_of(module, model), SAMPLING)
     module.wrong = "positions"
-    assert not torch.allclose(draft.probs, SAMPLING(module.rows(model, IDS, tokens)), atol=1e-3)
+    with pytest.raises(AssertionError):
+        require_laws(begun(method, model, IDS), IDS, law_of(module, model), SAMPLING)
+    assert len(draft) == 4
     assert len(run(model, method, IDS, 20, SAMPLING).ids) == 20
 
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.drafts import judge
 from draft_models import begin
 from methods.jacobi import Jacobi
 from specbench.types import Prefill, Step, TopK
@@ -31,17 +32,11 @@ def trace(method, model, context, steps, seed=0, budget=64):
     drafter = begin(method, context, seed)
     out = []
     for _ in range(steps):
-        window = list(drafter.propose(context, budget).tokens)
-        picks = [model([*context, *window[:row]]) for row in range(len(window) + 1)]
-        right = 0
-        while right < len(window) and window[right] == picks[right]:
-            right += 1
-        ids = torch.tensor(picks)[:, None]
-        root = context[-1]
-        context += picks[: right + 1]
-        fed = torch.tensor([root, *window])
-        drafter.observe(Step(root, tuple(picks[: right + 1]), tuple(range(right)), False, fed, TopK(ids, ids.float())))
-        out.append((window, picks[: right + 1]))
+        draft = drafter.propose(context, budget)
+        step = judge(draft, context, model)
+        drafter.observe(step)
+        context += step.emitted
+        out.append((list(draft.tokens), list(step.emitted)))
     return out
 
 

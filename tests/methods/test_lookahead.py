@@ -7,16 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.drafts import judge
 from builders.models import build
 from draft_models import begin
 from methods.lookahead import Lookahead
 from methods.parts import lookahead_window
 from methods.parts.lookahead_window import largest_window, window_parents
 from specbench.decode.loop import Request, decode
-from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
-from specbench.types import ROOT, Step, TopK
+from specbench.types import ROOT
 
 
 def markov(path):
@@ -28,15 +28,6 @@ def mixed(path):
     return (5 * path[-1] + 3 * path[-2] + path[max(0, len(path) - 4)] + len(path) // 5) % 7
 
 
-def forward(draft, context, model):
-    """The target's picks at the root and at every node, each computed from its own path alone."""
-    paths, picks = [], [model(context)]
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        paths.append([*(paths[parent] if parent != ROOT else context), token])
-        picks.append(model(paths[-1]))
-    return picks
-
-
 def trace(method, model, context, steps, level=None, seed=0, budget=256):
     """(draft, emitted, pool) of each step. level: the window's first level, None = as the method drew it."""
     context = list(context)
@@ -46,16 +37,12 @@ def trace(method, model, context, steps, level=None, seed=0, budget=256):
     out = []
     for _ in range(steps):
         draft = drafter.propose(context, budget)
-        picks = forward(draft, context, model)
-        path = Walk.follow(draft.tokens, draft.parents, draft.passenger, picks)
-        emitted = [*(draft.tokens[node] for node in path), picks[path[-1] + 1] if path else picks[0]]
-        ids = torch.tensor(picks)[:, None]
-        fed = torch.tensor([context[-1], *draft.tokens])
-        drafter.observe(Step(context[-1], tuple(emitted), tuple(path), False, fed, TopK(ids, ids.float())))
-        context += emitted
+        step = judge(draft, context, model)
+        drafter.observe(step)
+        context += step.emitted
         listed = {key: list(map(tuple, method.pool.list_followers([key], 99).tolist())) for key in range(11)}
         pool = {key: grams[::-1] for key, grams in listed.items() if grams}  # oldest first
-        out.append((draft, emitted, pool))
+        out.append((draft, list(step.emitted), pool))
     return out
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.drafts import judge
 from builders.models import plain_greedy
 from draft_models import begin, draft_behind, fitted, noisy, run
 from methods.ouroboros import Ouroboros, PhrasePool
-from specbench.types import Step, TopK
 
 SMALL = {"gamma": 4, "window": 4, "level": 4, "endings": 2}
 
@@ -19,19 +18,8 @@ def method_with(draft, sampling=None, **options) -> Ouroboros:
 
 
 def truthful(model, context, draft):
-    """A step in which the target, ``model``, has judged ``draft``; everything it says at every node."""
-    paths, picks = [], [plain_greedy(model, context, 1)[0]]
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        paths.append([*(paths[parent] if parent >= 0 else []), token])
-        picks.append(plain_greedy(model, [*context, *paths[-1]], 1)[0])
-    path, place = [], -1
-    for node, parent in enumerate(draft.parents):
-        if parent == place and draft.tokens[node] == picks[place + 1]:
-            path.append(node)
-            place = node
-    tokens = tuple(draft.tokens[node] for node in path)
-    ids = torch.tensor(picks)[:, None]
-    return Step(context[-1], (*tokens, picks[place + 1]), tuple(path), False, None, TopK(ids, ids.double())), picks
+    """A step in which the target, ``model``, has judged ``draft``."""
+    return judge(draft, context, lambda ids: plain_greedy(model, ids, 1)[0])
 
 
 def test_the_draft_models_lookahead_says_what_plain_decoding_says(model):
@@ -45,7 +33,7 @@ def test_the_draft_models_lookahead_says_what_plain_decoding_says(model):
         assert 4 <= len(chain) <= 4 + 2
         assert chain == plain_greedy(model, context, len(chain))
         most = max(most, len(chain))
-        step, _ = truthful(target, context, draft)
+        step = truthful(target, context, draft)
         drafter.observe(step)
         context += step.emitted
     assert most > 4  # phrases of the pool were right for the draft
@@ -98,7 +86,8 @@ def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected(
     method.pool.add(truth[1], right)
     drafter = begin(method, [5, 6, 7])
     draft = drafter.propose([5, 6, 7], 64)
-    step, picks = truthful(model, [5, 6, 7], draft)
+    step = truthful(model, [5, 6, 7], draft)
+    picks = step.topk.ids[:, 0].tolist()
     assert step.path == (0, 1, 5, 6, 7)
     assert list(step.emitted) == truth[:6]  # the drafted tokens, the whole phrase, and the bonus token
     drafter.observe(step)

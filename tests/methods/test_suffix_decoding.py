@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from methods.parts.array_draft import CountedTree
 from methods.parts.suffix_automaton import EDGES, STATES, find
 from methods.suffix_decoding import GLOBAL, LOCAL, Limits, SuffixDecoding, SuffixTree, Text, _fewest, _sort
 from methods.suffix_decoding import choose as compiled
@@ -65,13 +64,6 @@ def test_examples_of_the_reference(factor, shape, tokens, parents, score):
     assert (found.tokens, found.parents) == (tokens, parents)
     assert sum(probs(found)) == score
     assert probs(found) == [Fraction(2, 3), *[Fraction(1, 3)] * (len(tokens) - 1)]
-    counted = CountedTree(np.array(found[:3]), found.taken)
-    assert counted.to_draft(LOCAL).score == pytest.approx(
-        [
-            2 / 3 if parent < 0 and token == 4 else 1 / 3 if parent < 0 else 1 / 2
-            for token, parent in zip(tokens, parents, strict=True)
-        ]
-    )
 
 
 @pytest.mark.parametrize(
