@@ -144,72 +144,82 @@ def starts_behind_the_root(module):
     module.biases = lambda read, rows: torch.cat([first, biases(read[1:], rows[1:])])
 
 
-def set_inner(name, value):
-    return lambda module: module.inner.update({name: value})
+def of_all_layers(name, order):
+    return lambda module: [setattr(getattr(layer, name), "order", order) for layer in module.layers]
 
 
-def set_top(name, value):
-    return lambda module: module.top.update({name: value})
+def flip_slots(module):
+    module.lilicorr.relative_slot_bias.data = module.lilicorr.relative_slot_bias.data.flip(1)
 
 
-WRONG = [
-    ("plain", set_inner("causal", True)),
+FULL, SLIDING = "full_attention", "sliding_attention"
+SETTINGS = {
+    "plain": [("causal", True)],
+    "causal": [("causal", False)],
+    "windowed": [("sliding_window", 3), ("sliding_window", 5), ("is_causal", True), ("is_causal", False),
+                 ("layer_types", [FULL, SLIDING])],
+    "windowed both ways": [("is_causal", True), ("sliding_window", 4)],
+    "windowed from the root": [("sliding_window", 3), ("sliding_window", 5), ("sliding_window_non_causal", True),
+                               ("layer_types", [SLIDING, FULL])],
+    "windowed from the root both ways": [("sliding_window", 2), ("sliding_window_non_causal", False)],
+    "all windowed": [("swa_window_size", 5)],
+    "domino": [("pure_draft_prefix_len", 0), ("pure_draft_prefix_len", 2)],
+    "domino from the second row": [("pure_draft_prefix_len", 1)],
+    "dflash2": [("selector_top_k", 6), ("final_logit_softcapping", 2.0), ("output_multiplier", 1.0),
+                ("input_embedding_scale", 1.0)],
+    "lilicorr": [("lilicorr_logit_scale", 8.0)],
+}  # fmt: skip
+FORMULAS = [
     ("plain", lambda module: setattr(module, "mask", 4)),
-    ("causal", set_inner("causal", False)),
-    ("windowed", set_top("sliding_window", 3)),
-    ("windowed", set_top("sliding_window", 5)),
-    ("windowed", set_top("is_causal", True)),
-    ("windowed", set_top("is_causal", False)),
-    ("windowed", set_top("layer_types", ["full_attention", "sliding_attention"])),
-    ("windowed both ways", set_top("is_causal", True)),
-    ("windowed both ways", set_top("sliding_window", 4)),
     ("windowed both ways", no_row_of_the_block_is_hidden),
-    ("windowed from the root", set_top("sliding_window", 3)),
-    ("windowed from the root", set_top("sliding_window", 5)),
-    ("windowed from the root", set_top("sliding_window_non_causal", True)),
-    ("windowed from the root", set_top("layer_types", ["sliding_attention", "full_attention"])),
     ("windowed from the root", lambda module: module.top.pop("speculators_model_type")),
-    ("windowed from the root both ways", set_top("sliding_window", 2)),
-    ("windowed from the root both ways", set_top("sliding_window_non_causal", False)),
     ("windowed from the root both ways", counts_from_each_place),
-    ("all windowed", set_inner("swa_window_size", 5)),
     ("domino", lambda module: swap(module.prefix_gru.weight_ih_l0, 3, (1, 0, 2))),
     ("domino", lambda module: swap(module.prefix_gru.weight_hh_l0, 3, (0, 2, 1))),
-    ("domino", set_inner("pure_draft_prefix_len", 0)),
-    ("domino", set_inner("pure_draft_prefix_len", 2)),
-    ("domino from the second row", set_inner("pure_draft_prefix_len", 1)),
-    ("domino from the second row", lambda module: module.prefix_gru.weight_hh_l0.data.zero_()),
-    ("dflash2", lambda module: [setattr(layer.mlp_conv, "order", (1, 0)) for layer in module.layers]),
-    ("dflash2", lambda module: [setattr(layer.attention_conv, "order", (0, 2)) for layer in module.layers]),
-    ("dflash2", lambda module: swap(module.layers[0].attention_conv.base_kernel, 2, (1, 0))),
-    ("dflash2", lambda module: swap(module.layers[1].mlp_conv.kernel_projection.weight, 2, (1, 0))),
-    ("dflash2", set_inner("selector_top_k", 6)),
-    ("dflash2", set_inner("final_logit_softcapping", 2.0)),
-    ("dflash2", set_inner("output_multiplier", 1.0)),
-    ("dflash2", set_inner("input_embedding_scale", 1.0)),
-    ("dflash2", lambda module: module.candidate_selector.predecessor_codebook.data.neg_()),
-    ("lilicorr", set_inner("lilicorr_logit_scale", 8.0)),
+    ("dflash2", of_all_layers("mlp_conv", (1, 0))),
+    ("dflash2", of_all_layers("attention_conv", (0, 2))),
     ("lilicorr", lambda module: swap(module.lilicorr.same_slot_bias, 2, (1, 0))),
-    ("lilicorr", lambda module: setattr(module.lilicorr.relative_slot_bias, "data",
-                                        module.lilicorr.relative_slot_bias.data.flip(1))),
+    ("lilicorr", flip_slots),
     ("lilicorr", lambda module: setattr(module.lilicorr, "in_head", module.lilicorr.out_head)),
-    ("lilicorr", lambda module: setattr(module.lilicorr.feature_mlp[1].weight, "data",
-                                        module.lilicorr.feature_mlp[1].weight.data[:, [1, 0, 2, 3, 4]])),
-    ("lilicorr", lambda module: module.lilicorr.context_proj.weight.data.neg_()),
-    ("dspark vanilla", lambda module: module.markov_head["markov_w1"].weight.data.neg_()),
     ("dspark gated", lambda module: setattr(module, "kind", "vanilla")),
     ("dspark rnn", lambda module: setattr(module, "kind", "vanilla")),
     ("dspark from the second row", starts_behind_the_root),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("kind", "change"), WRONG)
+@pytest.mark.parametrize(("kind", "change"), FORMULAS)
 def test_a_wrong_variant_drafts_otherwise(model, tmp_path, kind, change):
-    """The formulas with a window off by one, gates or taps swapped, another order of parts ..."""
+    """The formulas with gates or taps swapped, another order of parts ..."""
     module = BlockFamily(kind)
     method, draft = drawn(module.saved(tmp_path), model)
     change(module)
     assert not agree(module, model, method, draft)
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_a_wrong_setting_drafts_otherwise(model, tmp_path, kind):
+    """A window off by one, rows that see later ones ..."""
+    module = BlockFamily(kind)
+    method, draft = drawn(module.saved(tmp_path), model)
+    for name, value in SETTINGS[kind]:
+        part = module.top if name in module.top else module.inner
+        given, part[name] = part.get(name), value
+        assert not agree(module, model, method, draft), name
+        part[name] = given
+        if given is None:
+            del part[name]
+
+
+@pytest.mark.parametrize("kind", CORRECTED)
+def test_every_tensor_of_a_part_is_read(model, tmp_path, kind):
+    module, plain = BlockFamily(kind), BlockFamily("plain").state_dict()
+    method, draft = drawn(module.saved(tmp_path), model)
+    for name, weight in module.named_parameters():
+        if name not in plain:
+            kept, weight.data = weight.data, weight.data + torch.randn_like(weight)
+            assert not agree(module, model, method, draft), name
+            weight.data = kept
+    assert agree(module, model, method, draft)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FILES if "window" not in kind])

@@ -62,14 +62,6 @@ def test_a_window_that_does_not_move_on_would_fail_the_example():
     assert windows[2] != [0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("padding", "first", "third"), [("pad", [0, 0, 0], [0, 0, 0]), ("repeat", [5, 5, 5], [14, 14, 14])]
-)
-def test_padding(padding, first, third):
-    windows = [window for window, _ in trace(Jacobi(3, padding), clock, [5], 3)]
-    assert windows == [first, [11, 12, 13], third]
-
-
 def test_padding_from_the_prompt_is_seeded_and_a_budget_is_kept():
     prompt = list(range(40, 80))
     one, again, other = (trace(Jacobi(6, "prompt"), clock, [*prompt, 5], 3, seed) for seed in (1, 1, 2))

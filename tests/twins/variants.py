@@ -98,13 +98,9 @@ def _pld() -> list[Variant]:
         one("pld", mutants=(
             {"num_draft": 9}, {"max_ngram": 2}, {"rule": "hf"}, {"rule": "recent"}, {"shortest_first": True},
         )),
-        one("pld-hf", params={"rule": "hf", "max_ngram": 2, "num_draft": 10}, mutants=(
-            {"rule": "original"}, {"rule": "recent"},
-        )),
         one("pld-recent", params={"rule": "recent", "max_ngram": 4, "num_draft": 5}, mutants=(
             {"rule": "hf"}, {"num_draft": 6}, {"shortest_first": True},
         )),
-        one("pld-5-3", params={"max_ngram": 5, "num_draft": 3}, mutants=({"num_draft": 4}, {"guard": 0})),
         one("pld-vllm", params={"rule": "hf", "max_ngram": 7, "num_draft": 20, "min_ngram": 3}, mutants=(
             {"min_ngram": 2}, {"min_ngram": 4},
         )),
@@ -118,9 +114,6 @@ def _sam() -> list[Variant]:
         one("sam", mutants=(
             {"latest": True}, {"through_root": True}, {"alpha": 4.5}, {"n_predicts": 39},
             {"shorter": True},
-        )),
-        one("sam-12", params={"n_predicts": 12, "alpha": 1.5}, mutants=(
-            {"n_predicts": 13}, {"alpha": 2.0},
         )),
         both("sam-static", mutants=(
             {"corpus_first": True}, {"len_bias": 1},
@@ -245,9 +238,6 @@ def _rest() -> list[Variant]:
         one("rest-borders", harness=file, params={"cross_documents": False}, mutants=({"cross_documents": True},)),
         one("rest-first", harness={"datastore": DATASTORE, "subset": "first"}, params=first, mutants=(
             {"max_matches": 29}, {"corpus_order": True}, {"nodes": 29},
-        )),
-        one("rest-4-1", harness=file, params={"longest": 4, "shortest": 1, "depth": 5, "nodes": 20}, mutants=(
-            {"shortest": 2}, {"longest": 5}, {"depth": 6},
         )),
     ]  # fmt: skip
 
