@@ -34,7 +34,7 @@ LAYOUTS = {
 
 
 class Module(nn.Module):
-    """A layout's forward as its authors have it, over a whole sequence. wrong: what it does otherwise."""
+    """A layout's forward as its authors have it, over a whole sequence; wrong: otherwise."""
 
     fast = False  # FastMTP's checkpoint of MiMo
     wrong, inner = None, ""  # inner: the prefix of the layer's own tensors

@@ -22,7 +22,10 @@ def root_paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int,
 
 
 def judge(draft, context: Sequence[int], model) -> Step:
-    """The step in which a target judges a draft, each node by its own path alone. model: tokens -> the next one."""
+    """The step in which a target judges a draft, each node by its own path.
+
+    model: tokens -> the next one.
+    """
     paths, picks = [], [model(context)]
     for token, parent in zip(draft.tokens, draft.parents, strict=True):
         paths.append([*(paths[parent] if parent != ROOT else context), int(token)])
@@ -34,7 +37,7 @@ def judge(draft, context: Sequence[int], model) -> Step:
 
 
 def require_laws(drafter, ids, law, sampling=None, stop: int = 99, near: float = 1e-4):
-    """A chain is drafted from, states and tells a policy of lengths what ``law`` says, and ends where that stops.
+    """Require that a chain is drafted by ``law``, states it, and tells it to a policy of lengths.
 
     law: the drafted path -> (V,) logits of the next token.
     """

@@ -93,7 +93,7 @@ def test_a_policy_cuts_the_places():
 
 @torch.inference_mode()
 def test_a_head_drafts_the_likeliest_paths(model, tmp_path):
-    """Against a heap over the head's own laws; of block drafters in tests/methods/test_block_family.py."""
+    """Against a heap over the head's own laws; test_block_family.py has block drafters'."""
     module, context = PEagleModule(), [5, 6, 7, 8, 9]
     module.norm.weight.data *= 6  # so that the law is sharp, and the tree deep
     head = module.save(tmp_path, eagle_aux_hidden_state_layer_ids=[0, 1, 2])

@@ -1,4 +1,4 @@
-"""Native MTP modules: checkpoints of each layout and family draft what the module drafts over its whole input."""
+"""Native MTP modules of each layout and family draft what the module drafts over its whole input."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_mimo_reads_states_before_the_final_norm_and_fast_mtp_behind_it(model, t
 
 @pytest.mark.parametrize("kind", [*LAYOUTS, *FAMILIES])
 def test_a_chain_is_the_modules(model, tmp_path, kind):
-    """For every step of a request, and behind a prompt of one token; wrong variants draft otherwise."""
+    """For every step of a request, also behind one token; wrong variants draft otherwise."""
     model, module = module_of(kind, model)
     method = bound(Mtp(module.save(tmp_path), length=4), model)
     assert isinstance(method.bound.layers, LibraryLayer) == (kind not in LAYOUTS)
@@ -131,7 +131,7 @@ def test_a_module_that_is_not_computed_here_is_refused_by_name(model, tmp_path, 
 
 @pytest.mark.parametrize("kind", ["mimo", *FAMILIES])
 def test_target_and_module_of_one_checkpoint(tmp_path, kind):
-    """No head is named. The library does not know MiMo's family, which is read as the one that it equals."""
+    """No head is named. MiMo's family is unknown to the library, and read as the one it equals."""
     if kind == "mimo":
         model = bent(build("qwen2", torch.float64))
         module = Module("mimo", intermediate_size=BASE["intermediate_size"])

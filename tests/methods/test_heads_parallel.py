@@ -71,7 +71,7 @@ def test_drafts_equal_a_head_run_over_its_whole_input(model, tmp_path, write, op
 
 
 def test_mask_state_and_places_are_what_make_them_equal(model, tmp_path):
-    """Wrong variants: another mask token, another learned state, and a part of the context differ."""
+    """Another mask token, another learned state and a part of the context draft otherwise."""
     module, ids = PEagleModule(), [*PROMPT, 9, 10]
     method = bound(PEagle(module.save(tmp_path, **LAYERS), length=6), model)
     features = [states(model, ids[:-1])[layer] for layer in range(3)]
@@ -101,5 +101,5 @@ def test_a_policy_and_a_drawn_chain_get_the_levels_distributions(model, tmp_path
     assert method.draws
     levels = module.levels(model, [states(model, ids[:-1])[layer] for layer in range(3)], ids[1:], 4)
     spread = levels.new_full((4, VOCAB), -torch.inf).index_copy_(1, SMALLER, levels)
-    draft = require_laws(begun(method, model, ids), ids, lambda path: spread[len(path)], sampling)
+    draft = require_laws(begun(method, model, ids), ids, lambda path: spread[len(path)], sampling, near=1e-6)
     assert len(draft) == 4

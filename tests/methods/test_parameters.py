@@ -32,8 +32,8 @@ from specbench.types import InputError
 
 RECYCLED = {"auxiliary": "token_recycling"}
 RATES = [0.6, 0.2, 0.1]
-# Of each: an option, and the words next to its name, the value and the expected values; tests/methods/test_bounds.py
-# tries the bounds of every number.
+# Of each: an option, and the words next to its name, the value and the expected values.
+# tests/methods/test_bounds.py tries the bounds of every number.
 REFUSED = {
     partial(Eagle, "random"): [({"sampling": "drawn"}, "a dynamic tree")],
     HFCompiled: [({"length": 4}, "expected a whole number from 5 to 16777216")],

@@ -60,7 +60,9 @@ def test_another_mask_and_masks_that_stay_in_the_cache_draft_otherwise(model, mo
 @pytest.mark.parametrize("stop", [3, 99])
 def test_rows_are_what_is_drawn_from_and_what_a_policy_of_lengths_gets(model, sampling, stop):
     rows = plain_rows(model, PROMPT)
-    require_laws(begin(method_with(model, sampling), PROMPT), PROMPT, lambda path: rows[len(path)], sampling, stop)
+    require_laws(
+        begin(method_with(model, sampling), PROMPT), PROMPT, lambda path: rows[len(path)], sampling, stop, 1e-6
+    )
 
 
 def test_a_budget_cuts_masks_and_chosen_tokens_leave_the_ids(model):
