@@ -210,7 +210,7 @@ def test_a_wrong_setting_drafts_otherwise(model, tmp_path, kind):
             del part[name]
 
 
-@pytest.mark.parametrize("kind", CORRECTED)
+@pytest.mark.parametrize("kind", [kind for kind in CORRECTED if "width" not in kind])
 def test_every_tensor_of_a_part_is_read(model, tmp_path, kind):
     module, plain = BlockFamily(kind), BlockFamily("plain").state_dict()
     method, draft = drawn(module.saved(tmp_path), model)

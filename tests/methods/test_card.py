@@ -229,9 +229,11 @@ def test_ratio_is_measured_where_it_is_not_given(model, monkeypatch):
     method = Card("unused", nodes_per_layer=4, ratio=None)
     fitted(method, model)
 
+    slow = SimpleNamespace(device=torch.device("cpu"), logits=lambda ids: [model(ids) for _ in range(5)])
+    assert method.measure_ratio(slow) >= 2
     for target_s, ratio in ((7.0, 7), (6.1, 7), (0.5, 1)):  # to a draft forward of 1 s
         monkeypatch.setattr("methods.card.measure_forward_s", lambda forward, device, found=target_s: found)
         monkeypatch.setattr(method.partner, "ask", lambda verb: 1.0)
-        assert method.measure_ratio(SimpleNamespace(device=torch.device("cpu"), logits=None)) == ratio
+        assert method.measure_ratio(slow) == ratio
     with pytest.raises(InputError, match="ratio=null"):
         Card("unused", ratio=None).bind(Target(None, None, 64, None))
