@@ -68,27 +68,6 @@ class DawdlingSaguaro(_Dawdles, SaguaroActor):
     """Saguaro's."""
 
 
-class _DiesOnce:
-    """Ends its process in the middle of the request with the prompt [13, ...]."""
-
-    def open(self, number, alive, context, seed):
-        self.doomed = context[0] == 13
-        return super().open(number, alive, context, seed)
-
-    def tell(self, number, verb, *given):
-        if self.doomed and verb in ("expand", "extend"):
-            os._exit(7)
-        return super().tell(number, verb, *given)
-
-
-class MortalCard(_DiesOnce, CardActor):
-    """CARD's."""
-
-
-class MortalPearl(_DiesOnce, PearlActor):
-    """PEARL's."""
-
-
 class DelayedPort:
     """A port whose caller dawdles too."""
 

@@ -38,6 +38,10 @@ FILES = {
                  {"architectures": ["LiLiCorrDraftModel"]}),
     "lilicorr of the drafter's width": ({**LATTICE, "lilicorr_hidden_size": 0, "lilicorr_num_layers": 1, "causal": True,
                                          "conv_kernel_size": TAPS, "conv_group_size": GROUP}, {}),
+    **{f"dspark {kind}": ({"markov_rank": 8, "markov_head_type": kind},
+                          {"architectures": ["Qwen3DSparkModel"]}) for kind in ("vanilla", "gated", "rnn")},
+    "dspark from the second row": ({"markov_rank": 8, "markov_head_type": "rnn",
+                                    "sample_from_anchor": False}, {"architectures": ["Qwen3DSparkModel"]}),
 }  # fmt: skip
 
 
@@ -133,9 +137,10 @@ class BlockFamily(DFlash):
     """A drafter by the settings of its file. eps: of LiLiCorr's vectors."""
 
     def __init__(self, kind, seed=0, **extra):
-        super().__init__(seed=seed, **extra)
-        hidden = self.config.hidden_size
         inner, top = FILES[kind]
+        rank, markov = inner.get("markov_rank", 0), inner.get("markov_head_type")
+        super().__init__(seed=seed, rank=rank, kind=markov, **extra)
+        hidden = self.config.hidden_size
         self.inner, self.top = (
             {"block_size": BLOCK, "mask_token_id": 3, "target_layer_ids": [-1, 0, 1], **inner},
             {**top},
@@ -157,6 +162,12 @@ class BlockFamily(DFlash):
                 weight.data *= 4
         if "lilicorr_num_heads" in inner:
             self.lilicorr = Lattice(hidden, self.config.rms_norm_eps, inner)
+        if rank:
+            del self.confidence_head
+            for name in ("markov_w1", "markov_w2"):
+                self.markov_head[name].weight.data *= 8
+        if markov == "rnn":
+            self.markov_head["joint_proj"].weight.data[:, :rank] *= 20  # of the state
         for layer in self.layers:  # so that what is attended to decides
             layer.self_attn.o_proj.weight.data *= 8
         self.double()
@@ -175,7 +186,8 @@ class BlockFamily(DFlash):
     @property
     def skipped(self):
         shifted = hasattr(self, "prefix_gru") and self.inner["shift_label"]
-        return 0 if shifted or self.inner.get("sample_from_anchor") else 1
+        spark = "DSpark" in str(self.top.get("architectures"))
+        return 0 if shifted or self.inner.get("sample_from_anchor", spark) else 1
 
     def sees(self, layer, row, key):
         sliding = (self.top.get("layer_types") or ["full_attention"] * 2)[layer] == "sliding_attention"
@@ -194,7 +206,8 @@ class BlockFamily(DFlash):
     def places(self, model, features, root, count):
         """The function from a path of drafted tokens to the logits (V,) of the next of ``count`` places."""
         embed = model.get_input_embeddings()
-        states = self.norm(self.block(model, features, root, count + self.skipped))[self.skipped :]
+        rows = self.norm(self.block(model, features, root, count + self.skipped))
+        states = rows[self.skipped :]
         logits = model.get_output_embeddings()(states) * self.inner.get("output_multiplier", 1.0)
         if cap := self.inner.get("final_logit_softcapping"):
             logits = cap * torch.tanh(logits / cap)
@@ -208,6 +221,9 @@ class BlockFamily(DFlash):
             if hasattr(self, "prefix_gru") and place >= self.inner["pure_draft_prefix_len"]:
                 read = self.prefix_gru(embed(torch.tensor([[root, *path]])))[0][0, -1]
                 own += self.embed_proj(torch.cat([states[place], read]))
+            if hasattr(self, "markov_head"):
+                read = [*[root] * (1 + self.skipped), *path]
+                own += self.biases(read, rows)[place + self.skipped]
             if hasattr(self, "candidate_selector"):
                 selector, kept = self.candidate_selector, own.topk(self.inner["selector_top_k"]).indices
                 before = selector.predecessor_codebook[[root, *path][-1]]

@@ -80,6 +80,11 @@ def begin(method, context, seed: int = 0):
     return method.begin(list(context[:-1]), Prefill(context[-1]), seed)
 
 
+def draft_behind(method, context, budget: int = 64, seed: int = 0):
+    """The draft behind ``context``."""
+    return begin(method, context, seed).propose(list(context), budget)
+
+
 @torch.inference_mode()
 def plain_logits(model, ids):
     """(V,) logits after ``ids``: no cache, no mask of ours."""

@@ -5,11 +5,12 @@ Nothing here knows of caches: a head is run over its whole input every time.
 
 from __future__ import annotations
 
+import heapq
 import json
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import LlamaConfig, LlamaModel, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
@@ -17,6 +18,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from builders.drafts import root_paths
 from builders.models import VOCAB
+from methods import dflash, eagle, hydra_heads, medusa
 from methods.parts.branches import allocate_tree, copy_nodes, spell
 from specbench.decode.loop import Request, decode
 from specbench.measure.clock import Clock
@@ -51,6 +53,25 @@ def damaged(state, name) -> list[dict]:
     if weight.ndim == 2 and weight.shape[0] != weight.shape[1]:
         changes.append({name: weight.T.contiguous()})
     return [other | change for change in changes]
+
+
+def rename(folder, change) -> None:
+    """Give the tensors of a checkpoint other names."""
+    state = load_file(folder / "model.safetensors")
+    save_file({change(name): weight for name, weight in state.items()}, folder / "model.safetensors")
+
+
+# Heads of random weights.
+HEADS = {
+    "eagle": lambda: eagle.Eagle("random", tree="static"),
+    "eagle2": lambda: eagle.Eagle("random", top_k=3, depth=2, total_tokens=12),
+    "eagle3": lambda: eagle.Eagle3("random", top_k=3, depth=2, total_tokens=12),
+    "mtp": lambda: eagle.Mtp("random"),
+    "p_eagle": lambda: eagle.PEagle("random", length=4),
+    "dflash": lambda: dflash.DFlash("random", length=4),
+    "hydra": lambda: hydra_heads.HydraTree("random", heads=2),
+    "medusa": lambda: medusa.Medusa("random", heads=2),
+}
 
 
 def card_of(model) -> ModelCard:
@@ -410,6 +431,19 @@ def paths_of(draft) -> list[tuple[int, ...]]:
     return root_paths(draft.tokens, draft.parents)
 
 
+def likeliest(law, levels, count) -> list[tuple[int, ...]]:
+    """Paths of a tree, best first. law: path -> (Vd,) log probabilities of the next token."""
+    heap, taken = [(0.0, ())], []
+    while heap and len(taken) <= count:
+        cost, path = heapq.heappop(heap)
+        taken.append(path)
+        if len(path) < levels:
+            for token, each in enumerate(law(path).tolist()):
+                if each > -torch.inf:
+                    heapq.heappush(heap, (cost - each, (*path, token)))
+    return taken[1:]
+
+
 def branch_of(chains, merge, room) -> tuple[list[int], list[int], list[int]]:
     """Tokens, parents and chains of the nodes that ``spell`` makes of (n, length) chains."""
     tree, nodes = allocate_tree(min(room, chains.size)), np.empty((3, chains.size), np.int64)
@@ -429,3 +463,8 @@ def begun(method, model, ids, seed=0):
     rows = slice(None) if method.needs.prompt_hidden else slice(-1, None)
     given = {layer: hidden[layer][rows] for layer in method.needs.hidden}
     return method.begin(ids[:-1], Prefill(ids[-1], given), seed)
+
+
+def draft_of(method, model, ids, budget=64, seed=0):
+    """The draft behind ``ids``."""
+    return begun(method, model, ids, seed).propose(ids, budget)

@@ -15,15 +15,16 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from builders.models import BASE
-from head_models import HOSTILE, SHAPE, begun, bound, causal, near, states
+from head_models import HOSTILE, SHAPE, bound, causal, draft_of, near, states
 from methods.eagle import Mtp
 from methods.eagle.mtp import ALONE
 from specbench.decode.sampling import Sampling
 from specbench.types import InputError
 
 LAYERS = BASE["num_hidden_layers"]
-EIGENNAMES = {"input_proj": "eh_proj", "hidden_layernorm": "hnorm", "token_layernorm": "enorm",
-              "final_layernorm": "shared_head.norm"}  # fmt: skip
+PARTS = ("input_proj", "hidden_layernorm", "token_layernorm", "final_layernorm")
+EIGENNAMES = dict(zip(PARTS, ("eh_proj", "hnorm", "enorm", "shared_head.norm"), strict=True))
+QWEN = ("fc", "pre_fc_norm_hidden", "pre_fc_norm_embedding", "norm")
 NATIVE = {"num_nextn_predict_layers": 1}
 LAYOUTS = {
     "mimo": ("qwen2", {"model_type": "mimo", "attention_bias": True, **NATIVE}, "model.mtp_layers.0."),
@@ -33,14 +34,17 @@ LAYOUTS = {
 
 
 class Module(nn.Module):
-    """A layout's forward as its authors have it, over a whole sequence."""
+    """A layout's forward as its authors have it, over a whole sequence; wrong: otherwise."""
+
+    fast = False  # FastMTP's checkpoint of MiMo
+    wrong, inner = None, ""  # inner: the prefix of the layer's own tensors
 
     def __init__(self, layout: str, place: int = 0, **shape) -> None:
         super().__init__()
         torch.manual_seed(4 + place)
-        self.fast = False  # FastMTP's checkpoint of MiMo
         self.nested = layout == "speculators"  # the layer's settings are a part of the configuration
-        self.layout, (family, self.raw, first) = layout, LAYOUTS[layout]
+        self.layout, (family, raw, first) = layout, LAYOUTS[layout]
+        self.raw, self.names = {**SHAPE, "head_dim": 16, **raw}, EIGENNAMES if layout == "deepseek" else {}
         stem, number, _ = first.rsplit(".", 2)
         self.prefix = f"{stem}.{int(number) + place}."
         config = AutoConfig.for_model(family, **{**SHAPE, "head_dim": 16, **shape})
@@ -57,10 +61,19 @@ class Module(nn.Module):
 
     def layer(self, model, hidden, ids):
         """(T, D) states that go on, of states and the tokens that follow them."""
-        parts = [self.token_layernorm(model.get_input_embeddings()(ids)), self.hidden_layernorm(hidden)]
-        mixed = self.input_proj(torch.cat(parts[::-1] if self.layout == "mimo" else parts, dim=-1))[None]
-        angles = self.rope[0](mixed, torch.arange(len(ids))[None])
-        written = self.block(mixed, attention_mask=causal(len(ids), mixed.dtype), position_embeddings=angles)[0]
+        norms = [self.token_layernorm, self.hidden_layernorm]
+        if self.wrong == "norms":
+            norms = norms[::-1]
+        if self.wrong == "tokens":
+            ids = ids.roll(1)
+        parts = [norms[0](model.get_input_embeddings()(ids)), norms[1](hidden)]
+        turned = (self.layout == "mimo") != (self.wrong == "order")
+        mixed = self.input_proj(torch.cat(parts[::-1] if turned else parts, dim=-1))[None]
+        places = torch.arange(len(ids))
+        if self.wrong == "positions":
+            places[-1] += 1
+        given = {"position_embeddings": self.rope[0](mixed, places[None]), "position_ids": places[None]}
+        written = self.block(mixed, attention_mask=causal(len(ids), mixed.dtype), **given)[0]
         return written if self.layout == "deepseek" else self.final_layernorm(written)
 
     @torch.inference_mode()
@@ -96,19 +109,26 @@ class Module(nn.Module):
         return other.double()
 
     def tensors(self, drop=()):
-        """The checkpoint's names."""
+        """The checkpoint's names, each expert apart."""
         found = {}
         for name, weight in self.state_dict().items():
+            own = not name.startswith("block.")
             stem, _, last = name.removeprefix("block.").rpartition(".")
-            stem = EIGENNAMES.get(stem, stem) if self.layout == "deepseek" else stem
-            if stem not in drop:
+            stem = self.names.get(stem, stem) if own else self.inner + stem
+            if stem.endswith("mlp.experts"):
+                for expert, both in enumerate(weight):
+                    parts = {"down_proj": both}
+                    if last == "gate_up_proj":
+                        parts = dict(zip(("gate_proj", "up_proj"), both.chunk(2), strict=True))
+                    found |= {f"{self.prefix}{stem}.{expert}.{part}.weight": parts[part].clone() for part in parts}
+            elif stem not in drop:
                 found[f"{self.prefix}{stem}.{last}"] = weight.contiguous()
         return found
 
     def save(self, folder, more=(), drop=(), **config):
         """In two files with an index, as large checkpoints are, or in one."""
         folder.mkdir(parents=True, exist_ok=True)
-        raw = {**SHAPE, "head_dim": 16, **self.raw, **config}
+        raw = {**self.raw, **config}
         if self.nested:
             raw = {"speculators_model_type": "mtp", "transformer_layer_config": raw, **config}
             save_file({**self.tensors(drop), **dict(more)}, folder / "model.safetensors")
@@ -122,6 +142,35 @@ class Module(nn.Module):
             (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
         (folder / "config.json").write_text(json.dumps(raw))
         return str(folder)
+
+
+class FamilyModule(Module):
+    """A module with the last layer of a target's family."""
+
+    def __init__(self, model, place: int = 0) -> None:
+        nn.Module.__init__(self)
+        torch.manual_seed(4 + place)
+        self.nested, self.config = False, model.config
+        self.raw = {**model.config.to_dict(), **NATIVE, "dtype": None}
+        gated = model.config.model_type == "qwen3_next"
+        if gated:
+            self.layout, self.names, self.inner = "speculators", dict(zip(PARTS, QWEN, strict=True)), "layers.0."
+            self.prefix = "mtp."
+            del self.raw["num_nextn_predict_layers"]
+        else:
+            self.layout, self.names = "deepseek", EIGENNAMES
+            self.prefix = f"model.layers.{LAYERS + place}."
+        self.block, self.rope = type(model.model.layers[-1])(model.config, 1), [model.model.rotary_emb]
+        self.input_proj = nn.Linear(128, 64, bias=False)
+        for name in PARTS[1:]:
+            setattr(self, name, type(model.model.norm)(64, eps=model.config.rms_norm_eps))
+        for name, weight in self.state_dict().items():
+            about = 0.0 if gated or "bias" in name else 1.0
+            nn.init.normal_(weight, *((about, 0.3) if "norm" in name or "bias" in name else (0.0, 0.3)))
+        self.double()
+
+    def configure(self, raw):
+        return type(self.config).from_dict(raw)
 
 
 @torch.inference_mode()
@@ -168,7 +217,7 @@ def refuse_or_draft(model, module, folder, plain, names) -> None:
             stated = {**plain, name: value}
             (Path(folder) / "config.json").write_text(json.dumps(stated))
             try:
-                draft = begun(bound(Mtp(folder, length=2), model, sampling), model, ids).propose(ids, 64)
+                draft = draft_of(bound(Mtp(folder, length=2), model, sampling), model, ids)
             except InputError:
                 continue
             except Exception as error:

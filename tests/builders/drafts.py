@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+import torch
+
+from specbench.decode.walk import Walk
 from specbench.records.record import VANILLA, CaseRecord, TurnRecord
+from specbench.types import ROOT, Step, TopK
 
 
 def root_paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]]:
@@ -14,6 +19,45 @@ def root_paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int,
     for token, parent in zip(tokens, parents, strict=True):
         found.append((*(found[parent] if parent >= 0 else ()), int(token)))
     return found
+
+
+def judge(draft, context: Sequence[int], model) -> Step:
+    """The step in which a target judges a draft, each node by its own path.
+
+    model: tokens -> the next one.
+    """
+    paths, picks = [], [model(context)]
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        paths.append([*(paths[parent] if parent != ROOT else context), int(token)])
+        picks.append(model(paths[-1]))
+    path = Walk.follow(draft.tokens, draft.parents, draft.passenger, picks)
+    emitted = [*(int(draft.tokens[node]) for node in path), picks[path[-1] + 1 if path else 0]]
+    ids, fed = torch.tensor(picks)[:, None], torch.tensor([context[-1], *draft.tokens])
+    return Step(context[-1], tuple(emitted), tuple(path), False, fed, TopK(ids, ids.float()))
+
+
+def require_laws(drafter, ids, law, sampling=None, stop: int = 99, near: float = 1e-4):
+    """Require that a chain is drafted by ``law``, states it, and tells it to a policy of lengths.
+
+    law: the drafted path -> (V,) logits of the next token.
+    """
+    asked: list[Any] = []
+    drafter.goes_on = lambda level: asked.append(level) or len(asked) < stop
+    draft = drafter.propose(ids, 64)
+    tokens = [int(token) for token in draft.tokens]
+    rows = torch.stack([law(tokens[:place]) for place in range(len(tokens))])
+    laws = (rows.softmax(-1) if sampling is None else sampling(rows)).double()
+    if sampling is None:
+        assert tokens == laws.argmax(-1).tolist()
+    else:
+        torch.testing.assert_close(draft.probs.double(), laws, atol=near, rtol=1e-3)
+    reach = laws.gather(1, torch.tensor(tokens)[:, None])[:, 0].cumprod(0)
+    assert asked
+    for level, own, chance in zip(asked, laws, reach, strict=False):
+        assert float(level.probability) == pytest.approx(float(chance), rel=1e-4)
+        torch.testing.assert_close(level.distribution.double(), own, atol=near, rtol=1e-3)
+    assert stop == 99 or len(tokens) == stop
+    return draft
 
 
 def draw_trees(turn: TurnRecord, sources: tuple[str, ...] = (), width: int = 2) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from itertools import accumulate
 
 import numpy as np
@@ -11,27 +10,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.drafts import root_paths
 from builders.models import plain_greedy
 from draft_models import fitted, noisy
 from draft_models import run as run_draft
-from head_models import DFlash as DFlashModule
 from head_models import PEagle as PEagleModule
-from head_models import begun, bound, features_of, run
+from head_models import bound, draft_of, features_of, likeliest, run
 from methods.dflash import DFlash
 from methods.eagle.eagle import PEagle
 from methods.pard import Pard
 from methods.parts.best_tree import draft_levels, draft_places
 from specbench.method import DraftLevel
 from specbench.models.tree import compute_depths
-from specbench.types import ROOT, InputError
-
-
-def list_paths(tokens, parents):
-    """The path of each node, as tokens from the root's child on."""
-    paths = []
-    for token, parent in zip(tokens, parents, strict=True):
-        paths.append((*(paths[parent] if parent != ROOT else ()), int(token)))
-    return paths
+from specbench.types import InputError
 
 
 def greatest_sum(chances: np.ndarray, nodes: int) -> float:
@@ -46,7 +37,7 @@ def test_no_tree_of_the_size_is_likelier(levels, vocab, nodes, seed, sharpness):
     logits = torch.from_numpy(np.random.default_rng(seed).normal(size=(levels, vocab)) * sharpness)
     chances = logits.softmax(-1).numpy()
     draft = draft_places(logits, nodes)
-    paths = list_paths(draft.tokens, draft.parents)
+    paths = root_paths(draft.tokens, draft.parents)
     assert len(paths) == len(set(paths)) == min(nodes, sum(vocab**depth for depth in range(1, levels + 1)))
     own = [np.prod([chances[place, token] for place, token in enumerate(path)]) for path in paths]
     assert sum(own) == pytest.approx(greatest_sum(chances, nodes))
@@ -61,7 +52,7 @@ def test_a_wrong_variant_is_less_likely():
     best = greatest_sum(chances, 4)
     draft = draft_places(torch.from_numpy(chances).log(), 4)
     own = [np.prod([chances[at, token] for at, token in enumerate(path)])
-           for path in list_paths(draft.tokens, draft.parents)]  # fmt: skip
+           for path in root_paths(draft.tokens, draft.parents)]  # fmt: skip
     assert sum(own) == pytest.approx(best)
     chain, wide = 0.5 + 0.3 + 0.27, 0.5 + 0.3 + 0.2 + 0.3
     assert max(chain, wide) < best - 0.01
@@ -75,8 +66,8 @@ def test_a_gpu_gets_the_same_tree():
         for levels in (6, 2):
             ours = draft_places(logits, nodes, lambda level, most=levels: level.depth < most)
             found = draft_levels(*logits.log_softmax(-1)[:nodes].topk(min(nodes, 50)), nodes, levels)
-            same = list_paths(found.tokens.tolist(), found.parents.tolist())
-            assert sorted(same) == sorted(list_paths(ours.tokens, ours.parents))
+            same = root_paths(found.tokens.tolist(), found.parents.tolist())
+            assert sorted(same) == sorted(root_paths(ours.tokens, ours.parents))
         assert len(ours) < nodes or nodes < 3
 
 
@@ -90,8 +81,8 @@ def test_a_policy_cuts_the_places():
         return level.depth < 3
 
     draft, whole = draft_places(logits, 40, goes_on), draft_places(logits, 40)
-    paths = list_paths(whole.tokens, whole.parents)
-    assert list_paths(draft.tokens, draft.parents) == [path for path in paths if len(path) <= 3]
+    paths = root_paths(whole.tokens, whole.parents)
+    assert root_paths(draft.tokens, draft.parents) == [path for path in paths if len(path) <= 3]
     assert 3 < len(draft) < 40
     assert max(map(len, paths)) > 3
     kept = [chance for chance, path in zip(whole.score, paths, strict=True) if len(path) <= 3]
@@ -100,58 +91,19 @@ def test_a_policy_cuts_the_places():
     assert asked[1].probability == pytest.approx(float(logits.softmax(-1).amax(-1)[:2].prod()), rel=1e-5)
 
 
-def likeliest(law, levels, nodes):
-    """Paths, best first, with a heap of every child of what was taken. law: path -> (Vd,) log probabilities."""
-    heap, taken = [(-float(each), (token,)) for token, each in enumerate(law(()))], []
-    heapq.heapify(heap)
-    while len(taken) < nodes:
-        least, path = heapq.heappop(heap)
-        taken.append(path)
-        if len(path) < levels:
-            for token, each in enumerate(law(path)):
-                heapq.heappush(heap, (least - float(each), (*path, token)))
-    return taken
-
-
-@pytest.mark.parametrize("kind", ["p_eagle", "dflash", "dspark", "dspark rnn"])
 @torch.inference_mode()
-def test_heads_draft_the_likeliest_paths(kind, model, tmp_path):
-    """Against a heap over the head's own laws; with a Markov head a place's law depends on the path."""
-    context, root = [5, 6, 7, 8, 9], 9
-    if kind == "p_eagle":
-        module = PEagleModule()
-        module.norm.weight.data *= 6  # so that the law is sharp, and the tree deep
-        head = module.save(tmp_path, eagle_aux_hidden_state_layer_ids=[0, 1, 2])
-        method = bound(PEagle(head, length=4, nodes=12, sampling="top"), model)
-        levels = module.levels(model, features_of(model, method, context[:-1]), context[1:], 4)
-    else:
-        markov = {"rank": 8, "kind": kind.split()[-1] if " " in kind else "vanilla"} if kind != "dflash" else {}
-        module = DFlashModule(**markov)
-        module.norm.weight.data *= 6
-        if markov:
-            for name in ("markov_w1", "markov_w2"):
-                module.markov_head[name].weight.data *= 8
-        settings = {"markov_rank": 8, "markov_head_type": markov["kind"], "speculators_model_type": "dspark",
-                    "enable_confidence_head": True, "confidence_head_with_markov": True} if markov else {}  # fmt: skip
-        layout = {"block_size": 6, "mask_token_id": 3, "aux_hidden_state_layer_ids": [0, 1, 2]}
-        head = module.save(tmp_path, **{"speculators_model_type": "dflash", **layout, **settings})
-        method = bound(DFlash(head, length=4, nodes=12, sampling="top"), model)
-        rows = 4 + method.bound.skipped
-        hidden = module.norm(module.block(model, features_of(model, method, context[:-1]), root, rows))
-        levels = module.project(hidden, model)[method.bound.skipped :]
-
-    def law(path):
-        logits = levels
-        if kind.startswith("dspark"):
-            logits = levels + module.biases([root, *path, *[0] * 4][:4], hidden)
-        return logits[len(path)].log_softmax(-1)
-
-    wanted = likeliest(law, 4, 12)
+def test_a_head_drafts_the_likeliest_paths(model, tmp_path):
+    """Against a heap over the head's own laws; test_block_family.py has block drafters'."""
+    module, context = PEagleModule(), [5, 6, 7, 8, 9]
+    module.norm.weight.data *= 6  # so that the law is sharp, and the tree deep
+    head = module.save(tmp_path, eagle_aux_hidden_state_layer_ids=[0, 1, 2])
+    method = bound(PEagle(head, length=4, nodes=12, sampling="top"), model)
+    levels = module.levels(model, features_of(model, method, context[:-1]), context[1:], 4)
+    wanted = likeliest(lambda path: levels[len(path)].log_softmax(-1), 4, 12)
     for budget in (64, 5):
-        draft = begun(method, model, context).propose(context, budget)
-        assert set(list_paths(draft.tokens, draft.parents)) == set(wanted[:budget])
+        draft = draft_of(method, model, context, budget)
+        assert set(root_paths(draft.tokens, draft.parents)) == set(wanted[:budget])
     assert max(map(len, wanted)) > 1
-    assert method.by_place == (not kind.startswith("dspark"))
     assert run(model, method, limit=40).ids == plain_greedy(model, [5, 6, 7, 8], 40)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import math
 from random import Random
@@ -13,13 +12,13 @@ from block_models import BLOCK, FILES, BlockFamily
 from drawn_laws import outcomes
 from safetensors.torch import load_file, save_file
 
+from builders.drafts import require_laws
 from builders.models import VOCAB, build, plain_greedy
 from draft_models import draft_together
-from head_models import HOSTILE, begun, bound, card_of, damaged, features_of, near, paths_of, run
+from head_models import HOSTILE, begun, bound, card_of, damaged, draft_of, features_of, likeliest, near, paths_of, run
 from methods.dflash import DFlash
 from methods.parts import tree_method
 from methods.parts.draft_layer import CompiledLayers
-from specbench.decode.lengths import Confidence
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import BlockTest
 from specbench.types import InputError
@@ -43,7 +42,7 @@ def agree(module, model, method, draft) -> bool:
 @torch.inference_mode()
 def drawn(folder, model, **options):
     method = bound(DFlash(folder, **options), model, SAMPLING)
-    return method, begun(method, model, IDS).propose(IDS, 64)
+    return method, draft_of(method, model, IDS)
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -52,17 +51,10 @@ def test_drafts_equal_those_of_the_formulas(model, tmp_path, kind):
     module = BlockFamily(kind)
     method, draft = drawn(module.saved(tmp_path), model)
     assert agree(module, model, method, draft)
-    greedy = bound(DFlash(str(tmp_path)), model)
-    law, chain, reach = law_of(module, model, method), [], []
-    for _ in range(BLOCK - module.skipped):
-        chance, token = law(chain).softmax(-1).max(-1)
-        chain.append(int(token))
-        reach.append(float(chance) * (reach[-1] if reach else 1))
-    assert begun(greedy, model, IDS).propose(IDS, 64).tokens.tolist() == chain
-    for length in range(1, len(chain)):
-        drafter = begun(greedy, model, IDS)
-        drafter.goes_on = Confidence((reach[length - 1] + reach[length]) / 2).goes_on
-        assert len(drafter.propose(IDS, 64)) in (length, length + 1)
+    greedy, law = bound(DFlash(str(tmp_path)), model), law_of(module, model, method)
+    whole = require_laws(begun(greedy, model, IDS), IDS, law)
+    for stop in range(1, len(whole)):
+        require_laws(begun(greedy, model, IDS), IDS, law, stop=stop)
     assert run(model, greedy, IDS, 30).ids == plain_greedy(model, IDS, 30)
 
 
@@ -88,7 +80,7 @@ def found_and_wanted_law(method, model, monkeypatch, by_path=True):
     while open_:
         chain[:], chances[:] = open_.pop(), []
         given = len(chain)
-        draft = begun(method, model, IDS).propose(IDS, 64)
+        draft = draft_of(method, model, IDS)
         for place in range(given, 2):
             others = chances[place].nonzero()[:, 0].tolist()
             open_ += [(*chain[:place], token) for token in others if token != chain[place]]
@@ -146,79 +138,88 @@ def counts_from_each_place(module):
     module.sees = lambda layer, row, key: row - key <= module.top["sliding_window"]
 
 
-def set_inner(name, value):
-    return lambda module: module.inner.update({name: value})
+def starts_behind_the_root(module):
+    """The recurrent state of a block whose first row drafts nothing."""
+    biases, first = module.biases, torch.zeros(1, VOCAB)
+    module.biases = lambda read, rows: torch.cat([first, biases(read[1:], rows[1:])])
 
 
-def set_top(name, value):
-    return lambda module: module.top.update({name: value})
+def of_all_layers(name, order):
+    return lambda module: [setattr(getattr(layer, name), "order", order) for layer in module.layers]
 
 
-WRONG = [
-    ("plain", set_inner("causal", True)),
-    ("causal", set_inner("causal", False)),
-    ("windowed", set_top("sliding_window", 3)),
-    ("windowed", set_top("sliding_window", 5)),
-    ("windowed", set_top("is_causal", True)),
-    ("windowed", set_top("is_causal", False)),
-    ("windowed", set_top("layer_types", ["full_attention", "sliding_attention"])),
-    ("windowed both ways", set_top("is_causal", True)),
-    ("windowed both ways", set_top("sliding_window", 4)),
+def flip_slots(module):
+    module.lilicorr.relative_slot_bias.data = module.lilicorr.relative_slot_bias.data.flip(1)
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+SETTINGS = {
+    "plain": [("causal", True)],
+    "causal": [("causal", False)],
+    "windowed": [("sliding_window", 3), ("sliding_window", 5), ("is_causal", True), ("is_causal", False),
+                 ("layer_types", [FULL, SLIDING])],
+    "windowed both ways": [("is_causal", True), ("sliding_window", 4)],
+    "windowed from the root": [("sliding_window", 3), ("sliding_window", 5), ("sliding_window_non_causal", True),
+                               ("layer_types", [SLIDING, FULL])],
+    "windowed from the root both ways": [("sliding_window", 2), ("sliding_window_non_causal", False)],
+    "all windowed": [("swa_window_size", 5)],
+    "domino": [("pure_draft_prefix_len", 0), ("pure_draft_prefix_len", 2)],
+    "domino from the second row": [("pure_draft_prefix_len", 1)],
+    "dflash2": [("selector_top_k", 6), ("final_logit_softcapping", 2.0), ("output_multiplier", 1.0),
+                ("input_embedding_scale", 1.0)],
+    "lilicorr": [("lilicorr_logit_scale", 8.0)],
+}  # fmt: skip
+FORMULAS = [
+    ("plain", lambda module: setattr(module, "mask", 4)),
     ("windowed both ways", no_row_of_the_block_is_hidden),
-    ("windowed from the root", set_top("sliding_window", 3)),
-    ("windowed from the root", set_top("sliding_window", 5)),
-    ("windowed from the root", set_top("sliding_window_non_causal", True)),
-    ("windowed from the root", set_top("layer_types", ["sliding_attention", "full_attention"])),
     ("windowed from the root", lambda module: module.top.pop("speculators_model_type")),
-    ("windowed from the root both ways", set_top("sliding_window", 2)),
-    ("windowed from the root both ways", set_top("sliding_window_non_causal", False)),
     ("windowed from the root both ways", counts_from_each_place),
-    ("all windowed", set_inner("swa_window_size", 5)),
     ("domino", lambda module: swap(module.prefix_gru.weight_ih_l0, 3, (1, 0, 2))),
     ("domino", lambda module: swap(module.prefix_gru.weight_hh_l0, 3, (0, 2, 1))),
-    ("domino", set_inner("pure_draft_prefix_len", 0)),
-    ("domino", set_inner("pure_draft_prefix_len", 2)),
-    ("domino from the second row", set_inner("pure_draft_prefix_len", 1)),
-    ("domino from the second row", lambda module: module.prefix_gru.weight_hh_l0.data.zero_()),
-    ("dflash2", lambda module: [setattr(layer.mlp_conv, "order", (1, 0)) for layer in module.layers]),
-    ("dflash2", lambda module: [setattr(layer.attention_conv, "order", (0, 2)) for layer in module.layers]),
-    ("dflash2", lambda module: swap(module.layers[0].attention_conv.base_kernel, 2, (1, 0))),
-    ("dflash2", lambda module: swap(module.layers[1].mlp_conv.kernel_projection.weight, 2, (1, 0))),
-    ("dflash2", set_inner("selector_top_k", 6)),
-    ("dflash2", set_inner("final_logit_softcapping", 2.0)),
-    ("dflash2", set_inner("output_multiplier", 1.0)),
-    ("dflash2", set_inner("input_embedding_scale", 1.0)),
-    ("dflash2", lambda module: module.candidate_selector.predecessor_codebook.data.neg_()),
-    ("lilicorr", set_inner("lilicorr_logit_scale", 8.0)),
+    ("dflash2", of_all_layers("mlp_conv", (1, 0))),
+    ("dflash2", of_all_layers("attention_conv", (0, 2))),
     ("lilicorr", lambda module: swap(module.lilicorr.same_slot_bias, 2, (1, 0))),
-    ("lilicorr", lambda module: setattr(module.lilicorr.relative_slot_bias, "data",
-                                        module.lilicorr.relative_slot_bias.data.flip(1))),
+    ("lilicorr", flip_slots),
     ("lilicorr", lambda module: setattr(module.lilicorr, "in_head", module.lilicorr.out_head)),
-    ("lilicorr", lambda module: setattr(module.lilicorr.feature_mlp[1].weight, "data",
-                                        module.lilicorr.feature_mlp[1].weight.data[:, [1, 0, 2, 3, 4]])),
-    ("lilicorr", lambda module: module.lilicorr.context_proj.weight.data.neg_()),
-]  # fmt: skip
+    ("dspark gated", lambda module: setattr(module, "kind", "vanilla")),
+    ("dspark rnn", lambda module: setattr(module, "kind", "vanilla")),
+    ("dspark from the second row", starts_behind_the_root),
+]
 
 
-@pytest.mark.parametrize(("kind", "change"), WRONG)
+@pytest.mark.parametrize(("kind", "change"), FORMULAS)
 def test_a_wrong_variant_drafts_otherwise(model, tmp_path, kind, change):
-    """The formulas with a window off by one, gates or taps swapped, another order of parts ..."""
+    """The formulas with gates or taps swapped, another order of parts ..."""
     module = BlockFamily(kind)
     method, draft = drawn(module.saved(tmp_path), model)
     change(module)
     assert not agree(module, model, method, draft)
 
 
-def likeliest(law, levels, count):
-    heap, taken = [(0.0, ())], []
-    while heap and len(taken) <= count:
-        cost, path = heapq.heappop(heap)
-        taken.append(path)
-        if len(path) < levels:
-            for token, each in enumerate(law(path).log_softmax(-1).tolist()):
-                if each > -torch.inf:
-                    heapq.heappush(heap, (cost - each, (*path, token)))
-    return set(taken[1 : count + 1])
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_a_wrong_setting_drafts_otherwise(model, tmp_path, kind):
+    """A window off by one, rows that see later ones ..."""
+    module = BlockFamily(kind)
+    method, draft = drawn(module.saved(tmp_path), model)
+    for name, value in SETTINGS[kind]:
+        part = module.top if name in module.top else module.inner
+        given, part[name] = part.get(name), value
+        assert not agree(module, model, method, draft), name
+        part[name] = given
+        if given is None:
+            del part[name]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CORRECTED if "width" not in kind])
+def test_every_tensor_of_a_part_is_read(model, tmp_path, kind):
+    module, plain = BlockFamily(kind), BlockFamily("plain").state_dict()
+    method, draft = drawn(module.saved(tmp_path), model)
+    for name, weight in module.named_parameters():
+        if name not in plain:
+            kept, weight.data = weight.data, weight.data + torch.randn_like(weight)
+            assert not agree(module, model, method, draft), name
+            weight.data = kept
+    assert agree(module, model, method, draft)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FILES if "window" not in kind])
@@ -227,8 +228,9 @@ def test_trees_are_the_likeliest_paths(model, tmp_path, kind):
     """In one call for DFlash and JetSpec, whose places know no drafted tokens, and level by level for the others."""
     module = BlockFamily(kind)
     method = bound(DFlash(module.saved(tmp_path), length=3, nodes=14, sampling="top"), model)
-    wanted = likeliest(law_of(module, model, method, count=3), 3, 14)
-    draft = begun(method, model, IDS).propose(IDS, 64)
+    law = law_of(module, model, method, count=3)
+    wanted = set(likeliest(lambda path: law(path).log_softmax(-1), 3, 14))
+    draft = draft_of(method, model, IDS)
     assert set(paths_of(draft)) == wanted
     assert len(draft) == 14
     assert max(map(len, wanted)) > 1
@@ -243,7 +245,7 @@ def test_trees_of_a_fixed_shape_follow_their_own_path(model, tmp_path, kind):
     for counts in ((2,), (2, 1), (1, 1, 2)):
         paths = [(*path, int(token)) for path, count in zip(paths, counts, strict=True)
                  for token in law(path).topk(count).indices]  # fmt: skip
-    found = [path for path in paths_of(begun(method, model, IDS).propose(IDS, 64)) if len(path) == 3]
+    found = [path for path in paths_of(draft_of(method, model, IDS)) if len(path) == 3]
     assert found == paths
 
 
@@ -252,7 +254,7 @@ def test_several_requests_draft_what_each_drafts_alone(model, tmp_path, kind):
     """Blocks of one forward do not see each other, nor do convolutions cross from one to the next."""
     method = bound(DFlash(BlockFamily(kind).saved(tmp_path)), model)
     contexts = [IDS, IDS[:4], [3, 4] * 8]
-    alone = [begun(method, model, ids).propose(ids, 64).tokens.tolist() for ids in contexts]
+    alone = [draft_of(method, model, ids).tokens.tolist() for ids in contexts]
     drafts = draft_together([begun(method, model, ids) for ids in contexts], contexts)
     assert [draft.tokens.tolist() for draft in drafts] == alone
     assert len(set(map(tuple, alone))) == 3
@@ -274,30 +276,6 @@ def test_compiled_code_runs_where_all_layers_see_the_same_rows(tmp_path, monkeyp
     assert run(model, method, IDS[:2], 20).ids == plain_greedy(model, IDS[:2], 20)
     assert all(error < 1e-4 for _, error in calls)
     assert bool(calls) == ("window" not in kind and kind not in ("dflash2", "lilicorr of the drafter's width"))
-
-
-@torch.inference_mode()
-def test_a_window_that_hides_nothing_is_full_attention(tmp_path, monkeypatch):
-    """The same drafts, by compiled code; a narrow one is computed by torch from the first hidden token on."""
-    model, module, seen, real = build("llama", torch.float32), BlockFamily("all windowed"), [], CompiledLayers.run
-    monkeypatch.setattr(CompiledLayers, "run", lambda layers, call: seen.append(call.keys) or real(layers, call))
-    wide, full, narrow = (
-        bound(DFlash(module.saved(tmp_path / name, settings)), model)
-        for name, settings in (("wide", {"swa_window_size": 400}), ("full", {"use_swa": False}),
-                               ("narrow", {"swa_window_size": 14}))
-    )  # fmt: skip
-    chances = []
-    for method in (wide, full, narrow):
-        drafter = begun(method, model, IDS)
-        drafter.propose(IDS, 64)
-        chances.append(drafter._run._levels.softmax(-1))
-    assert torch.equal(chances[0], chances[1])
-    assert not torch.allclose(chances[0], chances[2], atol=1e-4)
-    assert seen == [len(IDS) - 1 + BLOCK] * 2
-    seen.clear()
-    run(model, narrow, IDS[:2], 20)
-    assert seen
-    assert max(seen) <= 14
 
 
 def test_a_flat_file_of_the_speculators_library_drafts_as_the_nested_one(model, tmp_path):
@@ -386,46 +364,22 @@ def test_a_file_with_other_tensors_is_refused(model, tmp_path, kind):
             with pytest.raises(InputError):
                 bound(DFlash(str(tmp_path)), model)
             count += 1
-    assert count >= 28
+    assert count >= 14
 
 
 @pytest.mark.parametrize(
     ("kind", "inner", "top", "message"),
     [
-        (
-            "windowed",
-            {},
-            {"use_sliding_window": None},
-            "expected use_sliding_window where layers are sliding_attention",
-        ),
-        ("windowed", {}, {"sliding_window": None}, "has a window of None; expected a whole number above 0"),
-        ("windowed", {"use_swa": True, "swa_window_size": 4}, {}, "else use_swa or neither"),
-        ("windowed", {"causal": True}, {"is_causal": False}, "'causal': True, 'is_causal': False}; expected one value"),
-        ("windowed", {}, {"layer_types": ["chunked_attention"] * 2}, "expected full_attention or sliding_attention 2x"),
-        ("windowed", {}, {"speculators_model_type": "dflash"}, "sliding_window_non_causal=None, {'use_swa': False}"),
-        ("windowed", {}, {"sliding_window_non_causal": True}, "and no sliding_window_non_causal in others"),
-        ("windowed from the root", {"causal": True}, {}, "{'causal': True, 'use_swa': False}; expected layer_types"),
-        ("all windowed", {}, {"speculators_model_type": "dflash"}, "'use_swa': True}; expected layer_types and"),
-        ("all windowed", {"sliding_window_non_causal": True}, {}, "no sliding_window_non_causal in others"),
+        ("windowed", {}, {"sliding_window": None}, "a window of None; expected a whole number"),
+        ("windowed", {"causal": True}, {"is_causal": False}, "'is_causal': False}; expected one"),
+        ("windowed", {}, {"sliding_window_non_causal": True}, "and no sliding_window_non_causal"),
         ("plain", {"attention_sink_bias": True}, {}, "sets attention_sink_bias, unknown here"),
-        ("plain", {"shift_label": True}, {}, "sets shift_label, unknown here"),
-        ("plain", {"block_size": 5}, {"block_size": 6}, "has block_size=6 and 5; expected one value"),
-        ("plain", {"mask_token_id": 5}, {"mask_token_id": 6}, "has mask_token_id=6 and 5; expected one value"),
-        ("plain", {"sliding_window": 5}, {}, "sliding_window=5 nested; expected it with the layers' settings"),
-        ("plain", {"confidence_temperatures": [1.0]}, {}, "sets confidence_temperatures, unknown here"),
-        ("domino", {"shift_label": None}, {}, "shift_label=None; expected True or False"),
-        ("domino", {"pure_draft_prefix_len": None}, {}, "pure_draft_prefix_len=None; expected a whole number from 0"),
-        ("domino", {"sample_from_anchor": False}, {}, "sample_from_anchor=False, shift_label=True; expected the same"),
-        ("domino", {}, {"draft_vocab_size": 90}, "domino with a vocabulary of 90; expected the target's 199"),
-        ("domino", {"selector_rank": 4, "selector_top_k": 4}, {}, "sets domino, selector_rank; expected one of them"),
+        ("plain", {"block_size": 5}, {"block_size": 6}, "block_size=6 and 5; expected one value"),
+        ("domino", {"sample_from_anchor": False}, {}, "shift_label=True; expected the same"),
+        ("domino", {"selector_rank": 4}, {}, "sets domino, selector_rank; expected one of them"),
         ("dflash2", {"conv_group_size": 24}, {}, "conv_group_size=24; expected a divisor of 64"),
-        ("dflash2", {"selector_top_k": None}, {}, "selector_top_k=None; expected a whole number from 1 to 199"),
-        ("dflash2", {"final_logit_softcapping": -1.0}, {}, "final_logit_softcapping=-1.0; expected a number above 0"),
-        ("dflash2", {}, {"final_logit_softcapping": 3.0}, "expected 0.0, or the setting in dflash_config"),
-        ("lilicorr", {"lilicorr_vector_eps": None}, {}, "lilicorr_vector_eps=None; expected a number above 0"),
-        ("lilicorr", {"lilicorr_num_heads": 5}, {}, "lilicorr_num_heads=5, sample_from_anchor=False; expected a mult"),
-        ("lilicorr", {"lilicorr_enabled": False}, {}, "projector_type=lilicorr and no lilicorr_factor_dim"),
-        ("lilicorr", {"sample_from_anchor": True}, {}, "sample_from_anchor=True; expected a multiple, and False"),
+        ("dflash2", {}, {"final_logit_softcapping": 3.0}, "expected 0.0, or the setting in"),
+        ("lilicorr", {"lilicorr_enabled": False}, {}, "lilicorr and no lilicorr_factor_dim"),
     ],
 )
 def test_what_is_refused_is_named(model, tmp_path, kind, inner, top, message):
@@ -439,4 +393,4 @@ def test_a_tree_has_no_more_children_than_a_place_has_candidates(model, tmp_path
     with pytest.raises(InputError, match="keeps 4 candidates for a place, and a node of the tree has 5 children"):
         DFlash(folder, choices=[[5]]).check(card_of(model))
     method = bound(DFlash(folder, length=1, nodes=9, sampling="top"), model)
-    assert len(begun(method, model, IDS).propose(IDS, 64)) == 4
+    assert len(draft_of(method, model, IDS)) == 4

@@ -20,13 +20,13 @@ TREES = (list[list[int]], list[list[int]] | None)
 ABSURD = (10**9, 2**63, -(10**9))
 
 
-def parameters_of(name: str) -> list[tuple[str, object]]:
-    """(parameter, its type) of each that is a whole number or has some."""
+def parameters_of(name: str) -> list[tuple[dataclasses.Field, object]]:
+    """(parameter, its type) of each that is a whole number or has some, or has a bound."""
     kind = type(entry_of(name).method)
     hints = get_type_hints(kind)
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-    found = [(field.name, hints[field.name]) for field in fields if field.name in inspect.signature(kind).parameters]
-    return [(name, hint) for name, hint in found if hint in (*WHOLE, *LISTS, *TREES)]
+    given = [(field, hints[field.name]) for field in fields if field.name in inspect.signature(kind).parameters]
+    return [(field, hint) for field, hint in given if hint in (*WHOLE, *LISTS, *TREES) or field.metadata]
 
 
 @pytest.fixture(scope="module")
@@ -35,24 +35,22 @@ def card():
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_an_absurd_count_is_refused_before_weights_are_read(name, card):
-    """Of every parameter that is a whole number, or a list of them."""
-    for parameter, hint in parameters_of(name):
-        for value in ABSURD:
+def test_a_number_out_of_bounds_is_refused_before_weights_are_read(name, card):
+    """Of every parameter that is a number, or a list of whole ones."""
+    for field, hint in parameters_of(name):
+        values = [float("nan")] if "allows" in field.metadata else list(ABSURD)
+        values += [field.metadata["low"] - 1] if "low" in field.metadata else []
+        for value in values:
             given = [value] if hint in LISTS else [[value]] if hint in TREES else value
-            with pytest.raises(InputError, match=rf"^method\.{name}\.[^:]*{parameter}\b.*: .*expected"):
-                make_entry(name, settings_of(name) | {parameter: given}).check_model(card)
+            with pytest.raises(InputError, match=rf"^method\.{name}\.[^:]*{field.name}\b.*: .*expected"):
+                make_entry(name, settings_of(name) | {field.name: given}).check_model(card)
 
 
 def test_every_count_has_bounds():
-    bounded = {}
-    for name in method_names():
-        for parameter, hint in parameters_of(name):
-            fields = {field.name: field for field in dataclasses.fields(type(entry_of(name).method))}
-            if hint in WHOLE:
-                bounded[f"{name}.{parameter}"] = fields[parameter].metadata.get("high") is not None
-    assert {"pld.num_draft", "sam.n_predicts"} <= {*bounded}
-    assert [each for each, has in bounded.items() if not has] == []
+    found = [(f"{name}.{field.name}", field) for name in method_names() for field, hint in parameters_of(name)
+             if hint in WHOLE]  # fmt: skip
+    assert {"pld.num_draft", "sam.n_predicts"} <= dict(found).keys()
+    assert [each for each, field in found if field.metadata.get("high") is None] == []
 
 
 @pytest.mark.parametrize("name", ["token_recycling", "sam_token_recycling"])

@@ -57,12 +57,11 @@ def test_a_corpus_or_an_option_that_cannot_be_is_named(tmp_path):
     for arguments, printed in (
         (["--field", "txt", corpus], "is a --field misspelt?"),
         ([tmp_path / "none.jsonl"], "no such file"),
-        (["--ranked", "0", corpus], "--ranked=0: expected a whole number from 1 to 4096"),
         (["--ranked", "999999999999", corpus], "--ranked=999999999999: expected"),
     ):
         done = build(StaticAutomaton, "--out", out, *arguments)
         assert (done.returncode, printed in done.stderr) == (2, True)
-    for name, value in (("--leader", 10**12), ("--followers", 0), ("--rate", "nan"), ("--seed", -1)):
+    for name, value in (("--leader", 10**12), ("--rate", "nan")):
         done = build(FrozenTable, "--out", out, name, value, corpus)
         assert (done.returncode, f"{name}={value}: expected" in done.stderr) == (2, True), done.stderr
     assert not out.exists()
@@ -75,28 +74,23 @@ def place_at(kind: str, folder: Path) -> Path:
     """An output that exists, made in ``folder`` next to the corpus c.jsonl and the excluded x.jsonl."""
     out = folder / "out"
     match kind:
-        case "the corpus" | "an excluded file":
-            return folder / ("c.jsonl" if kind == "the corpus" else "x.jsonl")
+        case "an excluded file":
+            return folder / "x.jsonl"
         case "a link to the corpus":
             out.symlink_to(folder / "c.jsonl")
         case "the corpus by another name":
             out.hardlink_to(folder / "c.jsonl")
-        case "a folder":
-            out.mkdir()
         case "a pipe":
             os.mkfifo(out)
         case "records":
             out.write_text('{"case": "1"}')
-        case "a build of another kind":
-            save_file({"a": np.zeros(3)}, out, {"format": Datastore.format, "vocab": str(VOCAB)})
     return out
 
 
 OCCUPIED = {
-    "the corpus": "is an input", "an excluded file": "is an input", "a link to the corpus": "is an input",
-    "the corpus by another name": "is an input", "a folder": "is a directory", "a pipe": "is a pipe",
+    "an excluded file": "is an input", "a link to the corpus": "is an input",
+    "the corpus by another name": "is an input", "a pipe": "is a pipe",
     "records": "exists and is not a suffix automaton",
-    "a build of another kind": "exists and is not a suffix automaton",
 }  # fmt: skip
 
 
@@ -143,13 +137,3 @@ def test_a_file_of_another_kind_or_vocabulary_is_refused(tmp_path, kind, setting
     refused(f"not a {kind.kind}; build one")
     save_file(arrays, path, {"format": kind.format, "vocab": "11"})
     refused("built for 11 tokens, the target's tokenizer has 10; build it anew")
-
-
-def test_a_tokenizer_whose_name_no_file_system_takes_is_refused(tmp_path):
-    (tmp_path / "c.txt").write_text(TEXTS[0])
-    done = run_main(
-        commands.main, "build", "datastore", "--tokenizer", "1," * 5000, "--out", tmp_path / "d", tmp_path / "c.txt"
-    )
-    assert done.returncode == 2
-    assert "tokenizer=1,1,1" in done.stderr
-    assert len(done.stderr) < 2000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -125,53 +126,7 @@ def same(cache: DraftCache, twin: Paths):
     assert cache.query(99)[1] == twin.query()
 
 
-def filled() -> DraftCache:
-    """K = 2: layers {a 0.6, b 0.4}, {ac 0.42, bd 0.36}, {ace 0.42, bdf 0.18}, by tokens 1 .. 6."""
-    cache = DraftCache(2, 2, frozenset())
-    log = np.log
-    cache.grow(np.array([[1, 2]]), log([[0.6, 0.4]]))
-    cache.grow(np.array([[3, 4], [4, 3]]), log([[0.7, 0.3], [0.9, 0.1]]))
-    cache.grow(np.array([[5, 6], [6, 5]]), log([[0.99, 0.01], [0.5, 0.4]]))
-    return cache
-
-
-def test_layers_are_the_heaviest_paths_and_a_hit_keeps_what_follows():
-    cache = filled()
-    assert [layer.tokens.tolist() for layer in cache.layers] == [[1, 2], [3, 4], [5, 6]]
-    assert np.exp(cache.layers[1].weights) == pytest.approx([0.42, 0.36])
-    assert cache.query(99)[1] == [1, 3, 5]
-    assert cache.query(2)[1] == [1, 3]
-    cache = filled()
-    chain, _ = cache.query(99)
-    node = cache.find([], 2)  # the target rejects 1 and says 2
-    assert node is not None
-    assert node not in chain
-    assert not cache.correct(node, 1)
-    assert [layer.tokens.tolist() for layer in cache.layers] == [[4], [6]]
-    assert np.exp(cache.layers[0].weights) == pytest.approx([0.9])
-    assert cache.query(99)[1] == [4, 6]
-    assert cache.root == node
-    cache = filled()
-    assert cache.find([], 9) is None
-    assert cache.find(cache.query(99)[0], 1) is None  # behind the last layer nothing is known
-    with pytest.raises(ValueError, match="no path below root"):
-        cache.find([cache.query(99)[0][1]], 5)
-    old = cache.root
-    cache.restart()
-    assert cache.root > old
-    assert cache.unread
-    assert cache.query(99) == ([], [])
-
-
-def test_emptied_layers_and_an_eos():
-    cache = DraftCache(2, 3, frozenset())
-    cache.grow(np.array([[1, 2, 3]]), np.log([[0.6, 0.3, 0.1]]))
-    cache.grow(np.array([[4, 5, 6], [6, 5, 4]]), np.log([[0.5, 0.4, 0.1], [0.4, 0.35, 0.25]]))
-    assert cache.layers[1].tokens.tolist() == [4, 5]  # both below 1: nothing of 2 is in the layer
-    assert cache.correct(cache.find([], 2), 1)
-    assert cache.layers[0].tokens.tolist() == [6, 5]  # but what follows from 2 is remembered
-    assert np.exp(cache.layers[0].weights) == pytest.approx([0.4, 0.35])
-    assert cache.unread
+def test_below_an_eos_nothing_is_drafted():
     cache = DraftCache(2, 2, frozenset([1]))
     cache.grow(np.array([[1, 2]]), np.log([[0.9, 0.1]]))
     cache.grow(np.array([[5, 6], [3, 4]]), np.log([[0.5, 0.5], [0.5, 0.5]]))
@@ -225,25 +180,16 @@ def test_every_cached_nodes_probability_is_a_fresh_forwards(family, options):
     assert Checked.compared > 100
 
 
-def figures(model, draft, **options):
-    """(tokens a round, hit rate) over a few prompts."""
-    method = fitted(Card("unused", **options), draft)
-    outs = [run(model, method, prompt, 41) for prompt in (PROMPT, [9])]
-    hits, misses = (sum(out.stats[name] for out in outs) for name in ("hits", "misses"))
-    return sum(sum(out.accept) for out in outs) / sum(len(out.accept) for out in outs), hits / (hits + misses)
+def hit_rate(model, **options) -> float:
+    stats = run(model, fitted(Card("unused", ratio=4, **options), noisy(model, 0.02)), PROMPT, 41).stats
+    return stats["hits"] / (stats["hits"] + stats["misses"])
 
 
 @pytest.mark.exhaustive
-def test_more_nodes_correcting_and_waiting_pay(model):
-    found = [figures(model, noisy(model, 0.02), nodes_per_layer=nodes, ratio=4) for nodes in (1, 5, 40)]
-    assert found[0][0] < found[1][0] < found[2][0]
-    assert found[0][1] < found[1][1] < found[2][1]
-    plain, queries, waits = (
-        figures(model, noisy(model, 0.02), nodes_per_layer=8, ratio=4, **options)
-        for options in ({}, {"correct": False}, {"wait": True})
-    )
-    assert queries[1] < plain[1]
-    assert queries[0] < plain[0] < waits[0]
+def test_more_nodes_and_correcting_pay(model):
+    rates = [hit_rate(model, nodes_per_layer=nodes) for nodes in (1, 5, 40)]
+    assert rates[0] < rates[1] < rates[2]
+    assert hit_rate(model, nodes_per_layer=8, correct=False) < hit_rate(model, nodes_per_layer=8)
 
 
 @pytest.mark.parametrize("ratio", [2, 3, 5])
@@ -283,17 +229,11 @@ def test_ratio_is_measured_where_it_is_not_given(model, monkeypatch):
     method = Card("unused", nodes_per_layer=4, ratio=None)
     fitted(method, model)
 
-    class Slow:
-        device = torch.device("cpu")
-
-        def logits(self, ids):
-            for _ in range(5):
-                model(ids)
-
-    assert method.measure_ratio(Slow()) >= 2
+    slow = SimpleNamespace(device=torch.device("cpu"), logits=lambda ids: [model(ids) for _ in range(5)])
+    assert method.measure_ratio(slow) >= 2
     for target_s, ratio in ((7.0, 7), (6.1, 7), (0.5, 1)):  # to a draft forward of 1 s
         monkeypatch.setattr("methods.card.measure_forward_s", lambda forward, device, found=target_s: found)
         monkeypatch.setattr(method.partner, "ask", lambda verb: 1.0)
-        assert method.measure_ratio(Slow()) == ratio
+        assert method.measure_ratio(slow) == ratio
     with pytest.raises(InputError, match="ratio=null"):
         Card("unused", ratio=None).bind(Target(None, None, 64, None))

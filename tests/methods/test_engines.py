@@ -25,7 +25,7 @@ LOAD = ("load=closed", "load.requests=3", "load.block=2", "load.ramp=1", "load.c
 CASES = ("suite.limit=1", "suite.first=2", *QUICK, "engine=fast")
 BRIEF = (*CASES, "decode.max_new_tokens=5")
 RECORDED = ("n_grammys",)
-LOADED = ("token_recycling", "speculative_sampling", "pard")
+LOADED = ("token_recycling", "speculative_sampling", "pard", "pearl")
 
 # One of each kind: drafts from the context, logits, rows, hidden states, heads, a draft model, the library's loop.
 KINDS = ("pld", "token_recycling", "n_grammys", "eagle3", "medusa", "speculative_sampling", "hf_generate")

@@ -6,7 +6,17 @@ import pytest
 import torch
 
 from builders.models import VOCAB, build, plain_greedy
-from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov_tables, noisy, plain_logits, run
+from draft_models import (
+    MarkovLM,
+    begin,
+    draft_behind,
+    fitted,
+    keeps_the_distribution,
+    markov_tables,
+    noisy,
+    plain_logits,
+    run,
+)
 from methods.foreign_draft import ForeignDraft, Vocabularies
 from specbench.decode.sampling import Sampling
 from specbench.models.load import read_card
@@ -114,10 +124,10 @@ def test_a_string_is_cut_to_the_budget_and_ends_at_the_drafts_eos():
     method = ForeignDraft("unused", match="string", length=3)
     method.vocabularies = both
     fitted(method, MarkovLM(table), vocab=5)
-    assert list(begin(method, [0, 0]).propose([0, 0], 64).tokens) == [1, 2, 3]
-    assert list(begin(method, [0, 0]).propose([0, 0], 2).tokens) == [1, 2]
+    assert list(draft_behind(method, [0, 0]).tokens) == [1, 2, 3]
+    assert list(draft_behind(method, [0, 0], 2).tokens) == [1, 2]
     method.draft_eos = 2
-    assert list(begin(method, [0, 0]).propose([0, 0], 64).tokens) == [1, 2]
+    assert list(draft_behind(method, [0, 0]).tokens) == [1, 2]
 
 
 def test_vocabularies_without_a_common_token_are_refused(monkeypatch):

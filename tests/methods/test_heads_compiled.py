@@ -9,24 +9,10 @@ import pytest
 import torch
 
 from builders.models import build
-from head_models import bound, run
-from methods.dflash import DFlash
-from methods.eagle.eagle import Eagle, Eagle3, PEagle
-from methods.eagle.mtp import Mtp
-from methods.hydra_heads import HydraTree
+from head_models import HEADS, bound, run
 from methods.parts import draft_layer
 from methods.parts.draft_layer import CompiledLayers
 from specbench.models.fast.host.forward import SHORT, Product
-
-HEADS = {
-    "eagle": lambda: Eagle("random", tree="static"),
-    "eagle2": lambda: Eagle("random", top_k=3, depth=2, total_tokens=12),
-    "eagle3": lambda: Eagle3("random", top_k=3, depth=2, total_tokens=12),
-    "mtp": lambda: Mtp("random"),
-    "p_eagle": lambda: PEagle("random", length=4),
-    "dflash": lambda: DFlash("random", length=4),
-    "hydra": lambda: HydraTree("random", heads=2),
-}
 
 
 def list_errors(kind, family, dtype, monkeypatch) -> list[float]:
@@ -53,7 +39,7 @@ def list_errors(kind, family, dtype, monkeypatch) -> list[float]:
 @pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", [kind for kind in HEADS if kind != "medusa"])
 def test_a_call_is_that_of_torch(kind, family, dtype, monkeypatch):
     errors = list_errors(kind, family, dtype, monkeypatch)
     assert len(errors) > 25

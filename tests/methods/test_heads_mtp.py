@@ -1,4 +1,4 @@
-"""Native MTP modules: checkpoints of each layout, written here, draft what the module drafts over its whole input."""
+"""Native MTP modules of each layout and family draft what the module drafts over its whole input."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import json
 
 import pytest
 import torch
-from mtp_modules import LAYOUTS, Module, in_turn, refuse_or_draft
+from mtp_modules import LAYOUTS, FamilyModule, Module, in_turn, refuse_or_draft
+from safetensors.torch import load_file, save_file
 from torch import nn
 
+from builders.drafts import require_laws
 from builders.models import BASE, build, plain_greedy
 from draft_models import draft_together
-from head_models import SHAPE, begun, bound, card_of, run, states, watched
+from head_models import CONTEXT, SHAPE, begun, bound, damaged, draft_of, paths_of, run, states, watched
 from methods.eagle import Mtp
+from methods.eagle.mtp import LibraryLayer
 from methods.parts.tree_method import BestChoice, fill
 from specbench.decode.sampling import Sampling
 from specbench.method import complete
@@ -20,15 +23,18 @@ from specbench.models.facade import ModelCard, Target
 from specbench.models.load import LibraryConfig, load_model
 from specbench.types import InputError
 
+IDS, SAMPLING = [5, 6, 7, 8, 9], Sampling(0.8, top_k=20)
+LATER = ("deepseek", "speculators", "qwen3_next", "glm4_moe", "glm4_moe_lite")  # in a run of everything
+KINDS = [
+    pytest.param(kind, marks=[pytest.mark.exhaustive] if kind in LATER else [])
+    for kind in (*LAYOUTS, "deepseek_v3", "qwen3_next", "glm4_moe", "glm4_moe_lite")
+]
+OWN = [kind for kind in KINDS if kind.values[0] not in ("deepseek", "speculators")]
+
 
 def saved(modules, folder, **config):
     more = {name: weight for module in modules[1:] for name, weight in module.tensors().items()}
     return modules[0].save(folder, more, num_nextn_predict_layers=len(modules), **config)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return bent(build("llama", torch.float64))
 
 
 def bent(model):
@@ -38,32 +44,60 @@ def bent(model):
     return model
 
 
+@pytest.fixture(scope="module")
+def model():
+    return bent(build("llama", torch.float64))
+
+
+@pytest.fixture(scope="module")
+def latent():
+    return build("deepseek_v3", torch.float64)
+
+
+def module_of(kind, model):
+    """A target and its module, of a layout around ``model`` or of a family of its own."""
+    if kind in LAYOUTS:
+        return model, Module(kind)
+    model = build(kind, torch.float64)
+    return model, FamilyModule(model)
+
+
+def drafted(method, model, ids=IDS):
+    return [int(token) for token in draft_of(method, model, ids).tokens]
+
+
 def test_mimo_reads_states_before_the_final_norm_and_fast_mtp_behind_it(model, tmp_path):
     module, chains = Module("mimo"), []
     contexts = [[place * 7 % 90 + 5 for place in range(start, start + 8)] for start in range(12)]
     for fast, more in ((False, {}), (True, {"num_speculative_steps": 3})):
         module.fast = fast
         method = bound(Mtp(module.save(tmp_path / str(fast), **more), length=4), model)
-        chains.append([begun(method, model, ids).propose(ids, 64).tokens.tolist() for ids in contexts])
+        chains.append([drafted(method, model, ids) for ids in contexts])
         assert chains[-1] == [module.chain(model, ids) for ids in contexts]
     assert chains[0] != chains[1]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_chain_is_the_modules(model, tmp_path, layout):
-    """For every step of a request; the other layouts' order and norm are the wrong variants."""
-    module = Module(layout)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chain_is_the_modules(model, tmp_path, kind):
+    """For every step of a request, also behind one token; wrong variants draft otherwise."""
+    model, module = module_of(kind, model)
     method = bound(Mtp(module.save(tmp_path), length=4), model)
+    assert isinstance(method.bound.layers, LibraryLayer) == (kind not in LAYOUTS)
     drafts = watched(method)
-    prompt = [5, 6, 7, 8]
-    assert run(model, method, prompt, 12).ids == plain_greedy(model, prompt, 12)
-    assert len(drafts) >= 3
-    for context, draft in drafts:
-        assert [int(token) for token in draft.tokens] == module.chain(model, context)
-    wrong = Module(layout)
-    wrong.load_state_dict(module.state_dict())
-    wrong.layout = {"mimo": "speculators", "deepseek": "speculators", "speculators": "mimo"}[layout]
-    assert any([int(token) for token in draft.tokens] != wrong.chain(model, ids) for ids, draft in drafts)
+    for prompt in ([5, 6, 7, 8], [5]):
+        assert run(model, method, prompt, 12).ids == plain_greedy(model, prompt, 12)
+    assert len(drafts) >= 6
+
+    def agrees():
+        made = ((draft, module.chain(model, context)) for context, draft in drafts)
+        return all(list(map(int, draft.tokens)) == chain[: len(draft)] for draft, chain in made)
+
+    assert agrees()
+    for module.wrong in ("norms", "order", "tokens") if kind in LAYOUTS else ("norms", "order", "tokens", "positions"):
+        assert not agrees(), module.wrong
+    module.wrong, others = None, {"mimo": "speculators", "deepseek": "speculators", "speculators": "deepseek"}
+    module.layout = others[module.layout]
+    assert not agrees()
 
 
 def test_copies_of_the_targets_ends_are_not_read_and_everything_else_is_named(model, tmp_path):
@@ -78,7 +112,7 @@ def test_copies_of_the_targets_ends_are_not_read_and_everything_else_is_named(mo
 
 
 @pytest.mark.parametrize(
-    ("layout", "config", "reason"),
+    ("kind", "config", "reason"),
     [
         ("deepseek", {"num_nextn_predict_layers": 0}, "has no num_nextn_predict_layers"),
         ("deepseek", {"n_routed_experts": 8}, r"a mixture of experts \(n_routed_experts\)"),
@@ -87,60 +121,72 @@ def test_copies_of_the_targets_ends_are_not_read_and_everything_else_is_named(mo
         ("speculators", {"speculators_model_type": "eagle3"}, "speculators_model_type=eagle3; expected mtp"),
         ("speculators", {"num_centroids": 4}, "an output head of two levels"),
         ("mimo", {"hidden_size": 32}, "made for a hidden size of 32; expected the target's 64"),
+        ("deepseek_v3", {"n_routed_experts": 5000}, "n_routed_experts=5000; expected a whole number"),
+        ("deepseek_v3", {"n_routed_experts": 3}, "holds unexpected mlp.experts.3.down_proj.weight"),
+        ("deepseek_v3", {"kv_lora_rank": 8}, r"differs in shape self_attn.kv_a_layernorm.weight"),
+        ("deepseek_v3", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4,
+                         "original_max_position_embeddings": 64}}, "rotary positions change with the length"),
     ],
-)
-def test_a_module_that_is_not_computed_here_is_refused_by_name(model, tmp_path, layout, config, reason):
+)  # fmt: skip
+def test_a_module_that_is_not_computed_here_is_refused_by_name(model, tmp_path, kind, config, reason):
+    model, module = module_of(kind, model)
     with pytest.raises(InputError, match=reason):
-        Mtp(Module(layout).save(tmp_path, **config)).check(card_of(model))
+        bound(Mtp(module.save(tmp_path, **config)), model)
 
 
-def test_mimo_is_read_as_the_family_that_it_equals_and_drafts_with_its_own_module(tmp_path):
-    """The target and its module from one checkpoint, whose family the library does not know."""
-    weights = bent(build("qwen2", torch.float64)).state_dict()
-    module = Module("mimo", intermediate_size=BASE["intermediate_size"])
-    raw = {**BASE, "rope_theta": SHAPE["rope_theta"], "architectures": ["MiMoForCausalLM"], "auto_map": {}}
-    folder = module.save(tmp_path, weights, **raw)
+@pytest.mark.parametrize("kind", OWN)
+def test_target_and_module_of_one_checkpoint(tmp_path, kind):
+    """No head is named. MiMo's family is unknown to the library, and read as the one it equals."""
+    if kind == "mimo":
+        model = bent(build("qwen2", torch.float64))
+        module = Module("mimo", intermediate_size=BASE["intermediate_size"])
+        raw = {**BASE, "rope_theta": SHAPE["rope_theta"], "architectures": ["MiMoForCausalLM"], "auto_map": {}}
+        folder = module.save(tmp_path, model.state_dict(), **raw)
+    else:
+        model, module = module_of(kind, None)
+        model.save_pretrained(tmp_path)
+        whole = load_file(tmp_path / "model.safetensors")
+        (tmp_path / "model.safetensors").unlink()
+        folder = module.save(tmp_path, whole, architectures=[type(model).__name__])
     config = LibraryConfig.from_pretrained(folder)
-    assert config.model_type == "qwen2"
-    card = ModelCard("mimo", folder, config, None, 512, frozenset(), "float64", "cpu")
+    assert config.model_type == ("qwen2" if kind == "mimo" else kind)
+    card = ModelCard("own", folder, config, None, CONTEXT, frozenset(), "float64", "cpu")
     target, method = load_model(card), Mtp(length=4)
     method.check(card)
     method.bind(Target(card, target, 256, None))
-    ids = [5, 6, 7, 8, 9]
-    assert [int(token) for token in begun(method, target, ids).propose(ids, 64).tokens] == module.chain(target, ids)
-    assert run(target, method, ids, 8).ids == plain_greedy(target, ids, 8)
+    assert drafted(method, target) == module.chain(target, IDS)
+    assert run(target, method, IDS, 8).ids == plain_greedy(target, IDS, 8)
 
 
-@pytest.mark.parametrize("sampling", [None, Sampling(0.8, top_k=20)])
+def law_of(module, model):
+    return lambda path: module.rows(model, IDS, [*path, 0], len(path) + 1)[-1]
+
+
+@pytest.mark.parametrize("sampling", [None, SAMPLING])
 def test_a_policy_ends_the_chain_by_the_modules_distributions(model, tmp_path, sampling):
-    module, ids, asked = Module("speculators"), [5, 6, 7, 8, 9], []
-    drafter = begun(bound(Mtp(module.save(tmp_path), length=4), model, sampling), model, ids)
-    drafter.goes_on = lambda level: asked.append(level) or len(asked) < 3
-    tokens = [int(token) for token in drafter.propose(ids, 64).tokens]
-    rows = module.rows(model, ids, [*tokens, 0])[:3]
-    laws = rows.softmax(-1) if sampling is None else sampling(rows)
-    assert len(tokens) == len(asked) == 3
-    path = laws.gather(1, torch.tensor(tokens)[:, None])[:, 0].cumprod(0)
-    for level, own, wanted in zip(asked, path, laws, strict=True):
-        assert not level.drafted
-        assert float(level.probability) == pytest.approx(float(own), rel=1e-4)
-        torch.testing.assert_close(level.distribution.double(), wanted.double(), atol=1e-4, rtol=1e-3)
+    module = Module("speculators")
+    drafter = begun(bound(Mtp(module.save(tmp_path), length=4), model, sampling), model, IDS)
+    require_laws(drafter, IDS, law_of(module, model), sampling, stop=3)
 
 
-def test_drawn_tokens_state_the_modules_own_distributions(model, tmp_path):
-    module, sampling = Module("mimo"), Sampling(0.8, top_k=20)
-    ids = [5, 6, 7, 8, 9]
-    draft = begun(bound(Mtp(module.save(tmp_path), length=4), model, sampling), model, ids).propose(ids, 64)
-    tokens = [int(token) for token in draft.tokens]
-    torch.testing.assert_close(draft.probs, sampling(module.rows(model, ids, tokens)), atol=1e-4, rtol=1e-3)
-    assert not torch.allclose(draft.probs[1:], sampling(module.rows(model, ids))[1:], atol=1e-3)  # behind other tokens
-    assert len(run(model, bound(Mtp("random"), model, sampling), ids, 20, sampling).ids) == 20
-    modules, sampling, ids = [Module("deepseek", place) for place in range(2)], Sampling(0.8, top_k=20), [5, 6, 7, 8, 9]
-    method = bound(Mtp(saved(modules, tmp_path), length=3), model, sampling)
-    draft = begun(method, model, ids).propose(ids, 64)
-    tokens = [int(token) for token in draft.tokens]
-    torch.testing.assert_close(draft.probs, sampling(in_turn(modules, model, ids, 3, tokens)), atol=1e-4, rtol=1e-3)
-    assert len(run(model, method, ids, 20, sampling).ids) == 20
+@pytest.mark.parametrize("kind", KINDS)
+def test_drawn_tokens_state_the_modules_own_distributions(model, tmp_path, kind):
+    model, module = module_of(kind, model)
+    method = bound(Mtp(module.save(tmp_path), length=4), model, SAMPLING)
+    draft = require_laws(begun(method, model, IDS), IDS, law_of(module, model), SAMPLING)
+    module.wrong = "positions"
+    with pytest.raises(AssertionError):
+        require_laws(begun(method, model, IDS), IDS, law_of(module, model), SAMPLING)
+    assert len(draft) == 4
+    assert len(run(model, method, IDS, 20, SAMPLING).ids) == 20
+
+
+def test_modules_in_turn_state_their_own_distributions(model, tmp_path):
+    modules = [Module("deepseek", place) for place in range(2)]
+    method = bound(Mtp(saved(modules, tmp_path), length=3), model, SAMPLING)
+    draft = draft_of(method, model, IDS)
+    wanted = in_turn(modules, model, IDS, 3, [int(token) for token in draft.tokens])
+    torch.testing.assert_close(draft.probs, SAMPLING(wanted), atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize(("layout", "count", "length"), [("deepseek", 2, 2), ("deepseek", 3, 3), ("mimo", 3, 2),
@@ -161,9 +207,7 @@ def test_several_modules_draft_in_turn(model, tmp_path, layout, count, length):
         assert any(in_turn(wrong, model, ids, length).argmax(-1).tolist() != tokens for ids, tokens in whole)
     alone = bound(Mtp(method.head, length=length, modules=1), model)
     ids = whole[0][0]
-    assert [int(t) for t in begun(alone, model, ids).propose(ids, 64).tokens] == modules[0].rows(
-        model, ids, None, length
-    ).argmax(-1).tolist()
+    assert drafted(alone, model, ids) == modules[0].rows(model, ids, None, length).argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("layout", ["deepseek", "mimo"])
@@ -183,8 +227,19 @@ def test_modules_keep_up_whatever_was_accepted_and_drafted_between(model, tmp_pa
             assert tokens == in_turn(modules, model, ids[: at + 1], budget).argmax(-1).tolist()
 
 
-def test_several_requests_share_the_modules_forwards(model, tmp_path):
-    modules = [Module("deepseek", place) for place in range(2)]
+def test_a_tree_follows_its_own_paths(latent, tmp_path):
+    module = FamilyModule(latent)
+    method = bound(Mtp(module.save(tmp_path), choices=[[2], [2, 1], [1, 1, 1]]), latent)
+    for path in paths_of(draft_of(method, latent, IDS)):
+        best = module.rows(latent, IDS, path, len(path))[-1].topk(2).indices.tolist()
+        assert path[-1] in best
+    assert run(latent, method, IDS, 12).ids == plain_greedy(latent, IDS, 12)
+
+
+@pytest.mark.parametrize("kind", ["deepseek", "deepseek_v3"])
+def test_several_requests_share_the_modules_forwards(model, latent, tmp_path, kind):
+    model = model if kind in LAYOUTS else latent
+    modules = [Module(kind, place) if kind in LAYOUTS else FamilyModule(latent, place) for place in range(2)]
     method = bound(Mtp(saved(modules, tmp_path), length=3), model)
     contexts = [[5, 6, 7, 11], [9, 8], [3, 4] * 6]
     drafts = draft_together([begun(method, model, ids) for ids in contexts], contexts)
@@ -193,29 +248,81 @@ def test_several_requests_share_the_modules_forwards(model, tmp_path):
 
 
 def test_a_module_that_is_missing_or_too_many_is_named(model, tmp_path):
-    modules = [Module("deepseek", place) for place in range(2)]
-    folder = saved(modules, tmp_path)
+    folder = saved([Module("deepseek", place) for place in range(2)], tmp_path)
     with pytest.raises(InputError, match="modules=3: expected a whole number from 1 to 2"):
         bound(Mtp(folder, modules=3), model)
     with pytest.raises(InputError, match="choices: 2 modules draft a chain"):
         bound(Mtp(folder, choices=[[2], [1, 1]]), model)
     config = json.loads((tmp_path / "config.json").read_text())
-    wrong = [(3, r"\(model.layers.4.\*\): no MTP head .*lacks"), ("2", "num_nextn_predict_layers='2'"),
-             (17, "expected a whole number from 1 to 16"), (True, "num_nextn_predict_layers=True")]  # fmt: skip
-    for value, message in wrong:
+    for value, message in ((3, r"\(model.layers.4.\*\): no MTP head .*lacks"), (17, "from 1 to 16")):
         (tmp_path / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": value}))
         with pytest.raises(InputError, match=message):
             bound(Mtp(folder), model)
 
 
-@pytest.mark.parametrize("layout", ["mimo", "speculators"])
-def test_no_value_of_a_setting_ends_in_another_error(model, tmp_path, layout):
-    module = Module(layout)
+FEW = ("kv_lora_rank", "n_group", "num_experts_per_tok", "moe_intermediate_size", "rope_interleave")
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("mimo", ()),
+        ("speculators", ()),
+        ("deepseek_v3", FEW),
+        pytest.param("deepseek_v3", (), marks=pytest.mark.exhaustive),
+        pytest.param("qwen3_next", (), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_no_value_of_a_setting_ends_in_another_error(model, tmp_path, kind, names):
+    """names: of the settings; none = all, which takes over a minute."""
+    model, module = module_of(kind, model)
     folder = module.save(tmp_path)
-    also = dict.fromkeys(("rope_scaling", "layer_types", "sliding_window", "use_sliding_window", "qkv_bias"))
-    plain = also | json.loads((tmp_path / "config.json").read_text())
-    refuse_or_draft(model, module, folder, plain, plain)
-    for unknown in ({"logits_scaling": 8.0}, {"quantization_config": {"quant_method": "fp8"}}):
-        (tmp_path / "config.json").write_text(json.dumps({**plain, **unknown}))
-        with pytest.raises(InputError, match=f"sets {next(iter(unknown))}, unknown here"):
-            bound(Mtp(folder), model)
+    also = ("rope_scaling", "layer_types", "sliding_window", "use_sliding_window", "qkv_bias")
+    plain = dict.fromkeys(also if kind in LAYOUTS else ()) | json.loads((tmp_path / "config.json").read_text())
+    refuse_or_draft(model, module, folder, plain, names or plain)
+    (tmp_path / "config.json").write_text(json.dumps({**plain, "logits_scaling": 8.0}))
+    with pytest.raises(InputError, match="sets logits_scaling, unknown here"):
+        bound(Mtp(folder), model)
+
+
+def test_a_long_prompt_is_read_in_parts(latent, tmp_path, monkeypatch):
+    """The wrong variant is a mask that shows the later tokens of a part, which the second module notices."""
+    contexts = [[place * step % 90 + 5 for place in range(70)] for step in (7, 11, 13)]
+    modules = [FamilyModule(latent, place) for place in range(2)]
+    method = bound(Mtp(saved(modules, tmp_path), length=3), latent)
+    parts = lambda end, start: [slice(at, min(at + 16, end)) for at in range(start, end, 16)]  # noqa: E731
+    monkeypatch.setattr("methods.eagle.mtp.list_masked_chunks", parts)
+
+    def drafts():
+        return [drafted(method, latent, ids) for ids in contexts]
+
+    right = [in_turn(modules, latent, ids, 3).argmax(-1).tolist() for ids in contexts]
+    assert drafts() == right
+    mask = "methods.eagle.mtp.build_causal_mask"
+    monkeypatch.setattr(mask, lambda end, window, dtype, start: torch.zeros(1, 1, end - start, end, dtype=dtype))
+    assert drafts() != right
+
+
+def test_a_routers_bias_keeps_its_precision(tmp_path):
+    """In bfloat16 two experts whose biases differ by less than its rounding would be one."""
+    model = build("deepseek_v3", torch.bfloat16)
+    module = FamilyModule(model).float()
+    bias = module.block.mlp.gate.e_score_correction_bias
+    bias.copy_(torch.tensor([1.0, 1.0001, 1.0002, 1.0003]))
+    method = bound(Mtp(module.save(tmp_path)), model)
+    loaded = method.bound.layers._model.layers[0].mlp
+    assert torch.equal(loaded.gate.e_score_correction_bias, bias)
+    assert loaded.experts.down_proj.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_next"])
+def test_a_module_with_other_tensors_is_refused(family, tmp_path):
+    model = build(family, torch.float64)
+    module = FamilyModule(model)
+    folder, state = module.save(tmp_path), module.tensors()
+    (tmp_path / "model.safetensors.index.json").unlink()
+    for name in [*state][:: 1 + len(state) // 12]:
+        for changed in damaged(state, name):
+            save_file(changed, tmp_path / "model.safetensors")
+            with pytest.raises(InputError):
+                bound(Mtp(folder), model)

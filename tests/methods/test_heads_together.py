@@ -5,44 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from builders.models import VOCAB, build, plain_greedy
+from builders.models import VOCAB
 from draft_models import draft_together
-from head_models import begun, bound, run
-from methods.dflash import DFlash
-from methods.eagle.eagle import Eagle, Eagle3, PEagle
-from methods.hydra_heads import HydraTree
-from methods.medusa import Medusa
+from head_models import HEADS, begun, bound
 from methods.parts import draft_layer
 from methods.parts.draft_layer import DraftLayers, RowFunction, RowsCall, turn
 
 CONTEXTS = [[5, 6, 7, 11], [9, 8, 2], [3, 4] * 6, list(range(4, 40))]
 # calls of the layers and of the output head by one draft
-KINDS = {
-    "eagle2": (lambda: Eagle("random", top_k=3, depth=2, total_tokens=12), 3, 3),
-    "eagle": (lambda: Eagle("random", tree="static"), 5, 5),
-    "eagle3": (lambda: Eagle3("random", top_k=2, depth=1, total_tokens=5), 2, 2),
-    "p_eagle": (lambda: PEagle("random", length=4), 1, 1),
-    "dflash": (lambda: DFlash("random", length=4), 1, 1),
-    "hydra": (lambda: HydraTree("random", heads=2), 1, 2),
-    "medusa": (lambda: Medusa("random", heads=2), 0, 1),
-}
+CALLS = {"eagle2": (3, 3), "eagle": (5, 5), "eagle3": (3, 3), "p_eagle": (1, 1), "dflash": (1, 1), "hydra": (1, 2),
+         "medusa": (0, 1)}  # fmt: skip
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2"])
-@pytest.mark.parametrize("kind", [*KINDS, "eagle3 static"])
-def test_ids_are_the_targets_whatever_the_head(family, kind):
-    model = build(family, torch.float64)
-    method = bound(KINDS[kind][0]() if kind in KINDS else Eagle3("random", tree="static"), model)
-    truth = plain_greedy(model, [5, 6, 7, 8], 40)
-    for _ in range(2):  # the second request reuses the first one's buffers
-        assert run(model, method, limit=40).ids == truth
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CALLS)
 def test_several_requests_draft_in_one_forward_a_level_what_each_drafts_alone(kind, model, monkeypatch):
-    make, layers, outputs = KINDS[kind]
-    method = bound(make(), model)
+    layers, outputs = CALLS[kind]
+    method = bound(HEADS[kind](), model)
 
     def drafters():
         return [begun(method, model, ids) for ids in CONTEXTS]

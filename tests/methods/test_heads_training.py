@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from builders.models import BASE, VOCAB
 from builders.runs import job_for
-from head_models import begun, bound, run, states
+from head_models import begun, bound, draft_of, run, states
 from methods.dflash import DFlash
 from methods.eagle import Eagle, Eagle3, Mtp, PEagle
 from methods.eagle.eagle import EagleRun
@@ -30,7 +30,6 @@ from scripts.tiny.heads import (
     MtpModule,
     PEagleModule,
     StackedSettings,
-    attend,
     head_config,
     new_head,
     new_stacked_heads,
@@ -50,6 +49,34 @@ def target():
     return AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
 
 
+def rounded(module):
+    """With the numbers that a file will hold."""
+    for weight in module.double().parameters():
+        weight.copy_(weight.half())
+    return module
+
+
+def unrolled(module, target):
+    """Tokens, the target's states of them, and the trainer's passes over both."""
+    ids = torch.randperm(VOCAB)[:30]
+    hidden = states(target, ids.tolist())
+    entered = module.enter([layer[None, :29] for layer in hidden])
+    embedded = target.get_input_embeddings()(ids[1:])[None]
+    return ids, hidden, module.unroll(entered, embedded, torch.arange(29)[None], 4)
+
+
+ROOTS = (0, 1), (0, 6), (12, 13), (12, 24)  # where a conversation begins, and a place in it
+
+
+def read_two(target):
+    """Two conversations in one sequence: tokens, the batch and the target's output."""
+    ids = torch.randperm(VOCAB)[:30][None]
+    positions = torch.cat([torch.arange(12), torch.arange(18)])[None]
+    kept = {"position_ids": positions, "attention_mask": separate(positions)}
+    out = target.model(ids, **kept, use_cache=False, output_hidden_states=True)
+    return ids, PackedBatch(ids, torch.ones(1, 30), positions), out
+
+
 @pytest.mark.parametrize("kind", ["eagle", "mtp", "eagle3"])
 @torch.inference_mode()
 def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
@@ -58,19 +85,11 @@ def test_unrolled_states_are_the_drafters(target, tmp_path, monkeypatch, kind):
     config = head_config(target, settings)
     one = {"eagle": EagleModule, "mtp": MtpModule}.get(kind)
     module = one(config, target) if one else Eagle3Module(config, target, torch.arange(50, 130))
-    module.double()
-    for weight in module.parameters():
-        weight.copy_(weight.half())  # what the file will hold
-    save_head(module, config, tmp_path)
+    save_head(rounded(module), config, tmp_path)
     method = bound({"eagle": Eagle, "mtp": Mtp, "eagle3": Eagle3}[kind](str(tmp_path)), target)
     assert method.needs.hidden == ((1, 3, 4) if kind == "eagle3" else (5,))
 
-    ids = torch.randperm(VOCAB)[:30]
-    hidden = states(target, ids.tolist())
-    embedded = target.get_input_embeddings()(ids[1:])
-    positions = torch.arange(29)[None]
-    entered = module.enter([layer[None, :29] for layer in hidden])
-    passes = module.unroll(entered, embedded[None], positions, 4)
+    ids, hidden, passes = unrolled(module, target)
     for known in (1, 10, 25):
         drafting = EagleRun(method.bound, LayerMemory(method.bound.layers, 3, 1))
         features = [hidden[layer][:known] for layer in method.needs.hidden]
@@ -89,17 +108,11 @@ def test_a_parallel_heads_passes_are_the_drafters_levels(target, tmp_path):
     """Pass d at place i is level d of the draft whose context ends at i - d."""
     settings = HeadSettings(kind="p_eagle", intermediate=48, vocabulary=80)
     config = head_config(target, settings)
-    module = PEagleModule(config, target, torch.arange(50, 130)).double()
+    module = PEagleModule(config, target, torch.arange(50, 130))
     module.mask_hidden.normal_()
-    for weight in module.parameters():
-        weight.copy_(weight.half())  # what the file will hold
-    save_head(module, config, tmp_path)
+    save_head(rounded(module), config, tmp_path)
     method = bound(PEagle(str(tmp_path), length=4), target)
-    ids = torch.randperm(VOCAB)[:30]
-    hidden = states(target, ids.tolist())
-    embedded = target.get_input_embeddings()(ids[1:])[None]
-    entered = module.enter([layer[None, :29] for layer in hidden])
-    passes = module.unroll(entered, embedded, torch.arange(29)[None], 4)
+    ids, hidden, passes = unrolled(module, target)
     drafting = method.new_run(method.bound, method.new_memory())
     for start, known in ((0, 1), (1, 10), (10, 25)):
         drafting.remember([hidden[layer][start:known] for layer in method.needs.hidden], ids[start + 1 : known + 1])
@@ -113,20 +126,15 @@ def test_a_block_is_the_drafters(target, tmp_path):
     """Blocks of two conversations in one sequence, all in one forward, against drafts of each conversation."""
     settings = BlockSettings(block=5, intermediate=48)
     config = block_config(target, settings)
-    module = BlockModule(config).double()
-    for weight in module.parameters():
-        weight.copy_(weight.half())  # what the file will hold
+    module = rounded(BlockModule(config))
     save_head(module, config, tmp_path)
     method = bound(DFlash(str(tmp_path)), target)
-    ids = torch.randperm(VOCAB)[:30][None]
-    positions = torch.cat([torch.arange(12), torch.arange(18)])[None]
-    batch = PackedBatch(ids, torch.ones(1, 30), positions)
-    kept = {"position_ids": positions, "attention_mask": separate(positions)}
-    hidden = target.model(ids, **kept, use_cache=False, output_hidden_states=True).hidden_states
-    roots = torch.tensor([[1, 6, 13, 24]])
+    ids, batch, out = read_two(target)
+    hidden = out.hidden_states
+    roots = torch.tensor([[root for _, root in ROOTS]])
     made = target.lm_head(fill(module, target, hidden, batch, roots, 5))[0, :, 1:]
-    for place, (start, end) in enumerate(((0, 2), (0, 7), (12, 14), (12, 25))):
-        context = ids[0, start:end].tolist()
+    for place, (start, root) in enumerate(ROOTS):
+        context = ids[0, start : root + 1].tolist()
         drafter = begun(method, target, context)
         drafter.propose(context, 64)
         assert torch.allclose(drafter._run._levels, made[place], atol=1e-6)
@@ -138,44 +146,29 @@ def test_a_block_is_the_drafters(target, tmp_path):
 def test_stacked_heads_are_the_drafters(target, tmp_path, kind):
     """Of two conversations in one sequence, along the path that each drafts."""
     settings = StackedSettings(kind=kind, heads=3, blocks=2)
-    module = {"medusa": MedusaModule, "hydra": HydraModule}[kind](target, settings).double()
+    module = {"medusa": MedusaModule, "hydra": HydraModule}[kind](target, settings)
     for weight in module.parameters():
-        weight.copy_((weight + torch.randn_like(weight) * 0.1).half())  # what the file will hold
-    save_stacked(module, settings, tmp_path)
+        weight += torch.randn_like(weight) * 0.1
+    save_stacked(rounded(module), settings, tmp_path)
     method = bound({"medusa": Medusa, "hydra": HydraTree}[kind](str(tmp_path), tree=[[1], [1], [1]]), target)
-    ids = torch.randperm(VOCAB)[:30][None]
-    positions = torch.cat([torch.arange(12), torch.arange(18)])[None]
-    batch = PackedBatch(ids, torch.ones(1, 30), positions)
-    kept = {"position_ids": positions, "attention_mask": separate(positions)}
-    entered = module.enter(target.model(ids, **kept, use_cache=False).last_hidden_state, batch)
+    ids, batch, out = read_two(target)
+    entered = module.enter(out.last_hidden_state, batch)
     embed, chains = target.get_input_embeddings(), []
-    for start, root in ((0, 2), (0, 7), (12, 14), (12, 25)):
+    for start, root in ROOTS:
         path = [int(ids[0, root])]
         for head in range(3):
             read = [embed(torch.tensor([token])) for token in path]
             path.append(int(module.guess(head, entered[:, root - 1], read).argmax()))
         context = ids[0, start : root + 1].tolist()
         chains.append(path[1:])
-        assert begun(method, target, context).propose(context, 64).tokens.tolist() == chains[-1]
+        assert draft_of(method, target, context).tokens.tolist() == chains[-1]
     assert len(set(map(tuple, chains))) > 1
 
 
 def test_a_pass_sees_its_own_ancestors_only():
-    positions = torch.tensor([[0, 1, 2, 0, 1]])
-    seen = visible(positions, 1)[0, 0]
-    assert seen.tolist() == [
-        [False, False, False, False, False],
-        [True, False, False, False, False],
-        [True, True, False, False, False],
-        [False, False, False, False, False],
-        [False, False, False, True, False],
-    ]
-    torch.manual_seed(0)
-    query, key, value, key2, value2 = (torch.randn(1, 1, 5, 4) for _ in range(5))
-    out = attend(query, [(key, value), (key2, value2)], visible(positions, 1))
-    keys, values = torch.cat([key[0, 0, :2], key2[0, 0, 2:3]]), torch.cat([value[0, 0, :2], value2[0, 0, 2:3]])
-    wanted = (query[0, 0, 2] @ keys.T / 2).softmax(-1) @ values
-    assert torch.allclose(out[0, 0, 2], wanted, atol=1e-6)
+    """Of two conversations of three and two tokens."""
+    seen = visible(torch.tensor([[0, 1, 2, 0, 1]]), 1)[0, 0]
+    assert seen.nonzero().tolist() == [[1, 0], [2, 0], [2, 1], [4, 3]]
 
 
 @pytest.mark.exhaustive

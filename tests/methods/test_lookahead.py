@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.drafts import judge
 from builders.models import build
-from head_models import branch_of
+from draft_models import begin
 from methods.lookahead import Lookahead
 from methods.parts import lookahead_window
-from methods.parts.lookahead_window import hang_below, largest_window, list_chains, window_parents
+from methods.parts.lookahead_window import largest_window, window_parents
 from specbench.decode.loop import Request, decode
-from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.models.eager.engine import EagerEngine
-from specbench.types import ROOT, Prefill, Step, TopK
+from specbench.types import ROOT
 
 
 def markov(path):
@@ -29,34 +28,21 @@ def mixed(path):
     return (5 * path[-1] + 3 * path[-2] + path[max(0, len(path) - 4)] + len(path) // 5) % 7
 
 
-def forward(draft, context, model):
-    """The target's picks at the root and at every node, each computed from its own path alone."""
-    paths, picks = [], [model(context)]
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        paths.append([*(paths[parent] if parent != ROOT else context), token])
-        picks.append(model(paths[-1]))
-    return picks
-
-
 def trace(method, model, context, steps, level=None, seed=0, budget=256):
     """(draft, emitted, pool) of each step. level: the window's first level, None = as the method drew it."""
     context = list(context)
-    drafter = method.begin(context[:-1], Prefill(context[-1]), seed)
+    drafter = begin(method, context, seed)
     if level is not None:
         drafter._window.levels = [list(level)]
     out = []
     for _ in range(steps):
         draft = drafter.propose(context, budget)
-        picks = forward(draft, context, model)
-        path = Walk.follow(draft.tokens, draft.parents, draft.passenger, picks)
-        emitted = [*(draft.tokens[node] for node in path), picks[path[-1] + 1] if path else picks[0]]
-        ids = torch.tensor(picks)[:, None]
-        fed = torch.tensor([context[-1], *draft.tokens])
-        drafter.observe(Step(context[-1], tuple(emitted), tuple(path), False, fed, TopK(ids, ids.float())))
-        context += emitted
+        step = judge(draft, context, model)
+        drafter.observe(step)
+        context += step.emitted
         listed = {key: list(map(tuple, method.pool.list_followers([key], 99).tolist())) for key in range(11)}
         pool = {key: grams[::-1] for key, grams in listed.items() if grams}  # oldest first
-        out.append((draft, emitted, pool))
+        out.append((draft, list(step.emitted), pool))
     return out
 
 
@@ -205,23 +191,10 @@ def test_the_engine_shows_each_cell_what_it_may_see(family):
     assert max(out.accept) > 1
 
 
-def test_parents_of_a_window_and_of_branches():
+def test_parents_of_a_window():
     assert window_parents([4]) == [-1, 0, 1, 2]
-    assert window_parents([2, 3]) == [-1, 0, -1, 0, 1]
     assert window_parents([2, 3, 3]) == [-1, 0, -1, 0, 1, 2, 3, 4]
-    assert window_parents([0, 1, 1]) == [-1, 0]
-    assert window_parents([6, 7, 7, 7])[6:13] == [-1, 0, 1, 2, 3, 4, 5]
     assert len(window_parents([6, 7, 7, 7])) == largest_window(5, 7) == 27
-    grams = [(1, 2, 3), (1, 2, 4), (1, 2, 3), (5, 2, 3)]
-    chains = np.array(grams, np.int32)
-    for found in (list_chains(grams, 8), list_chains(grams[:2], 99), branch_of(chains, False, 8)[:2]):
-        assert found == ([1, 2, 3, 1, 2, 4], [-1, 0, 1, -1, 3, 4])
-    assert list_chains([(1,), (), (2, 3)], 3) == ([1, 2, 3], [-1, -1, 1])
-    assert branch_of(chains, True, 99) == ([1, 2, 3, 4, 5, 2, 3], [-1, 0, 1, 1, -1, 4, 5], [0, 0, 0, 1, 3, 3, 3])
-    assert branch_of(chains, True, 4)[:2] == ([1, 2, 3, 4], [-1, 0, 1, 1])
-    assert branch_of(chains[[0, 3]], True, 2)[:2] == ([1, 2], [-1, 0])
-    assert hang_below(-1, [-1, 0, 1, 1], 10) == [-1, 10, 11, 11]
-    assert hang_below(3, [-1, 0, -1], 10) == [3, 10, 3]
 
 
 @pytest.mark.parametrize("budget", [0, 5, 12, 17])

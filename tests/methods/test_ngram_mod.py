@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from draft_models import begin, draft_behind
 from methods.ngram_mod import BEHIND, NgramMod
-from specbench.types import Prefill, Step
+from specbench.types import Step
 
 
 def made(**options) -> NgramMod:
@@ -17,7 +18,7 @@ def made(**options) -> NgramMod:
 
 
 def draft(method, context):
-    return list(method.begin(context[:-1], Prefill(context[-1]), 0).propose(context, 64).tokens)
+    return list(draft_behind(method, context).tokens)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_drafts_are_the_servers(behind, monkeypatch):
     rng, method, server, equal = random.Random(2), made(num_draft=8), Server(2, 8, 1), True
     for _ in range(4):
         context = [rng.randrange(4) for _ in range(rng.randrange(1, 30))]
-        drafter = method.begin(context[:-1], Prefill(context[-1]), 0)
+        drafter = begin(method, context)
         server.begin(context[:-1])
         for _ in range(60):
             found, wanted = list(drafter.propose(context, 64).tokens), server.draft(context[:-1], context[-1])

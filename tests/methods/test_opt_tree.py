@@ -7,12 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.models import plain_greedy
 from draft_models import MarkovLM, begin, fitted
 from head_models import paths_of
 from methods import opt_tree
 from methods.opt_tree import OptTree
-from specbench.types import Step
 
 
 def drafted(table, nodes, depth, threshold=0.0, context=(0, 0)):
@@ -89,16 +87,3 @@ def test_a_certain_draft_is_a_chain_and_the_threshold_ends_the_growth():
         assert drafter.stats() == {"mean_layers": layers}
         assert lm.forwards == forwards  # the context's own is the first layer's
         assert paths_of(draft)[-1] == ((0, 0, 0) if layers > 2 else (0, 0))
-
-
-def test_the_cache_holds_the_accepted_path(model):
-    method = fitted(OptTree("unused", nodes=4, threshold=0.0, max_depth=2), model)
-    drafter, context = begin(method, [5, 6, 7]), [5, 6, 7]
-    for _ in range(3):
-        draft = drafter.propose(context, 64)
-        best = plain_greedy(model, context, 3)
-        paths = paths_of(draft)
-        path = [paths.index(tuple(best[:depth])) for depth in (1, 2) if tuple(best[:depth]) in paths]
-        drafter.observe(Step(context[-1], tuple(best[: len(path) + 1]), tuple(path), False))
-        assert drafter._request._cached == [*context, *best[: min(1, len(path))]]  # the second layer was never fed
-        context += best[: len(path) + 1]

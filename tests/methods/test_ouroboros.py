@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.drafts import judge
 from builders.models import plain_greedy
-from draft_models import begin, fitted, noisy, run
+from draft_models import begin, draft_behind, fitted, noisy, run
 from methods.ouroboros import Ouroboros, PhrasePool
-from specbench.types import Step, TopK
 
 SMALL = {"gamma": 4, "window": 4, "level": 4, "endings": 2}
 
@@ -19,19 +18,8 @@ def method_with(draft, sampling=None, **options) -> Ouroboros:
 
 
 def truthful(model, context, draft):
-    """A step in which the target, ``model``, has judged ``draft``; everything it says at every node."""
-    paths, picks = [], [plain_greedy(model, context, 1)[0]]
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        paths.append([*(paths[parent] if parent >= 0 else []), token])
-        picks.append(plain_greedy(model, [*context, *paths[-1]], 1)[0])
-    path, place = [], -1
-    for node, parent in enumerate(draft.parents):
-        if parent == place and draft.tokens[node] == picks[place + 1]:
-            path.append(node)
-            place = node
-    tokens = tuple(draft.tokens[node] for node in path)
-    ids = torch.tensor(picks)[:, None]
-    return Step(context[-1], (*tokens, picks[place + 1]), tuple(path), False, None, TopK(ids, ids.double())), picks
+    """A step in which the target, ``model``, has judged ``draft``."""
+    return judge(draft, context, lambda ids: plain_greedy(model, ids, 1)[0])
 
 
 def test_the_draft_models_lookahead_says_what_plain_decoding_says(model):
@@ -45,7 +33,7 @@ def test_the_draft_models_lookahead_says_what_plain_decoding_says(model):
         assert 4 <= len(chain) <= 4 + 2
         assert chain == plain_greedy(model, context, len(chain))
         most = max(most, len(chain))
-        step, _ = truthful(target, context, draft)
+        step = truthful(target, context, draft)
         drafter.observe(step)
         context += step.emitted
     assert most > 4  # phrases of the pool were right for the draft
@@ -53,7 +41,7 @@ def test_the_draft_models_lookahead_says_what_plain_decoding_says(model):
 
 
 def test_chains_without_endings_beyond_gamma_and_at_an_eos(model):
-    draft = begin(method_with(model, endings=0), [5, 6, 7]).propose([5, 6, 7], 64)
+    draft = draft_behind(method_with(model, endings=0), [5, 6, 7])
     assert list(draft.parents) == list(range(-1, len(draft) - 1))
     assert list(draft.tokens) == plain_greedy(model, [5, 6, 7], len(draft))
     # A phrase of the pool that the draft model says too: its forward gives four tokens at once, gamma is two.
@@ -73,7 +61,7 @@ def test_chains_without_endings_beyond_gamma_and_at_an_eos(model):
     assert longest["kept"] > longest["cut"] == 2
     truth = plain_greedy(model, [5, 6, 7], 3)
     method = fitted(Ouroboros("unused", **SMALL), model, eos=frozenset([truth[1]]))
-    assert list(begin(method, [5, 6, 7]).propose([5, 6, 7], 64).tokens) == truth[:2]
+    assert list(draft_behind(method, [5, 6, 7]).tokens) == truth[:2]
 
 
 def test_endings_hang_from_the_last_drafted_token(model):
@@ -82,11 +70,11 @@ def test_endings_hang_from_the_last_drafted_token(model):
     method = method_with(model, gamma=2)
     for phrase in ((1, 2, 3), (4, 5, 6), (7, 8, 9)):
         method.pool.add(last, phrase)
-    draft = begin(method, [5, 6, 7]).propose([5, 6, 7], 64)
+    draft = draft_behind(method, [5, 6, 7])
     assert draft.tokens[2:] == [4, 5, 6, 7, 8, 9]  # the two newest
     assert list(draft.parents) == [-1, 0, 1, 2, 3, 1, 5, 6]
     assert list(draft.source) == [0] * 2 + [1] * 6
-    narrow = begin(method, [5, 6, 7]).propose([5, 6, 7], 7)
+    narrow = draft_behind(method, [5, 6, 7], 7)
     assert narrow.tokens[2:] == [7, 8, 9]
 
 
@@ -98,31 +86,23 @@ def test_an_ending_that_is_right_is_accepted_and_one_that_is_wrong_is_corrected(
     method.pool.add(truth[1], right)
     drafter = begin(method, [5, 6, 7])
     draft = drafter.propose([5, 6, 7], 64)
-    step, picks = truthful(model, [5, 6, 7], draft)
+    step = truthful(model, [5, 6, 7], draft)
+    picks = step.topk.ids[:, 0].tolist()
     assert step.path == (0, 1, 5, 6, 7)
     assert list(step.emitted) == truth[:6]  # the drafted tokens, the whole phrase, and the bonus token
     drafter.observe(step)
     assert method.pool.newest(truth[1], 9) == [(truth[2], *picks[3:5]), right]
 
 
-def test_rejected_tokens_teach_phrases_and_a_correction_takes_the_place_of_its_phrase():
-    """The rejected tokens and the target's picks after them, as the reference's loop over positions gives them."""
-    pool = PhrasePool(3)
-    pool.learn([7, 1, 5, 4], [1, 2, 9, 9], 2)
-    assert pool.newest(7, 9) == [(1, 2)]
-    assert [pool.newest(key, 9) for key in (1, 5, 4)] == [[], [], []]
-    pool.learn([7, 1, 2], [1, 2, 3], 2)
-    assert (pool.newest(7, 9), pool.newest(1, 9)) == ([(1, 2)], [(2, 3)])
+def test_a_correction_takes_the_place_of_its_phrase():
     pool = PhrasePool(4)
     for phrase in ((1, 1), (2, 2), (3, 3)):
         pool.add(0, phrase)
     pool.replace(0, (2, 2), (9, 9))
     assert pool.newest(0, 9) == [(1, 1), (9, 9), (3, 3)]
     pool.replace(0, (3, 3), (1, 1))  # in it already: once only, in the corrected one's place
-    assert pool.newest(0, 9) == [(9, 9), (1, 1)]
-    pool.replace(0, (7, 7), (8, 8))
-    pool.replace(5, (7, 7), (8, 8))
-    assert (pool.newest(0, 9), pool.newest(5, 9), pool.newest(0, 0)) == ([(9, 9), (1, 1)], [], [])
+    pool.replace(0, (7, 7), (8, 8))  # which nothing is known of
+    assert (pool.newest(0, 9), pool.newest(0, 0)) == ([(9, 9), (1, 1)], [])
 
 
 def learnt_by_position(drafted, picks, length):

@@ -9,23 +9,18 @@ from types import SimpleNamespace
 import pytest
 
 from methods.cacheback import Cacheback
-from methods.card import Card
 from methods.eagle.eagle import Eagle
 from methods.hf_compiled import HFCompiled
 from methods.hybrid import Hybrid
-from methods.hydra_heads import HydraTree
-from methods.jacobi import Jacobi
 from methods.logit_spec import LogitSpec
 from methods.lookahead import Lookahead
-from methods.medusa import Medusa
 from methods.n_grammys import NGrammys
-from methods.ngram_map import NgramMap
 from methods.ngram_mod import NgramMod
 from methods.opt_tree import OptTree
 from methods.ouroboros import Ouroboros
-from methods.pearl import Pearl
 from methods.pld import PromptLookup
 from methods.rest import Rest
+from methods.saguaro import Saguaro
 from methods.sam import SAM
 from methods.sequoia import Sequoia
 from methods.specinfer import SpecInfer
@@ -38,77 +33,28 @@ from specbench.types import InputError
 RECYCLED = {"auxiliary": "token_recycling"}
 RATES = [0.6, 0.2, 0.1]
 # Of each: an option, and the words next to its name, the value and the expected values.
+# tests/methods/test_bounds.py tries the bounds of every number.
 REFUSED = {
-    partial(Card, "x"): [
-        ({"nodes_per_layer": 0}, ""), ({"children": 0}, ""), ({"ratio": 0}, ""), ({"max_depth": 0}, ""),
-        ({"patience_s": 0.0}, ""),
-    ],
-    partial(Eagle, "random"): [
-        ({"top_k": 0}, ""), ({"depth": -1}, ""), ({"total_tokens": 1}, ""), ({"sampling": "drawn"}, "a dynamic tree"),
-    ],
-    HFCompiled: [({"length": 4}, "expected a whole number from 5 to 16777216"), ({"length": -1}, "")],
-    partial(Hybrid, {"pld": PromptLookup()}): [
-        ({"budget": 0}, ""), ({"threshold": 1.5}, "expected a probability"), ({"strength": 0.0}, ""),
-    ],
-    partial(HydraTree, "random"): [({"heads": 0}, "")],
-    Jacobi: [({"window": 0}, "")],
-    LogitSpec: [
-        ({"capacity": 1}, ""), ({"ranks": [8, 8]}, ""), ({"lengths": [4, 3, 0]}, ""),
-        ({"lengths": [4, 3]}, "expected 3"),
-    ],
-    Lookahead: [({"ngram": 2}, ""), ({"window": 0}, ""), ({"guesses": 0}, "")],
-    NGrammys: [({"k": 0}, ""), ({"w": 0}, ""), ({"q": 0}, "")],
-    partial(Medusa, "random"): [({"heads": 0}, "")],
-    NgramMap: [({"min_hits": 0}, "expected a whole number from 1 to 4096")],
+    partial(Eagle, "random"): [({"sampling": "drawn"}, "a dynamic tree")],
+    HFCompiled: [({"length": 4}, "expected a whole number from 5 to 16777216")],
+    LogitSpec: [({"ranks": [8, 8]}, ""), ({"lengths": [4, 3, 0]}, ""), ({"lengths": [4, 3]}, "expected 3")],
     NgramMod: [({"min_draft": 65}, "expected a whole number from 0 to 64")],
-    partial(OptTree, "x"): [
-        ({"nodes": 0}, ""), ({"max_depth": 0}, ""), ({"threshold": -0.1}, ""), ({"threshold": 1.0}, ""),
-    ],
-    partial(Ouroboros, "x"): [
-        ({"gamma": 0}, ""), ({"window": 0}, ""), ({"level": 2}, ""), ({"endings": -1}, ""),
-    ],
-    partial(Pearl, "x"): [({"gamma": 0}, ""), ({"patience_s": 0.0}, "")],
+    partial(OptTree, "x"): [({"threshold": -0.1}, ""), ({"threshold": 1.0}, "")],
     PromptLookup: [
-        ({"max_ngram": 0}, ""),
         ({"min_ngram": 4}, "expected a whole number from 1 to 3"),
         ({"max_ngram": 5, "rule": "ngram_cache"}, "expected at most 4"),
     ],
-    Rest: [
-        ({"shortest": 0}, "expected a whole number from 1 to 4096"),
-        ({"longest": 3, "shortest": 4}, "expected a whole number from 4 to 4096"),
-        ({"nodes": 0}, ""), ({"max_matches": 0}, ""),
-    ],
-    SAM: [
-        ({"n_predicts": 1}, "expected a whole number from 2 to 4096"),
-        ({"alpha": 0.0}, "expected a number above 0"),
-        ({"alpha": float("nan")}, ""), ({"children": 0}, ""), ({"len_bias": -1}, ""),
-    ],
-    partial(SpecInfer, "x", expansion=[2]): [
-        ({"expansion": []}, ""), ({"expansion": [2, 0]}, ""), ({"draft_temperature": -1.0}, ""),
-    ],
+    Rest: [({"longest": 3, "shortest": 4}, "expected a whole number from 4 to 4096")],
+    partial(Saguaro, "x", 4): [({"fan_out": each}, "for each of 0 to 4") for each in ([], [1, 2], [65], [True])],
+    partial(SpecInfer, "x", expansion=[2]): [({"expansion": []}, ""), ({"expansion": [2, 0]}, "")],
     partial(Sequoia, "x", acceptance=RATES): [
-        ({"acceptance": []}, ""), ({"acceptance": [0.9, 0.3]}, ""), ({"acceptance": [0.0]}, ""),
-        ({"nodes": 0}, ""), ({"depth": 0}, ""), ({"draft_temperature": -1.0}, ""),
+        *(({"acceptance": each}, "") for each in ([], [0.9, 0.3], [0.0])),
         ({"nodes": 1, "acceptance": [0.0, 0.5]}, "makes a tree without a node"),
     ],
-    partial(SpeculativeSampling, "x"): [
-        ({"length": 0}, ""), ({"threshold": 0.0}, ""),
-        ({"draft_temperature": 0.0}, ""), ({"draft_temperature": -1.0}, ""),
-    ],
-    Spacelike: [
-        ({"query_length": 2, "min_query": 3}, "expected a whole number from 3 to 4096"),
-        ({"buffer_tokens": 1}, ""), ({"rebuild_every": 0}, ""),
-    ],
-    SuffixDecoding: [
-        ({"num_draft": 0}, "expected a whole number from 1 to 4096"),
-        ({"depth": 1}, "expected a whole number from 2 to 4096"),
-        ({"cached_requests": 0}, ""),
-        ({"factor": -1.0}, "expected 0 to 4096"),
-        ({"factor": float("nan")}, ""),
-        ({"min_prob": 1.5}, "expected a probability"),
-        ({"offset": -63.0}, "no match may draft a token"),
-    ],
-}  # fmt: skip
+    partial(SpeculativeSampling, "x"): [({"draft_temperature": 0.0}, ""), ({"draft_temperature": -1.0}, "")],
+    Spacelike: [({"query_length": 2, "min_query": 3}, "expected a whole number from 3 to 4096")],
+    SuffixDecoding: [({"factor": -1.0}, "expected 0 to 4096"), ({"offset": -63.0}, "no match may draft a token")],
+}
 CASES = [(make, options, words) for make, found in REFUSED.items() for options, words in found]
 
 

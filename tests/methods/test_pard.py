@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
+from builders.drafts import require_laws
 from builders.models import VOCAB, build, plain_greedy
-from draft_models import begin, fitted, noisy, run
+from draft_models import begin, draft_behind, fitted, noisy, run
 from methods.pard import Pard
 from methods.parts.draft_lm import DraftRequest
 from specbench.decode.sampling import Sampling
 from specbench.models.load import read_card
 from specbench.types import InputError
 
-MASK, LENGTH = 11, 5
+MASK, LENGTH, PROMPT = 11, 5, [5, 6, 7]
 
 
 def method_with(draft, sampling=None, **options) -> Pard:
@@ -57,31 +56,22 @@ def test_another_mask_and_masks_that_stay_in_the_cache_draft_otherwise(model, mo
     assert list(drafter.propose(ids[:30], 64).tokens) != plain_rows(model, ids[:30]).argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("sampling", [None, Sampling(0.7)])
-def test_a_policy_of_lengths_gets_the_rows_probabilities(model, sampling):
-    drafter, asked = begin(method_with(model, sampling), [5, 6, 7]), []
-    drafter.goes_on = lambda level: asked.append(level) or len(asked) < 3
-    draft = drafter.propose([5, 6, 7], 64)
-    rows = plain_rows(model, [5, 6, 7])
-    rows = rows.softmax(-1) if sampling is None else sampling(rows)
-    assert len(draft) == len(asked) == 3
-    assert sampling is None or len(draft.probs) == 3
-    for level in asked:
-        path = [float(row[token]) for row, token in zip(rows, draft.tokens[: level.depth], strict=False)]
-        assert (level.probability, level.drafted) == (pytest.approx(math.prod(path), rel=1e-5), True)
-        torch.testing.assert_close(level.distribution.double(), rows[level.depth - 1].double(), atol=1e-6, rtol=1e-5)
+@pytest.mark.parametrize("sampling", [None, Sampling(0.7), Sampling(0.7, top_k=4)])
+@pytest.mark.parametrize("stop", [3, 99])
+def test_rows_are_what_is_drawn_from_and_what_a_policy_of_lengths_gets(model, sampling, stop):
+    rows = plain_rows(model, PROMPT)
+    require_laws(
+        begin(method_with(model, sampling), PROMPT), PROMPT, lambda path: rows[len(path)], sampling, stop, 1e-6
+    )
 
 
-def test_a_budget_cuts_masks_and_tokens_are_drawn_from_the_rows_own_distributions(model):
-    drafter = begin(method_with(model), [5, 6, 7])
-    assert len(drafter.propose([5, 6, 7], 0)) == 0
-    assert drafter.propose([5, 6, 7], 2).tokens == plain_rows(model, [5, 6, 7], count=2).argmax(-1).tolist()
-    model, sampling = build("llama", torch.float64), Sampling(0.7, top_k=4)
-    draft = begin(method_with(model, sampling), [5, 6, 7]).propose([5, 6, 7], 64)
-    torch.testing.assert_close(draft.probs, sampling(plain_rows(model, [5, 6, 7])), atol=1e-6, rtol=1e-6)
+def test_a_budget_cuts_masks_and_chosen_tokens_leave_the_ids(model):
+    assert len(draft_behind(method_with(model), PROMPT, 0)) == 0
+    assert draft_behind(method_with(model), PROMPT, 2).tokens == plain_rows(model, PROMPT, count=2).argmax(-1).tolist()
+    sampling = Sampling(0.7, top_k=4)
     out = run(model, method_with(noisy(model, 0.02), sampling, choice="argmax"), sampling=sampling)
     assert out.ids == run(model, method_with(model, sampling), sampling=sampling, max_nodes=0).ids
-    assert run(model, method_with(model)).ids == plain_greedy(model, [5, 6, 7], 61)
+    assert run(model, method_with(model)).ids == plain_greedy(model, PROMPT, 61)
 
 
 @pytest.mark.parametrize(

@@ -29,16 +29,11 @@ def draft(context, max_ngram, num_draft, rule, min_ngram=1):
         ([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3], "original", 3, 4, [4, 5, 6, 7]),
         ([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3], "hf", 2, 10, [4, 5, 6, 7, 8, 1, 2, 3]),
         ([7, 7, 7, 7], "original", 3, 3, [7, 7, 7]),
-        ([7, 7, 7, 7], "original", 3, 10, []),
         ([7, 7, 7, 7], "hf", 2, 10, [7, 7]),
         ([5, 1, 9, 5, 1, 8, 5, 1], "original", 3, 1, [9]),
         ([5, 1, 9, 5, 1, 8, 5, 1], "hf", 2, 2, [9, 5]),
         ([5, 1, 9, 5, 1, 8, 5, 1], "recent", 2, 2, [8, 5]),
-        ([5], "hf", 2, 2, []),
-        ([1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3], "original", 3, 4, [9, 1, 2, 3]),
-        ([7, 3, 5, 1, 2, 3], "original", 3, 4, [5, 1, 2, 3]),
         ([7, 3, 5, 1, 2, 3], "original", 3, 5, []),  # too short a tail
-        ([1, 2, 3], "original", 3, 10, []),
     ],
 )
 def test_integer_examples(context, rule, max_ngram, num_draft, expected):
@@ -50,19 +45,15 @@ def test_integer_examples(context, rule, max_ngram, num_draft, expected):
     [
         ([1, 2, 3, 4, 2, 3], 3, 2, 4, "hf", [4, 2, 3]),  # the example in vLLM's code
         ([1, 2, 3, 4, 9, 3], 3, 2, 4, "hf", []),  # a match of one token is too short
-        ([1, 2, 3, 4, 9, 3], 3, 1, 4, "hf", [4, 9, 3]),
         ([5, 6, 1, 5, 6, 2, 5, 6], 3, 2, 2, "hf", [1, 5]),  # the first occurrence, not the latest
         ([99, 1, 2, 7, 8, 3, 4, 1, 2], 2, 2, 2, "ngram_simple", [7, 8]),  # llama.cpp's own test
-        ([99, 1, 2, 7, 8, 3, 4, 1, 9], 2, 2, 2, "ngram_simple", []),
         ([1, 2, 7, 8, 3, 4, 5, 1, 2], 2, 2, 2, "ngram_simple", []),  # it stands at the context's start
         ([9, 1, 2, 7, 8, 1, 2, 3, 1, 2], 2, 2, 3, "ngram_simple", [3, 1]),  # the latest; the last token is not copied
         ([9, 8, 1, 2, 7, 8, 1, 2, 1, 2], 2, 2, 3, "ngram_simple", []),  # of the latest only one token follows
-        ([9, 1, 2, 7, 1, 2], 2, 2, 2, "ngram_simple", []),  # too short a context for 2 + 2
         ([1, 2, 1, 3, 1, 2, 1], 4, 1, 2, "ngram_cache", [3, 1]),  # 1 2 1 has once been followed by 3
         ([1, 2, 9, 1, 2, 8, 5, 2], 1, 1, 3, "ngram_cache", []),  # 9 and 8 have half of the twos each: 66 % are wanted
         ([1, 2, 9, 1, 2, 9, 1, 2, 8, 5, 2], 1, 1, 1, "ngram_cache", [9]),  # two of three
-        ([1, 2, 9, 5, 2], 1, 1, 3, "ngram_cache", []),  # once is too seldom for one token
-        ([1, 2, 9, 5, 1, 2], 2, 1, 3, "ngram_cache", []),  # and for two
+        ([1, 2, 9, 5, 1, 2], 2, 1, 3, "ngram_cache", []),  # once is too seldom for two tokens
         ([7, 1, 2, 9, 5, 7, 1, 2], 3, 1, 3, "ngram_cache", [9, 5, 7]),  # and enough for three
     ],
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from draft_models import draft_behind
 from head_models import paths_of
 from methods.rest import Datastore, Rest
 from specbench.types import InputError, Prefill
@@ -34,7 +35,7 @@ def method_on(documents=DOCUMENTS, **options) -> Rest:
 
 
 def draft(method, context, budget=256, seed=0):
-    return method.begin(context[:-1], Prefill(context[-1]), seed).propose(context, budget)
+    return draft_behind(method, context, budget, seed=seed)
 
 
 EXAMPLE = [(4,), (5,), (4, 1), (4, 2), (5, 6), (4, 1, 2), (4, 2, 3)]
@@ -63,16 +64,11 @@ def test_the_most_frequent_nodes_ties_by_depth_then_first_seen(nodes):
 
 def test_cut_of_the_code_is_smaller_and_counts_a_repeated_token_once():
     """Paths cost their distinct tokens: (4), (5), (4 1) are 1 + 1 + 2 of 3, so (4 1) goes."""
-    assert paths_of(draft(method_on(depth=3, nodes=2, cut="reference"), [2, 3])) == [(4,), (5,)]
-    assert paths_of(draft(method_on(depth=3, nodes=3, cut="reference"), [2, 3])) == [(4,), (5,)]
-    assert paths_of(draft(method_on(depth=3, nodes=3, cut="paper"), [2, 3])) == [(4,), (5,), (4, 1)]
-    assert paths_of(draft(method_on(depth=3, nodes=7, cut="reference"), [2, 3])) == [(4,), (5,), (4, 1), (4, 2)]
-    chain = [1, 2, 8, 8, 8, 8]
-    assert paths_of(draft(method_on([chain], depth=4, nodes=4, cut="reference"), [1, 2])) == [
-        (8,) * n for n in (1, 2, 3, 4)
-    ]
-    distinct = [1, 2, 5, 6, 7, 8]
-    assert paths_of(draft(method_on([distinct], depth=4, nodes=4, cut="reference"), [1, 2])) == [(5,), (5, 6)]
+    for cut, nodes, kept in (("reference", 2, 2), ("reference", 3, 2), ("paper", 3, 3), ("reference", 7, 4)):
+        assert paths_of(draft(method_on(depth=3, nodes=nodes, cut=cut), [2, 3])) == EXAMPLE[:kept]
+    chain, distinct = (method_on([[1, 2, *ids]], depth=4, nodes=4, cut="reference") for ids in ([8] * 4, [5, 6, 7, 8]))
+    assert paths_of(draft(chain, [1, 2])) == [(8,) * n for n in (1, 2, 3, 4)]
+    assert paths_of(draft(distinct, [1, 2])) == [(5,), (5, 6)]
 
 
 def test_a_subset_is_fair_and_the_seeds():
@@ -108,10 +104,6 @@ def test_a_file_is_mapped_as_it_was_built(tmp_path):
 def test_what_is_no_datastore_is_refused(tmp_path):
     path = tmp_path / "d.safetensors"
     datastore().save(path, 10)
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(InputError, match="not a datastore"):
-        Datastore.load(path, 10, "key")
-    datastore().save(path, 10)
     arrays, labels = load_file(path), {"format": "datastore", "vocab": "10"}
     for change, message in (
         ({"order": arrays["order"][:-1]}, "do not fit each other"),
@@ -121,9 +113,6 @@ def test_what_is_no_datastore_is_refused(tmp_path):
         save_file({**arrays, **change}, path, labels)
         with pytest.raises(InputError, match=message):
             Datastore.load(path, 10, "key")
-    save_file({"tokens": arrays["tokens"]}, path, labels)
-    with pytest.raises(InputError, match="order is nothing"):
-        Datastore.load(path, 10, "key")
 
 
 def test_the_bundled_datastore_fits_and_a_missing_one_says_how_to_build_it():

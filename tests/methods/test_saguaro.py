@@ -11,7 +11,7 @@ from draft_models import MarkovLM, begin, fitted, keeps_the_distribution, markov
 from methods import saguaro
 from methods.saguaro import Saguaro, SaguaroSession
 from specbench.decode.sampling import Sampling
-from specbench.types import InputError, Step
+from specbench.types import Step
 
 PASSES, FAILS = 1e-3, 1e-6
 SAMPLINGS = [Sampling(1.0), Sampling(0.7, top_p=0.9)]
@@ -171,9 +171,3 @@ def test_drawing_from_another_distribution_than_the_one_stated_would_not_keep_it
     plain = saguaro.draw_one
     monkeypatch.setattr(saguaro, "draw_one", lambda probs, random: plain(probs**8, random))
     assert keeps_the_distribution(Saguaro("unused", 1, [4]), SAMPLINGS[0], *markov_tables()) < FAILS
-
-
-@pytest.mark.parametrize("fan_out", [[], [1, 2], [-1], [65], [1.5], [True], ["a"]])
-def test_fan_out_is_checked(fan_out):
-    with pytest.raises(InputError, match=r"fan_out=.*: expected one number of outcomes, or one for each of 0 to 4"):
-        Saguaro("unused", 4, fan_out)

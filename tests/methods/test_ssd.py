@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from draft_models import begin, draft_behind
 from methods.parts.suffix_array import END, SuffixArray
 from methods.ssd import CACHE, RANDOM, Spacelike
 from specbench.types import Prefill
@@ -18,12 +19,12 @@ REQUESTS = [[1, 2, 3, 4], [1, 2, 3, 5], [8, 2, 3, 4]]
 def serve(method, requests=REQUESTS) -> Spacelike:
     """Let requests end, one after the other."""
     for context in requests:
-        method.begin(context[:-1], Prefill(context[-1]), 0).finish(context)
+        begin(method, context).finish(context)
     return method
 
 
 def draft(method, context, budget=256, seed=0):
-    return method.begin(context[:-1], Prefill(context[-1]), seed).propose(context, budget)
+    return draft_behind(method, context, budget, seed=seed)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def draft(method, context, budget=256, seed=0):
     ],
 )
 def test_integer_examples(context, wanted, matched):
-    drafter = serve(Spacelike(draft_length=2)).begin(context[:-1], Prefill(context[-1]), 0)
+    drafter = begin(serve(Spacelike(draft_length=2)), context)
     proposal = drafter.propose(context, 256)
     assert list(proposal.tokens) == wanted
     assert proposal.source is None or set(proposal.source) <= {CACHE}
@@ -50,10 +51,6 @@ def test_a_vote_on_prefixes_is_not_split():
     prefix = draft(serve(Spacelike(draft_length=2, vote="prefix"), requests), [1, 2])
     assert list(prefix.tokens) == [5, 8]  # of three ways on, the most recent
     assert prefix.score == pytest.approx([3 / 5, 1 / 3])
-
-
-def test_a_budget_cuts_a_draft():
-    assert list(draft(serve(Spacelike(), [[1, 2, 3], [4, 5, 6, 7]]), [4], budget=2).tokens) == [5, 6]
 
 
 def test_a_fair_share_votes_and_unseen_draws_random_tokens_only_if_asked():
@@ -78,14 +75,6 @@ def test_the_buffer_keeps_the_last_tokens_in_their_order(capacity, requests):
         wanted = [*wanted, *tokens, END][-capacity:]
         assert method.tokens.tolist() == wanted
         assert method.state_bytes() == 4 * len(wanted)
-
-
-def test_a_full_buffer_forgets_the_oldest_tokens():
-    method = serve(Spacelike(buffer_tokens=8), [[1, 2, 3, 4, 5], [6, 7, 8]])
-    assert method.array.tokens.tolist() == [3, 4, 5, END, 6, 7, 8, END]
-    assert list(draft(method, [3]).tokens) == [4, 5]
-    assert list(draft(method, [8]).tokens) == []
-    assert list(draft(method, [2]).tokens) == []
 
 
 def stats(method) -> dict[str, float]:

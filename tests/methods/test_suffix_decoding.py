@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from methods.parts.array_draft import CountedTree
 from methods.parts.suffix_automaton import EDGES, STATES, find
 from methods.suffix_decoding import GLOBAL, LOCAL, Limits, SuffixDecoding, SuffixTree, Text, _fewest, _sort
 from methods.suffix_decoding import choose as compiled
@@ -65,20 +64,6 @@ def test_examples_of_the_reference(factor, shape, tokens, parents, score):
     assert (found.tokens, found.parents) == (tokens, parents)
     assert sum(probs(found)) == score
     assert probs(found) == [Fraction(2, 3), *[Fraction(1, 3)] * (len(tokens) - 1)]
-    counted = CountedTree(np.array(found[:3]), found.taken)
-    assert counted.to_draft(LOCAL).score == pytest.approx(
-        [
-            2 / 3 if parent < 0 and token == 4 else 1 / 3 if parent < 0 else 1 / 2
-            for token, parent in zip(tokens, parents, strict=True)
-        ]
-    )
-
-
-def test_of_equals_the_more_recent_is_drafted():
-    assert likeliest([TEXTS[1], TEXTS[0], TEXTS[2]], CONTEXT).tokens == [4, 6]
-    assert likeliest([[1, 5, 1, 6, 1, 5, 1, 6]], [0, 1]).tokens == [6]
-    assert likeliest([[1, 6, 1, 5, 1, 5, 1, 6]], [0, 1]).tokens == [6]
-    assert likeliest([[1, 6, 1, 6, 1, 5]], [0, 1]).tokens == [6]  # more often goes before more recently
 
 
 @pytest.mark.parametrize(
@@ -183,35 +168,6 @@ class _Trie:
         found = [other for other, ends in self.ends.items() if ends and other[:-1] == string]
         return sorted(found, key=lambda other: (-len(self.ends[other]), -self.seen(other)))
 
-    def draft(self, string, room, limits):
-        """Of the reference's two loops the tree's; a path follows first children only."""
-        tokens, parents, chances, whole = [], [], [], len(self.ends[string])
-        waiting = [(Fraction(-1), -1, 0, string)]
-        while waiting and len(tokens) < room:
-            waiting.sort(key=lambda item: item[:3])
-            prob, parent, rank, string = waiting.pop(0)
-            if rank:
-                tokens.append(string[-1])
-                parents.append(parent)
-                chances.append(-prob)
-            for place, child in enumerate(self.children(string)[: None if limits.tree else 1], 1):
-                count = len(self.ends[child])
-                if count / whole >= limits.least and len(child) <= self.depth:
-                    waiting.append((Fraction(-count, whole), len(tokens) - 1, place, child))
-        return tokens, parents, chances
-
-    def likeliest(self, context, limits):
-        best = ([], [], [])
-        for length in range(1, len(context)):
-            string = tuple(context[len(context) - length :])
-            if not self.ends.get(string):
-                break
-            room = min(limits.nodes, max(0, int(limits.factor * length + limits.offset + 1e-6)))
-            found = self.draft(string, room, limits)
-            if sum(found[2]) >= sum(best[2]):
-                best = found
-        return best
-
 
 tokens = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 events = st.lists(st.tuples(st.integers(0, 2), st.one_of(tokens, tokens, tokens, st.none())), min_size=1, max_size=9)
@@ -228,7 +184,7 @@ def play(depth, happened, ties):
             tree.remove(texts.pop(number))
             trie.remove(number, tree._gone == 0)
             del stored[number]
-    return tree, trie, texts, stored
+    return tree, trie
 
 
 ties = st.sampled_from(["recent", "reference"])
@@ -236,7 +192,7 @@ ties = st.sampled_from(["recent", "reference"])
 
 @given(st.integers(2, 6), events, ties)
 def test_counts_and_their_order_equal_a_trie(depth, happened, ties):
-    tree, trie, _, _ = play(depth, happened, ties)
+    tree, trie = play(depth, happened, ties)
     arrays = tree._arrays
     for string, count in trie.counts.items():
         state = 0
@@ -258,19 +214,6 @@ def test_counts_and_their_order_equal_a_trie(depth, happened, ties):
             previous, edge = edge, int(arrays.edges[edge]["next"])
         assert arrays.states[state]["tail"] == previous
         assert listed == [child[-1] for child in trie.children(string)]
-
-
-@given(st.integers(2, 6), events, tokens, st.sampled_from(["path", "tree"]), st.sampled_from([0.5, 1.0, 3.0]), ties)
-def test_draft_equals_the_references_loops(depth, happened, before, shape, factor, ties):
-    """Both for a context that ends as a text of the tree does, and for one that has nothing to do with it."""
-    tree, trie, texts, stored = play(depth, happened, ties)
-    limits = Limits(7, factor, 0.5, 0.15, depth, shape == "tree")
-    for text, context in [(Text(), before), *((texts[number], before + stored[number]) for number in texts)]:
-        recent = context[-depth:]
-        found = choose(tree, text, recent, limits)
-        wanted = trie.likeliest(recent, limits)
-        assert (found.tokens, found.parents) == wanted[:2]
-        assert probs(found) == wanted[2]
 
 
 def test_memory_budget_and_length():

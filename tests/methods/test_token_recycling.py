@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from builders.drafts import root_paths
 from builders.runs import settings_of
 from methods.parts.recycling import RecyclingMatrix
-from methods.parts.tree_shape import Level, TreeShape
+from methods.parts.tree_shape import TreeShape
 from methods.token_recycling import REFERENCE, SHARES, TokenRecycling, reference_tree
 from scripts.lab.overhead import OpCounter
 from specbench.types import InputError, Prefill, Step, TopK
@@ -40,14 +40,6 @@ def ranks_of(shape: TreeShape) -> list[tuple[int, ...]]:
 def sizes_of(shape: TreeShape) -> list[int]:
     """Nodes of each level."""
     return [len(level.ranks) for level in shape.levels]
-
-
-DEPTH_FIRST = TreeShape(
-    (-1, 0, 0, -1, 3),
-    tuple(Level(start, (), ranks, (), ()) for start, ranks in ((0, (0,)), (1, (0, 1)), (3, (1,)), (4, (0,)))),
-    {},
-    (0, 0, 1, 1, 0),
-)
 
 
 def test_shape_of_the_reference():
@@ -86,13 +78,7 @@ def test_families_of_trees_pass_through_the_reference():
     assert all(small < large for small, large in itertools.pairwise(family))
     assert family[3] == set(ranks_of(TreeShape.from_counts(REFERENCE, 8)))
     assert (0,) * 6 in family[0]
-    sizes = {depth: sizes_of(reference_tree(80, depth, 8)) for depth in (3, 5, 7, 10)}
-    assert sizes[3] == [8, 32, 40]
-    assert sizes[5] == [8, 21, 25, 16, 10]
-    assert sizes[7] == [8, 20, 25, 15, 8, 3, 1]
-    assert sizes[10] == [8, 20, 23, 14, 8, 3, 1, 1, 1, 1]
-    reference = set(ranks_of(reference_tree(80, 6, 8)))
-    assert reference - set(ranks_of(reference_tree(80, 7, 8))) == {(2, 2)}  # the least worth, for one more level
+    assert sizes_of(reference_tree(80, 10, 8)) == [8, 20, 23, 14, 8, 3, 1, 1, 1, 1]
     # The wrong variant: without the reference's nodes first, ten of its eighty are others.
     every = [path for level in range(1, 7) for path in itertools.product(range(8 if level < 4 else 4), repeat=level)]
     by_worth = sorted(
@@ -104,32 +90,14 @@ def test_families_of_trees_pass_through_the_reference():
 
 def test_fill_breadth_first():
     method = bound()
-    method.matrix.rows[5] = torch.tensor([6, 7, 8])
-    method.matrix.rows[6] = torch.tensor([1, 2, 3])
-    method.matrix.rows[7] = torch.tensor([4, 9, 0])
-    assert list(method.matrix.draft(5).tokens) == [6, 7, 1, 2, 4]
+    for token, row in ((5, [6, 7, 8]), (6, [1, 2, 3]), (7, [4, 9, 0])):
+        method.matrix.rows[token] = torch.tensor(row)
     assert method.shape.parents == (-1, -1, 0, 0, 1)
-    assert list(method.matrix.draft(5).tokens) != [6, 1, 2, 7, 4]  # what tree order the example tells apart
-    assert DEPTH_FIRST.parents != method.shape.parents
+    assert list(method.matrix.draft(5).tokens) == [6, 7, 1, 2, 4]  # depth first it would be 6 1 2 7 4
     assert list(bound().matrix.draft(9).tokens) == [0, 0, 0, 0, 0]
-    matrix = RecyclingMatrix(DEPTH_FIRST, 3, "last", 16, torch.device("cpu"))
-    matrix.rows[5], matrix.rows[6] = torch.tensor([6, 7, 8]), torch.tensor([1, 2, 3])
-    matrix.rows[7] = torch.tensor([4, 9, 0])
-    assert list(matrix.draft(5).tokens) != [6, 7, 1, 2, 4]
 
 
 ROWS = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
-
-
-@pytest.mark.parametrize(
-    ("update", "five"), [("last", [7, 8, 9]), ("first", [1, 2, 3]), ("merge", [1, 8, 3])]
-)  # fmt: skip
-def test_update_of_a_repeated_token(update, five):
-    method = bound(update=update)
-    method.matrix.learn(torch.tensor([5, 6, 5]), TopK(ROWS, ROWS.float()))
-    assert method.matrix.rows[5].tolist() == five
-    assert method.matrix.rows[6].tolist() == [4, 5, 6]
-    assert method.matrix.rows.abs().sum() == sum(five) + 15
 
 
 def test_a_request_learns_from_prompt_and_forwards_until_a_reset():
@@ -145,13 +113,9 @@ def test_a_request_learns_from_prompt_and_forwards_until_a_reset():
     assert len(draft) == 5
     assert drafter.propose([3, 4, 5, 4], 64).tokens[:2] == [6, 7]
     method = bound(update_from_prefill=True)
-    rows = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
-    method.begin([10, 11, 10], Prefill(5, topk=TopK(rows, rows.float())), 0)
-    assert method.matrix.rows[11].tolist() == [4, 5, 6]
-    assert method.matrix.rows[10].tolist() == [7, 8, 9]
+    method.begin([10, 11, 10], Prefill(5, topk=TopK(ROWS, ROWS.float())), 0)
+    assert method.matrix.rows[10:12].tolist() == [[7, 8, 9], [4, 5, 6]]
     assert method.needs.prompt_topk == 3
-    method = bound()
-    method.matrix.learn(torch.tensor([5]), TopK(ROWS[:1], ROWS[:1].float()))
     method.reset()
     assert not method.matrix.rows.any()
     assert method.state_bytes() == 16 * 3 * 8

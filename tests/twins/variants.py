@@ -96,18 +96,13 @@ def _pld() -> list[Variant]:
     one = partial(Variant, method="pld", twin=chains.pld)
     return [
         one("pld", mutants=(
-            {"num_draft": 9}, {"num_draft": 11}, {"max_ngram": 2}, {"max_ngram": 4}, {"rule": "hf"},
-            {"rule": "recent"}, {"shortest_first": True},
-        )),
-        one("pld-hf", params={"rule": "hf", "max_ngram": 2, "num_draft": 10}, mutants=(
-            {"rule": "original"}, {"rule": "recent"}, {"max_ngram": 1}, {"num_draft": 9},
+            {"num_draft": 9}, {"max_ngram": 2}, {"rule": "hf"}, {"rule": "recent"}, {"shortest_first": True},
         )),
         one("pld-recent", params={"rule": "recent", "max_ngram": 4, "num_draft": 5}, mutants=(
             {"rule": "hf"}, {"num_draft": 6}, {"shortest_first": True},
         )),
-        one("pld-5-3", params={"max_ngram": 5, "num_draft": 3}, mutants=({"num_draft": 4}, {"guard": 0})),
         one("pld-vllm", params={"rule": "hf", "max_ngram": 7, "num_draft": 20, "min_ngram": 3}, mutants=(
-            {"min_ngram": 2}, {"min_ngram": 4}, {"rule": "recent"},
+            {"min_ngram": 2}, {"min_ngram": 4},
         )),
     ]  # fmt: skip
 
@@ -117,18 +112,15 @@ def _sam() -> list[Variant]:
     both = partial(Variant, method="sam", twin=sam_twin, harness={"static": f"{{folder}}/{STATIC}"}, anywhere=False)
     return [
         one("sam", mutants=(
-            {"latest": True}, {"through_root": True}, {"alpha": 3.0}, {"alpha": 4.5}, {"n_predicts": 39},
+            {"latest": True}, {"through_root": True}, {"alpha": 4.5}, {"n_predicts": 39},
             {"shorter": True},
         )),
-        one("sam-12", params={"n_predicts": 12, "alpha": 1.5}, mutants=(
-            {"n_predicts": 13}, {"alpha": 2.0}, {"latest": True},
-        )),
         both("sam-static", mutants=(
-            {"corpus_first": True}, {"len_bias": 1}, {"alpha": 3.0}, {"children": 2},
+            {"corpus_first": True}, {"len_bias": 1},
         )),
         both("sam-static-narrow", params={"children": 2}, mutants=({"children": 1}, {"children": 3}, {"wide": True})),
         both("sam-static-bias", params={"len_bias": 2, "children": 2, "n_predicts": 20}, mutants=(
-            {"len_bias": 1}, {"len_bias": 3}, {"children": 1}, {"n_predicts": 19},
+            {"len_bias": 1}, {"len_bias": 3},
         )),
     ]  # fmt: skip
 
@@ -143,7 +135,7 @@ def _n_grammys() -> list[Variant]:
             {"ties": "recent"}, {"w": 4}, {"latest_first": True},
         )),
         one("n_grammys-trie", params={"k": 3, "w": 4, "q": 2, "verify": "trie"}, mutants=(
-            {"k": 4}, {"verify": "batch"}, {"ties": "lexicographic"}, {"short_tails": True}, {"q": 1},
+            {"k": 4}, {"verify": "batch"}, {"q": 1},
         )),
     ]  # fmt: skip
 
@@ -159,10 +151,10 @@ def _suffix_decoding() -> list[Variant]:
             {"min_prob": 0.4}, {"shape": "tree"},
         )),
         local("suffix_decoding_local-tree", params={"factor": 3.0, "shape": "tree"}, mutants=(
-            {"shape": "path"}, {"oldest_child": True}, {"num_draft": 15}, {"shorter_wins": True},
+            {"shape": "path"}, {"oldest_child": True}, {"num_draft": 15},
         )),
         local("suffix_decoding_local-short", params=short, mutants=(
-            {"depth": 9}, {"depth": 11}, {"num_draft": 7}, {"offset": 0.0}, {"min_prob": 0.4},
+            {"depth": 9}, {"depth": 11}, {"offset": 0.0},
         )),
         whole("suffix_decoding", params={"global_tree": True}, mutants=(
             {"global_tree": False}, {"prompts_too": True}, {"global_first": True}, {"finished_only": True},
@@ -201,17 +193,17 @@ def _cacheback() -> list[Variant]:
     file = {"frozen": FROZEN}
     return [
         plain("cacheback_no_frozen", mutants=(
-            {"total_draft_length": 95}, {"total_draft_length": 99}, {"chaining_reserve": 0}, {"chaining_reserve": 19},
+            {"total_draft_length": 95}, {"chaining_reserve": 19},
             {"accounting": "kept"}, {"growth": "merged"}, {"late": 1}, {"fifo": True}, {"oldest_first": True},
             {"follower_length": 4}, {"last_child_first": True},
         )),
         plain("cacheback_no_frozen-kept", params={"accounting": "kept"}, mutants=({"accounting": "refeed"},)),
         plain("cacheback_no_frozen-merged", params={"growth": "merged"}, mutants=({"growth": "reference"},)),
         plain("cacheback_no_frozen-leader-2", params={"leader_length": 2}, mutants=(
-            {"leader_length": 1}, {"leader_length": 3}, {"oldest_first": True},
+            {"leader_length": 1}, {"leader_length": 3},
         )),
         plain("cacheback_no_frozen-small", params=small, mutants=(
-            {"fifo": True}, {"follower_capacity": 2}, {"follower_capacity": 4},
+            {"follower_capacity": 2}, {"follower_capacity": 4},
         )),
         plain("cacheback_no_frozen-scarce", params=scarce, mutants=(
             {"query_is_no_use": True}, {"fifo_leaders": True}, {"leader_capacity": 11}, {"leader_capacity": 13},
@@ -221,7 +213,7 @@ def _cacheback() -> list[Variant]:
             {"frozen_first": True}, {"tables": "dynamic"}, {"tables": "frozen"}, {"frozen_growth": "after_tree"},
         )),
         dual("cacheback-merged-kept", harness=file, params={"growth": "merged", "accounting": "kept"}, mutants=(
-            {"growth": "reference"}, {"accounting": "refeed"}, {"frozen_first": True},
+            {"growth": "reference"}, {"accounting": "refeed"},
         )),
         dual("cacheback-after-tree", harness=file, params={"frozen_growth": "after_tree"}, mutants=(
             {"frozen_growth": "node"},
@@ -237,18 +229,15 @@ def _rest() -> list[Variant]:
     first = {"max_matches": 30, "nodes": 30, "cut": "reference"}
     return [
         one("rest", harness=file, mutants=(
-            {"cut": "reference"}, {"nodes": 63}, {"depth": 9}, {"shortest": 3}, {"longest": 3},
+            {"nodes": 63}, {"depth": 9},
             {"last_of_equals": True}, {"deeper_first": True}, {"shortest_first": True}, {"cross_documents": False},
         )),
         one("rest-reference", harness=file, params={"cut": "reference"}, mutants=(
-            {"cut": "paper"}, {"frequent_goes": True}, {"nodes": 60},
+            {"cut": "paper"}, {"frequent_goes": True},
         )),
         one("rest-borders", harness=file, params={"cross_documents": False}, mutants=({"cross_documents": True},)),
         one("rest-first", harness={"datastore": DATASTORE, "subset": "first"}, params=first, mutants=(
             {"max_matches": 29}, {"corpus_order": True}, {"nodes": 29},
-        )),
-        one("rest-4-1", harness=file, params={"longest": 4, "shortest": 1, "depth": 5, "nodes": 20}, mutants=(
-            {"shortest": 2}, {"longest": 5}, {"depth": 6},
         )),
     ]  # fmt: skip
 
