@@ -142,10 +142,9 @@ def test_speed_bench_padding_comes_off(tmp_path, turn, bare):
 @pytest.mark.parametrize(
     ("frame", "says"),
     [
-        ("{nope}", "there is no nope, which suite.frame names; it has task, id, history"),
+        ("{nope}", "there is no nope, .*suite.frame"),
         ("{history.5.user}", "there is no history.5.user"),
-        ("{task.user}", "there is no task.user"),
-        ("Who? {}", r"suite.frame=Who\? \{\}: names no field, .* expected \{NAME\} in it, one of task, id, history"),
+        ("Who? {}", r"suite.frame=Who\? \{\}: names no field"),
     ],
 )
 def test_a_frame_names_what_the_row_has(tmp_path, frame, says):
