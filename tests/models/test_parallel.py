@@ -32,7 +32,7 @@ from ranks import (
 )  # fmt: skip
 
 import specbench.models.fast.engine as fast_engine
-from builders.engines import assert_same_rows, decode_script, draw_rows, scripts
+from builders.engines import assert_greedy, assert_same_rows, decode_script, draw_rows, scripts, take_step
 from builders.models import VOCAB, build, plain_greedy
 from specbench.decode.check import check_engine
 from specbench.decode.sampling import Sampling
@@ -48,7 +48,8 @@ from specbench.types import ROOT, CaseError, Draft, Needs
 COUNT, LONG_S = 20, 60.0  # less than what a rank that waits for a lost one may take by default
 PROMPTS = ([5], [5, 17, 3, 42, 8], list(range(20, 50)))  # the last one leaves the window
 EXHAUSTIVE = pytest.mark.exhaustive
-FAMILIES = ["llama", "mistral-window", *(pytest.param(each, marks=EXHAUSTIVE) for each in ("qwen2", "phi3", "qwen3"))]
+FAMILIES = [("llama", 2), ("mistral-window", 2), pytest.param("llama-mha", 4, marks=EXHAUSTIVE),
+            *(pytest.param(each, 2, marks=EXHAUSTIVE) for each in ("qwen2", "phi3", "qwen3"))]  # fmt: skip
 SAMPLINGS = {"greedy": None, "sampled": Sampling(0.8, 20, 0.9)}
 
 
@@ -64,13 +65,13 @@ def counts(out):
     return out.ids, out.accept, out.proposed, out.fed
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_two_ranks_decode_as_one(family):
+@pytest.mark.parametrize(("family", "ranks"), FAMILIES)
+def test_ranks_decode_as_one(family, ranks):
     """Every drafter, llama's also sampled; teacher forcing; logits of whole sequences; the check before a run."""
     prompt, samplings = (PROMPTS[1], SAMPLINGS.values()) if family == "llama" else (PROMPTS[2], [None])
     model = build(family, torch.float64)
     one, truth = alone(model), plain_greedy(model, prompt, COUNT + 8)
-    with team(model, check=True) as (engine, whole):
+    with team(model, ranks=ranks, check=True) as (engine, whole):
         check_engine(engine, whole)
         for name, script in scripts(truth).items():
             for sampling in samplings:
@@ -93,19 +94,15 @@ def test_steps_show_the_same(rows):
     rng, done = random.Random(1), 1
     with team(model, check=True) as (engine, _):
         engines = [alone(model), engine]
-        first = [each.start(PROMPTS[1], COUNT, Walk(None, 0), needs, Silent()) for each in engines]
-        assert_same_rows(*first)
+        assert_same_rows(*(each.start(PROMPTS[1], COUNT, Walk(None, 0), needs, Silent()) for each in engines))
         while done < COUNT - 8:
             draft = draw_rows(rng, truth[done : done + 4])
-            steps = []
-            for each in engines:
-                each.forward(draft)
-                steps.append(each.settle(COUNT))
+            steps = [take_step(each, draft) for each in engines]
             assert_same_rows(*steps)
             done += len(steps[0].emitted)
         with pytest.raises(CaseError, match="expected as many"):  # found before any rank is notified
             engine.forward(Draft([1, 2], [ROOT]))
-        assert run(engine, scripts(truth)["chain"]).ids == truth[:COUNT]
+        assert_greedy(engine, model, PROMPTS[1], COUNT, "chain")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
@@ -116,16 +113,6 @@ def test_other_types_of_number(dtype):
         for name, script in scripts(plain_greedy(model, PROMPTS[1], COUNT + 8)).items():
             out = run(engine, script)
             assert max(engine.gaps(PROMPTS[1], out.ids)) < (1e-3 if dtype == torch.float32 else 1.0), name
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_four_ranks():
-    model = build("llama-mha", torch.float64)
-    truth = plain_greedy(model, PROMPTS[1], COUNT + 8)
-    with team(model, ranks=4, check=True) as (engine, _):
-        for name, script in scripts(truth).items():
-            assert counts(run(engine, script)) == counts(run(alone(model), script)), name
 
 
 def test_ranks_record_the_same_graphs_at_the_same_time(monkeypatch):
@@ -226,8 +213,7 @@ def test_all_ranks_have_the_kernels_or_none_has(kind, follower, note):
     engine, _, found = start(settings)
     try:
         assert (found, engine.attention) == (note, follower.attentions[0])
-        truth = plain_greedy(model, PROMPTS[1], 6)
-        assert run(engine, scripts(truth)["wide"], limit=6).ids == truth
+        assert_greedy(engine, model, PROMPTS[1], 6)
     finally:
         engine.close()
 

@@ -12,11 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import team
 from torch.nn.functional import silu
 
-from builders.engines import decode_script, scripts
-from builders.models import build, plain_greedy
+from builders.engines import assert_greedy
+from builders.models import build
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.operations import Linear, Norm, SmallOps, Unscaled
@@ -216,11 +215,10 @@ def test_blocks_and_splits():
     "family", ["qwen2-mixed", *(pytest.param(each, marks=EXHAUSTIVE) for each in ("llama", "qwen3"))]
 )
 def test_the_engine_emits_plain_greedy_ids(family, single):
-    model, prompt = build(family), [5, 17, 3]
-    truth = plain_greedy(model, prompt, 16)
+    model = build(family)
     engine = FastEngine(model, 512, frozenset(), 8, options=FastOptions(attention="fused"))
     launched = count_launches(engine)
-    assert decode_script(engine, scripts(truth)["wide"], prompt, 6).ids == truth[:6]
+    assert_greedy(engine, model, [5, 17, 3], 6)
     assert {products.PLAIN.value, products.ADD.value, products.GATE.value} <= launched
     assert (products.ROTATE.value in launched) == (family != "qwen3")  # norms of heads come between
 
@@ -234,11 +232,3 @@ def count_launches(engine) -> set[int]:
         each._launch = lambda given, after, *others, launch=launch, **named: (
             launched.add(after.value), launch(given, after, *others, **named))[1]  # fmt: skip
     return launched
-
-
-@pytest.mark.exhaustive
-def test_two_ranks_multiply_by_it(single):
-    model, prompt = build("llama"), [5, 17, 3]
-    truth = plain_greedy(model, prompt, 16)
-    with team(model, options=FastOptions(attention="fused")) as (engine, _):
-        assert decode_script(engine, scripts(truth)["wide"], prompt, 6).ids == truth[:6]
