@@ -7,22 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.drafts import drafts_and_picks
 from builders.engines import Scripted
 from builders.models import VOCAB
 from joint_law import MarkovEngine, emitted, exact, p_value
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
 from specbench.types import Draft
-
-
-@st.composite
-def trees(draw):
-    count = draw(st.integers(0, 9))
-    parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
-    tokens = [draw(st.integers(0, 2)) for _ in range(count)]
-    passenger = [draw(st.booleans()) for _ in range(count)]
-    picks = [draw(st.integers(0, 2)) for _ in range(count + 1)]
-    return tokens, parents, passenger, picks
 
 
 def by_definition(tokens, parents, passenger, picks):
@@ -34,13 +25,13 @@ def by_definition(tokens, parents, passenger, picks):
             path.append(node)
             node = parents[node]
         path.reverse()
-        valid = all(not passenger[n] and tokens[n] == picks[parents[n] + 1] for n in path)
+        valid = all(not (passenger and passenger[n]) and tokens[n] == picks[parents[n] + 1] for n in path)
         if valid and len(path) > len(best):
             best = path
     return best
 
 
-@given(trees())
+@given(drafts_and_picks())
 def test_follow_is_its_definition(tree):
     assert Walk.follow(*tree) == by_definition(*tree)
 

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from builders.drafts import drafts_and_picks
 from builders.engines import (
     COUNT,
     CPU,
@@ -212,14 +213,6 @@ def test_an_engine_of_few_nodes_is_checked_too(nodes):
         check_engine(engine, other)
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
-@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed", "qwen3", "phi3"])
-def test_half_precision_sees_trees_as_it_must(family, dtype):
-    model = build(family, dtype)
-    check_engine(fast_engine(model), model)
-
-
 @pytest.mark.parametrize("buckets", BUCKETS)
 @pytest.mark.parametrize("draft", [Draft.chain([9, 9]), Draft([9, 9], [-1, -1])], ids=["chain", "tree"])
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
@@ -337,18 +330,7 @@ def test_what_is_captured_neither_waits_nor_depends_on_the_draft(family):
     assert tapes(exact, trees[0]) != tapes(exact, trees[1])
 
 
-@st.composite
-def trees(draw):
-    """(tokens, parents, passenger, picks): few token values, so that siblings repeat and picks are met."""
-    count = draw(st.integers(0, 12))
-    tokens = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
-    parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
-    passenger = draw(st.none() | st.lists(st.booleans(), min_size=count, max_size=count))
-    picks = draw(st.lists(st.integers(0, 3), min_size=count + 1, max_size=count + 1))
-    return tokens, parents, passenger, picks
-
-
-@given(trees(), st.integers(0, 5), st.sampled_from([EXACT, GRAPHED]))
+@given(drafts_and_picks(), st.integers(0, 5), st.sampled_from([EXACT, GRAPHED]))
 def test_acceptance_on_the_device_is_the_walkers(tree, padding, buckets):
     """The rule of ``Walk.follow``: ties, repeated siblings, passengers, padding; and the cache moves with it."""
     tokens, parents, passenger, picks = tree

@@ -1,4 +1,4 @@
-"""Every model of conf/model composes, and a toy of each kind of real configuration decodes losslessly through the runtime.
+"""Every model of conf/model composes, and a toy of each kind of real configuration decodes losslessly.
 
 The shapes are those of the published config.json files; the toy keeps family, head grouping, rotary settings, window
 and tied embeddings, and shrinks width, depth and vocabulary.
@@ -28,7 +28,6 @@ REAL = {
     "qwen2_5_7b": ("qwen2", 28, 4, 128, {"rope_theta": 1e6, "use_sliding_window": False}),
     "qwen3_8b": ("qwen3", 32, 8, 128, {"rope_theta": 1e6, "use_sliding_window": False, "head_dim": 16}),
 }
-SHAPES |= {"tiny_25m", "tiny_110m", "tiny_1b", "tiny_7b", "tiny_8b_gqa"}
 NAMES = sorted(path.stem for path in (conf_dir() / "model").glob("*.yaml"))
 
 

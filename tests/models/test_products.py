@@ -120,11 +120,8 @@ def test_a_row_has_the_same_bits_in_any_company(dtype, splits, single, monkeypat
     by_row = SimpleNamespace(**vars(np) | {"matmul": lambda rows, other, dtype: np.stack(
         [np.matmul(row[None], other, dtype=dtype)[0] for row in rows])})  # fmt: skip
     monkeypatch.setattr(interpreter, "np", by_row)
-    product, rows, norm = (
-        make(40, 200, dtype, splits=splits),
-        draw(17, 200, seed=5).to(dtype),
-        Norm(torch.ones(200), 1e-6),
-    )
+    product, rows = make(40, 200, dtype, splits=splits), draw(17, 200, seed=5).to(dtype)
+    norm = Norm(torch.ones(200), 1e-6)
     alone = [product(row[None])[0] for row in rows]
     for count in (2, 7, 8, 16):
         chosen = list(range(17 - count, 17))[::-1]
@@ -171,11 +168,8 @@ def test_rotation_and_writing(heads, key_heads, size, block, splits, bias, dtype
 
 def errors_of(change) -> float:
     """Of a product of 64 outputs in 4 splits, gated after a norm, with one thing changed."""
-    product, rows, norm = (
-        make(64, 128, torch.float16, splits=4),
-        draw(4, 128, seed=5).half(),
-        Norm(torch.ones(128), 1e-6),
-    )
+    product, rows = make(64, 128, torch.float16, splits=4), draw(4, 128, seed=5).half()
+    norm = Norm(torch.ones(128), 1e-6)
     want = in_double(product, norm_in_double(rows, norm)).chunk(2, 1)
     fed = Unscaled(rows, leave_squares(rows, 4), norm)
     change(product, fed)

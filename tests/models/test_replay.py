@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from builders.engines import Scripted, decode_one
+from builders.drafts import drafts_and_picks
+from builders.engines import Scripted, decode_one, started, take_step
 from builders.models import build
 from builders.records import write_json_lines
 from builders.runs import by_case, execute_job, job_for
 from specbench.decode.walk import Walk
-from specbench.models.engine import Silent
 from specbench.models.replay import ReplayEngine, TimedFast
 from specbench.records.answers import read_answers
 from specbench.records.record import VANILLA
 from specbench.trace import kind_of
-from specbench.types import CaseError, Draft, InputError, Needs
+from specbench.types import CaseError, Draft, InputError
 
 MINI = ("suite=mini", "suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
 TINY = "model.tokenizer=bundled:tiny"
@@ -41,29 +40,19 @@ def replay(folder, *overrides):
     return by_case(execute_job(folder, "model=replay", *overrides))
 
 
-@st.composite
-def drafts(draw):
-    count = draw(st.integers(0, 9))
-    parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
-    tokens = [draw(st.integers(0, 2)) for _ in range(count)]
-    passenger = draw(st.one_of(st.none(), st.lists(st.booleans(), min_size=count, max_size=count)))
-    return tokens, parents, passenger, draw(st.lists(st.integers(0, 2), min_size=1, max_size=6))
-
-
-@given(drafts())
+@given(drafts_and_picks())
 def test_the_path_is_the_walkers(drawn):
     """The walker with the recording's tokens as every row's pick, a token nobody drafts behind its end."""
     tokens, parents, passenger, upcoming = drawn
-    depth: list[int] = []
+    rows = [0]
     for parent in parents:
-        depth.append(1 if parent < 0 else depth[parent] + 1)
-    picks = [upcoming[row] if row < len(upcoming) else -7 for row in (0, *depth)]
+        rows.append(rows[parent + 1] + 1)
+    picks = [upcoming[row] if row < len(upcoming) else -7 for row in rows]
     engine = ReplayEngine(frozenset(), 16)
     engine.load([5], [1, *upcoming])
-    engine.start([5], len(upcoming) + 1, Walk(None, 0), Needs(), Silent())
-    engine.forward(Draft(tokens, parents, passenger=passenger))
+    step = take_step(started(engine, [5]), Draft(tokens, parents, passenger=passenger))
     path = Walk.follow(tokens, parents, passenger, picks)
-    assert list(engine.settle(len(upcoming)).path) == path[: len(upcoming) - 1]  # the last token ends the answer
+    assert list(step.path) == path[: len(upcoming) - 1]  # the last token ends the answer
 
 
 def ask(script, answer, prompt=(5, 6), limit=None, eos=frozenset(), kind="replay"):
