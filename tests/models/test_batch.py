@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import random
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 
-import httpx
 import numpy as np
 import pytest
 import torch
@@ -21,8 +19,6 @@ from ranks import Forgetful, team
 from builders.engines import Scripted, assert_same_rows, decode_script, scripts, started, take_step
 from builders.models import VOCAB, build, plain_greedy
 from playback import Playback
-from scripts.lab.__main__ import main
-from scripts.lab.batches import answers_behind
 from specbench.decode.loop import derive_seed
 from specbench.decode.sampling import Sampling
 from specbench.decode.walk import Walk
@@ -36,7 +32,7 @@ from specbench.models.fast.graphs import Buckets
 from specbench.models.fast.host.forward import CompiledForward
 from specbench.models.replay import ReplayEngine, TimedEager, TimedFast
 from specbench.models.tensor_parallel.team import TeamError
-from specbench.types import CaseError, Draft, InputError, Needs, Step
+from specbench.types import CaseError, Draft, Needs, Step
 
 TRUTHS: dict[tuple[int, ...], list[int]] = {}
 COUNT, CONTEXT, NODES = 10, 96, 24
@@ -388,35 +384,3 @@ def test_a_rank_that_does_not_move_accepted_rows_is_named(model):
     named = pytest.raises(TeamError, match=r"rank 1 diverged .* tokens in the cache")
     with team(model["float64"], check=True, follower=Forgetful) as (engine, _), named:
         decode_together(engine.batch(2, CONTEXT), questions, random.Random(0))
-
-
-@pytest.mark.parametrize(
-    ("library", "first"), [((), ["without", "control", "1", "3"]), (("--library", "transformers"), ["1", "3"])]
-)
-def test_the_bench_prints_a_line_for_each_number_of_requests(library, first, capsys):
-    sizes = ["--requests", "1,3", "--blocks", "1", "--steps", "2", "--context", "9"]
-    assert main(["batches", "model=tiny", *sizes, *library]) == 0
-    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert [line[0] for line in lines[2:]] == first
-    assert not library or {line[-1] for line in lines[2:]} == {"yes"}  # the same ids
-
-
-def test_answers_of_a_server_come_in_the_order_of_their_prompts():
-    def serve(request):
-        if request.url.path == "/v1/models":
-            return httpx.Response(200, json={"data": [{"id": "tiny"}]})
-        asked = json.loads(request.content)
-        assert (asked["ignore_eos"], asked["return_token_ids"], asked["temperature"]) == (True, True, 0)
-        found = [
-            {"index": place, "token_ids": prompt[-asked["max_tokens"] :]}
-            for place, prompt in enumerate(asked["prompt"])
-        ]
-        return httpx.Response(200, json={"choices": found[::-1]})
-
-    answer = answers_behind("http://server", httpx.MockTransport(serve))
-    assert answer([[1, 2, 3], [4, 5, 6]], 2) == [[2, 3], [5, 6]]
-    for broken in (httpx.Response(404), httpx.Response(200, text="<html>")):
-        with pytest.raises(
-            InputError, match=r"--url http://server: /v1/models: .*expected the address of a vLLM server"
-        ):
-            answers_behind("http://server", httpx.MockTransport(lambda _, broken=broken: broken))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -159,6 +160,8 @@ TIED = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
                            "original_max_position_embeddings": 64})),
         ("llama", rotated({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128})),
         ("llama", TIED),
+        ("qwen2", {"hidden_size": 112, "num_attention_heads": 14}),
+        ("phi3", {"hidden_size": 96, "num_key_value_heads": 4, "sliding_window": 2047}),
         ("llama", WINDOW),
         ("llama", {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
         ("mistral", {**WINDOW, "layer_types": ["full_attention", "sliding_attention"]}),
@@ -276,24 +279,24 @@ def test_a_model_that_is_not_the_librarys_plain_one_is_left_to_the_eager_engine(
     assert "is not one of" in explain_unfit(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)))
 
 
+FORBIDDEN = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal",
+             "aten::masked_select", "aten::unique_dim", "aten::_unique2")  # fmt: skip
+
+
 class Tape(TorchDispatchMode):
-    """Operations with the shapes of their tensors, in order; refuses what a CUDA graph cannot hold."""
+    """Operations with the shapes of their tensors and their numbers, in order. Fails for those that are forbidden."""
 
-    FORBIDDEN = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal",
-                 "aten::masked_select", "aten::unique_dim", "aten::_unique2")  # fmt: skip
-
-    def __init__(self) -> None:
+    def __init__(self, forbidden: Sequence[str] = ()) -> None:
         super().__init__()
-        self.seen: list[object] = []
+        self.forbidden, self.seen = forbidden, []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func._schema.name
-        assert name not in self.FORBIDDEN, f"{name} waits for the device"
-        out = func(*args, **(kwargs or {}))
+        assert name not in self.forbidden, f"{name} waits for the device"
         shapes = [tuple(each.shape) for each in args if isinstance(each, torch.Tensor)]
         numbers = [each for each in args if isinstance(each, (int, float, bool))]
         self.seen.append((name, shapes, numbers))
-        return out
+        return func(*args, **(kwargs or {}))
 
 
 def tapes(engine, draft) -> list[object]:
@@ -302,7 +305,7 @@ def tapes(engine, draft) -> list[object]:
         engine.forward(draft)
         frame, moved = engine.request.frame, engine.request.moved
         _, length, taps = engine.request.key
-        tape = Tape()
+        tape = Tape(FORBIDDEN)
         with tape:
             logits, _ = engine.compute(frame, length, taps)
             accept(logits, frame, engine.cache, moved)

@@ -8,7 +8,7 @@ import random
 import pandas as pd
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from models.test_fast import Tape
 
 from builders.engines import Scripted, decode_one, read_slots, scripts
 from builders.models import VOCAB, build
@@ -93,19 +93,6 @@ def test_the_cache_holds_the_recorded_tokens(kind, name):
         assert (mine - right).abs().max() < 1e-8
 
 
-class Names(TorchDispatchMode):
-    """Every operation in order."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        shapes = [tuple(each.shape) for each in args if isinstance(each, torch.Tensor)]
-        self.seen.append((func._schema.name, shapes))
-        return func(*args, **(kwargs or {}))
-
-
 def computed(engine, part):
     """Operations of the first step of a second request on a tree of five, in its forward or in its settling."""
     found = {}
@@ -115,9 +102,9 @@ def computed(engine, part):
             "forward": lambda: engine.forward(Draft([7, 9, 9, 21, 40], [-1, -1, 0, 1, 1])),
             "settle": lambda: engine.settle(COUNT),
         }.items():
-            with Names() as names:
+            with Tape() as tape:
                 call()
-            found[name] = names.seen
+            found[name] = [(operation, shapes) for operation, shapes, _ in tape.seen]
     return found[part]
 
 
