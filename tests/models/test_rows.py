@@ -53,9 +53,6 @@ def scripts(truth) -> dict:
         right = truth[done : done + 3]
         return rows([7], right, right, [*right, 3]) if right else Draft()
 
-    def wrong(context, done, rng):
-        return rows(*([(token + shift) % VOCAB for token in truth[done : done + 4]] for shift in (1, 2)))
-
     def changing(context, done, rng):
         """More rows, fewer rows, one row, none: copies of the context fall behind and catch up."""
         return rng.choice([ragged, last_wins, alone, empty])(context, done, rng)
@@ -70,7 +67,7 @@ def scripts(truth) -> dict:
         draft = ragged(context, done, rng)
         return Draft(torch.tensor(draft.tokens), torch.tensor(draft.parents))
 
-    return {f.__name__: f for f in (ragged, last_wins, ties, wrong, changing, alone, empty, on_device)}
+    return {f.__name__: f for f in (ragged, last_wins, ties, changing, alone, empty, on_device)}
 
 
 def run(engine, script, prompt, needs=BATCH, **options):

@@ -125,15 +125,6 @@ def test_a_runs_own_ids_may_lie_beyond_its_tokenizer(tmp_path):
     assert job_for("model=replay", f"model.trace={path}", "method=[pld]").source.card.vocab_size == 3001
 
 
-def test_a_wrong_tokenizer_is_asked_for(data):
-    path = data / "traces" / "vicuna-7b-v1.3" / "spec_bench_vanilla_run1.jsonl"
-    job = job_for(
-        "model=replay", f"model.trace={path}", f"model.tokenizer={data / 'tokenizers' / 'mistral'}",
-        "model.template=vicuna_v1.1", "suite=spec_bench", "suite.limit=3", "method=[pld]",
-    )  # fmt: skip
-    assert any("is model.tokenizer the tokenizer" in warning for warning in job.source.suite.warnings)
-
-
 def test_prompts_without_their_conversation_are_counted(tmp_path):
     def turn(*prompt):
         return {"prompt_ids": prompt, "ids": [7], "finish": "length"}

@@ -18,18 +18,9 @@ SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
-# The ids below were checked once against SentencePiece itself (tokenizer.model), each stretch between </s> encoded
-# alone, as were all 560 prompts of Spec-Bench with recorded answers.
+# The ids below, and those of all 560 prompts of Spec-Bench with recorded answers, were checked once against
+# SentencePiece itself (tokenizer.model), each stretch between </s> encoded alone.
 # fmt: off
-SYSTEM_IDS = [
-    1, 319, 13563, 1546, 263, 12758, 1404, 322, 385, 23116, 21082, 20255, 29889, 450, 20255, 4076, 8444, 29892, 13173,
-    29892, 322, 1248, 568, 6089, 304, 278, 1404, 29915, 29879, 5155, 29889,
-]
-HELLO_IDS = [3148, 1001, 29901, 15043, 29991, 319, 1799, 9047, 13566, 29901]
-SECOND_TURN_IDS = [
-    6324, 29991, 2, 3148, 1001, 29901, 1128, 526, 366, 29973, 319, 1799, 9047, 13566, 29901,
-]
-CODE_IDS = [3148, 1001, 29901, 822, 285, 7295, 13, 1678, 736, 29871, 29896, 319, 1799, 9047, 13566, 29901]
 LLAMA_2_IDS = [
     1, 518, 25580, 29962, 15043, 29991, 518, 29914, 25580, 29962, 6324, 29991, 29871, 2, 1, 518, 25580, 29962, 1128,
     526, 366, 29973, 518, 29914, 25580, 29962,
@@ -107,20 +98,6 @@ def vicuna_text(turns, answers) -> str:
     return text + f"USER: {turns[-1]} ASSISTANT:"
 
 
-def test_prompts_for_vicuna(vicuna):
-    """A second turn has the first answer and its end; a run of spaces leaves its last space with the word."""
-    builder = PromptBuilder(vicuna, "vicuna_v1.1")
-    turns, text = ["Hello!", "How are you?"], f"{SYSTEM} USER: Hello! ASSISTANT:"
-    assert builder.text(turns[:1], []) == text
-    assert builder.ids(turns[:1], []) == vicuna(text).input_ids == SYSTEM_IDS + HELLO_IDS
-    text += " Hi!</s>USER: How are you? ASSISTANT:"
-    assert builder.text(turns, ["Hi!"]) == text
-    assert builder.ids(turns, ["Hi!"]) == vicuna(text).input_ids == SYSTEM_IDS + HELLO_IDS + SECOND_TURN_IDS
-    assert builder.ids(turns, [" Hi!\n"]) == builder.ids(turns, ["Hi!"])
-    assert builder.ids(["def f():\n    return 1"], []) == SYSTEM_IDS + CODE_IDS
-    assert builder.warnings == ()
-
-
 def test_every_prompt_of_spec_bench_with_the_recorded_answers(vicuna, spec_bench_file, vicuna_trace):
     """And the ids of an answer are its text again."""
     builder, digest, tokens = PromptBuilder(vicuna, "vicuna_v1.1"), hashlib.sha256(), 0
@@ -133,6 +110,7 @@ def test_every_prompt_of_spec_bench_with_the_recorded_answers(vicuna, spec_bench
             ids = builder.ids(turns, earlier)
             digest.update(json.dumps(ids).encode())
             tokens += len(ids)
+    assert builder.warnings == ()
     assert (tokens, digest.hexdigest()) == (SPEC_BENCH_TOKENS, SPEC_BENCH_SHA256)
     for answer in (turn for turns in list(answers.values())[:40] for turn in turns):
         ids = vicuna(answer, add_special_tokens=False).input_ids

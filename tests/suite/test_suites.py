@@ -73,14 +73,6 @@ def test_mt_bench_is_the_multi_turn_task_of_spec_bench(data):
     assert suite_of("mt_bench").cases == suite_of("spec_bench").cases[:80]
 
 
-def test_token_recyclings_questions_are_of_all_splits_of_mbpp_and_in_the_frame_of_the_form_script(data):
-    tasks = {int(case.id.removeprefix("mbpp/")) for case in suite_of("token_recycling_399").cases}
-    assert len(tasks & set(range(11, 511))) == 239
-    official = {case.id: case.turns for case in suite_of("mbpp", "suite.form=script").cases}
-    same = [case for case in suite_of("token_recycling_399").cases if official.get(case.id) == case.turns]
-    assert len(same) == 95  # the others are of another split, or in a cleaned wording
-
-
 def test_the_part_of_mgsm_is_the_first_ten_of_each_language_under_the_same_ids(data):
     whole = suite_of("mgsm", "suite.form=question").cases
     assert Counter(case.subcategory for case in whole) == dict.fromkeys(LANGUAGES, 250)
