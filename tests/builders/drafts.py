@@ -51,7 +51,7 @@ def draw_records(
 
 @st.composite
 def drafts_and_picks(draw):
-    """(tokens, parents, passenger, picks): few token values, so that siblings repeat and picks are met."""
+    """(tokens, parents, passenger, picks): few tokens, so that siblings repeat and picks are met."""
     count = draw(st.integers(0, 12))
     tokens = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
     parents = [draw(st.integers(-1, node - 1)) for node in range(count)]

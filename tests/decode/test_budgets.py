@@ -35,7 +35,7 @@ def test_equal_shares_add_up_to_the_nodes_of_a_forward():
 
 
 def choose_nodes(control, load: int, steps: int, cost, tokens) -> list[int]:
-    """What the controller chooses: step and nodes give what a step costs [s] and how many tokens it emits."""
+    """What the controller chooses; cost [s] and tokens: of a step with so many nodes."""
     chosen = []
     for step in range(steps):
         nodes = control.share([SimpleNamespace()] * load, 256)[0]

@@ -168,7 +168,7 @@ def test_entropy_bound():
 def take_lengths(cost, slow=lambda step: 1, steps=1500) -> tuple[set[int], int]:
     """The lengths that a bandit takes, and the most frequent one at the end.
 
-    Tokens are accepted with probability 0.8 each, in expectation; a step takes 1 and ``cost`` a drafted token.
+    Each token is accepted with probability 0.8; a step takes 1 and ``cost`` a drafted token.
     """
     policy, taken = Bandit(), []
     for step in range(steps):

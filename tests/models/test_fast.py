@@ -51,7 +51,7 @@ NEAR = 1e-8
 @pytest.mark.parametrize("buckets", BUCKETS)
 @pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_steps_equal_the_eager_engines(family, buckets):
-    """Ids, path, rows fed, top-k and hidden states of every node: trees, chains, passengers, device drafts; gaps."""
+    """Ids, path, rows fed, top-k, hidden states; gaps. Trees, chains, passengers, device drafts."""
     model = build(family, torch.float64)
     engines = [eager_engine(model), fast_engine(model, BUCKETS[buckets])]
     needs = Needs(hidden=(0, 1, 2), prompt_hidden=True, node_topk=5, prompt_topk=5)
@@ -88,7 +88,7 @@ def any_draft(rng: random.Random, right: list[int]) -> Draft:
 
 @pytest.mark.parametrize("family", ["llama", "qwen2-mixed", "mistral-window"])
 def test_rows_are_a_forest(family):
-    """A batch of rows commits and shows what the same draft does as a tree, and counts its padding as fed."""
+    """A batch of rows commits and shows what the draft does as a tree, and feeds its padding."""
     model = build(family, torch.float64)
     truth = plain_greedy(model, [5, 6], COUNT + 8)
     engines = [eager_engine(model), eager_engine(model), *(fast_engine(model, each) for each in BUCKETS.values())]
@@ -131,7 +131,7 @@ def test_a_mask_that_shows_siblings_is_caught(monkeypatch):
 
 
 def test_the_models_own_weights_serve_all_without_a_second_copy():
-    """Unpacked, q, k and v of the library's model are views of one matrix, and its own forward is as before."""
+    """Unpacked, the library's q, k and v are views of one matrix; its forward is as before."""
     model, twin = build("llama"), build("llama")
     engine = fast_engine(model, compiled=False, pack=False)
     layer = model.model.layers[0]
@@ -181,7 +181,7 @@ def test_a_configuration_means_what_it_means_to_the_library(family, extra, monke
 
 
 def test_the_models_own_weights_serve_both_without_a_second_copy():
-    """Unpacked, q, k and v of the library's model are views of one matrix, and its own forward is as before."""
+    """Unpacked, the library's q, k and v are views of one matrix; its forward is as before."""
     model, twin = build("llama"), build("llama")
     engine = fast_engine(model, compiled=False, pack=False)
     layer = model.model.layers[0]
@@ -284,7 +284,7 @@ FORBIDDEN = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::
 
 
 class Tape(TorchDispatchMode):
-    """Operations with the shapes of their tensors and their numbers, in order. Fails for those that are forbidden."""
+    """Operations with their shapes and numbers, in order; those that are forbidden fail."""
 
     def __init__(self, forbidden: Sequence[str] = ()) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every model of conf/model composes; tests/models/test_fast.py decodes with what their configurations differ in."""
+"""Every model of conf/model composes; test_fast.py decodes with kinds of configuration."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_the_fake_refuses_what_a_gpu_refuses():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_devices_decode_as_one(family, monkeypatch):
-    """Ids, accepted lengths and rows fed of every drafter, also sampled; teacher forcing; the check before a run."""
+    """Ids, lengths and rows fed of every drafter, also sampled; teacher forcing; the check."""
     model = build(family, torch.float64)
     truth = plain_greedy(model, PROMPT, COUNT + 8)
     asked = [(name, None) for name in scripts([])]

@@ -18,8 +18,8 @@ SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
-# The ids below, and those of all 560 prompts of Spec-Bench with recorded answers, were checked once against
-# SentencePiece itself (tokenizer.model), each stretch between </s> encoded alone.
+# The ids below, and those of all 560 prompts of Spec-Bench with recorded answers, were checked once
+# against SentencePiece itself (tokenizer.model), each stretch between </s> encoded alone.
 # fmt: off
 LLAMA_2_IDS = [
     1, 518, 25580, 29962, 15043, 29991, 518, 29914, 25580, 29962, 6324, 29991, 29871, 2, 1, 518, 25580, 29962, 1128,

@@ -88,7 +88,7 @@ def test_the_hub_is_asked_last_for_the_file_of_a_data_set(tmp_path, reachable):
 
 
 def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_fix_named(monkeypatch):
-    """Its client would try six times, for half a minute; switched off, only its local cache is looked at."""
+    """Its client would try six times, for 30 s; switched off, only its cache is looked at."""
     with pytest.raises(InputError, match=r"q\.jsonl of someone/questions is not here; HF_HUB_OFFLINE is set"):
         suite_with("mine", hub=HUB)
     tried = []
