@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from specbench.decode.walk import Walk
 from specbench.records.record import VANILLA, CaseRecord, TurnRecord
@@ -89,3 +90,14 @@ def draw_records(
             record.turns[0].prompt_tokens = 3
             if record.method == VANILLA:
                 record.turns[0].prompt_ids = [11, 12, 13]
+
+
+@st.composite
+def drafts_and_picks(draw):
+    """(tokens, parents, passenger, picks): few tokens, so that siblings repeat and picks are met."""
+    count = draw(st.integers(0, 12))
+    tokens = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
+    passenger = draw(st.none() | st.lists(st.booleans(), min_size=count, max_size=count))
+    picks = draw(st.lists(st.integers(0, 3), min_size=count + 1, max_size=count + 1))
+    return tokens, parents, passenger, picks

@@ -6,16 +6,18 @@ import random
 
 import torch
 
-from builders.models import VOCAB
+from builders.models import VOCAB, plain_greedy
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.sampling import Sampling
+from specbench.decode.walk import Walk
 from specbench.measure.clock import Clock
 from specbench.method import Drafter, Method
 from specbench.models.eager.engine import EagerEngine
+from specbench.models.engine import Silent
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import Buckets
-from specbench.types import ROOT, Draft, Step
+from specbench.types import ROOT, Draft, Needs, Step
 
 CPU = torch.device("cpu")
 COUNT = 28
@@ -44,6 +46,24 @@ def decode_one(
 def decode_script(engine, script, prompt, limit: int = COUNT, sampling: Sampling | None = None, seed: int = 0):
     """The transcript of one request whose drafts ``script`` writes."""
     return decode_one(engine, Scripted(script), prompt, limit, sampling, seed)
+
+
+def assert_greedy(engine, model, prompt, limit: int, script: str = "wide") -> None:
+    """Decoding with a scripted drafter emits the ids of plain greedy decoding."""
+    truth = plain_greedy(model, prompt, limit + 8)
+    assert decode_script(engine, scripts(truth)[script], prompt, limit).ids == truth[:limit]
+
+
+def started(engine, prompt, needs: Needs | None = None):
+    """The engine, which has read the prompt of a greedy request."""
+    engine.start(prompt, COUNT, Walk(None, 0), needs or Needs(), Silent())
+    return engine
+
+
+def take_step(engine, draft: Draft) -> Step:
+    """One forward and what it emits."""
+    engine.forward(draft)
+    return engine.settle(COUNT)
 
 
 def read_slots(engine, length: int) -> list[torch.Tensor]:

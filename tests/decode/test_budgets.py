@@ -34,6 +34,16 @@ def test_equal_shares_add_up_to_the_nodes_of_a_forward():
     assert EqualBudget(3000).share(requests, 256) == [256] * 5
 
 
+def choose_nodes(control, load: int, steps: int, cost, tokens) -> list[int]:
+    """What the controller chooses; cost [s] and tokens: of a step with so many nodes."""
+    chosen = []
+    for step in range(steps):
+        nodes = control.share([SimpleNamespace()] * load, 256)[0]
+        control.observe([], [Step(0, (0,) * tokens(nodes), (), False)], 0, cost(step, nodes))
+        chosen.append(nodes)
+    return chosen
+
+
 @pytest.mark.parametrize(
     ("cost", "gain", "best"),
     [
@@ -43,43 +53,35 @@ def test_equal_shares_add_up_to_the_nodes_of_a_forward():
     ],
 )
 def test_the_controller_finds_the_budget_that_pays_and_trying_costs_little(cost, gain, best):
-    control, requests = Controller(), [SimpleNamespace()] * 8
-    emitted = seconds = 0.0
-    chosen = []
-    for _ in range(2000):
-        nodes = control.share(requests, 256)[0]
-        level = LEVELS.index(nodes if nodes != 256 else None)
-        chosen.append(nodes)
-        tokens = gain[level] * 8
-        steps = [Step(0, (0,) * round(tokens * 100), (), False)]
-        control.observe([], steps, 0, 100 * cost[level])
-        emitted, seconds = emitted + tokens, seconds + cost[level]
+    def level(nodes):
+        return LEVELS.index(nodes if nodes != 256 else None)
+
+    chosen = choose_nodes(
+        Controller(), 8, 2000, lambda _, nodes: 100 * cost[level(nodes)], lambda nodes: round(800 * gain[level(nodes)])
+    )
     assert chosen[-500:].count(best) > 470
-    assert emitted / seconds > 0.97 * 8  # not to draft at all gives 8
+    emitted, seconds = (sum(each[level(nodes)] for nodes in chosen) for each in (gain, cost))
+    assert emitted / seconds > 0.97  # not to draft at all gives 1
 
 
 @pytest.mark.parametrize("slow", [1, 5])
 def test_plain_steps_that_were_slow_for_a_while_do_not_keep_drafting_on(slow):
     """Drafting is 10 % slower than not to; another process took the machine when plain steps were first tried."""
-    control = Controller()
-    chosen = []
-    for step in range(1000):
-        nodes = control.share([SimpleNamespace()] * 8, 256)[0]
-        chosen.append(nodes)
-        seconds = 1.0 * (slow if step < 8 else 1) if nodes == 0 else 2.2
-        control.observe([], [Step(0, (0,) * (8 if nodes == 0 else 16), (), False)], 0, seconds)
+
+    def cost(step, nodes):
+        return 2.2 if nodes else 1.0 * (slow if step < 8 else 1)
+
+    chosen = choose_nodes(Controller(), 8, 1000, cost, lambda nodes: 16 if nodes else 8)
     assert chosen[500:].count(0) > 400
 
 
 def test_the_controller_learns_each_load_for_itself():
     control = Controller()
-    for count, cost in ((1, 0.0), (64, 1.0)):
-        chosen = []
-        for _ in range(300):
-            nodes = control.share([SimpleNamespace()] * count, 256)[0]
-            control.observe([], [Step(0, (0,) * (1 + min(nodes, 2)), (), False)], 0, 1.0 + cost * nodes)
-            chosen.append(nodes > 0)
-        assert chosen[-100:].count(cost == 0.0) > 90
+    for load, cost in ((1, 0.0), (64, 1.0)):
+        chosen = choose_nodes(
+            control, load, 300, lambda _, nodes, cost=cost: 1.0 + cost * nodes, lambda nodes: 1 + min(nodes, 2)
+        )
+        assert [nodes > 0 for nodes in chosen[-100:]].count(cost == 0.0) > 90
 
 
 def test_steps_left_out_are_observed_as_one_with_all_hidden_states():
@@ -99,12 +101,8 @@ def test_steps_left_out_are_observed_as_one_with_all_hidden_states():
 
 def test_what_is_tried_costs_a_hundredth_whatever_it_costs_at_once():
     """A tree that takes as long as forty plain steps; the first trial may cost what it does."""
-    control = Controller()
-    lost = []
-    for _ in range(20_000):
-        nodes = control.share([SimpleNamespace()] * 8, 256)[0]
-        control.observe([], [Step(0, (0,) * 8, (), False)], 0, 40.0 if nodes else 1.0)
-        lost.append(39 * bool(nodes))
+    chosen = choose_nodes(Controller(), 8, 20_000, lambda _, nodes: 40.0 if nodes else 1.0, lambda nodes: 8)
+    lost = [39 * bool(nodes) for nodes in chosen]
     assert sum(lost[:200]) <= 4 * 39
     assert sum(lost) < 0.02 * 20_000
     assert sum(lost[1000:])  # it is tried again

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from builders.engines import decode_script, eager_engine, scripts
+from builders.engines import decode_script, eager_engine, fast_engine, scripts
 from builders.models import BASE, EAGER_ONLY, FAMILIES, build, plain_greedy
 from specbench.decode import check
 from specbench.decode.check import check_engine
@@ -20,11 +20,12 @@ PROMPT = list(range(20, 50))
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("make", [eager_engine, fast_engine], ids=["eager", "fast"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_served_family_passes(family, dtype):
+def test_every_served_family_passes(family, dtype, make):
     model = build(family, dtype)
-    check_engine(eager_engine(model), model)
+    check_engine(make(model), model)
 
 
 @pytest.mark.parametrize("family", ["llama", "deepseek_v3"])

@@ -134,12 +134,9 @@ def test_the_plain_sampler_passes_its_own_test():
     assert verdict(Scripted(lambda *_: Draft()), SAMPLINGS[0]) > PASSES
 
 
-def test_siblings_without_replacement_judged_by_the_first_distribution_fail():
-    assert verdict(Drawing(partial(siblings, replace=False, stated=False), SAMPLINGS[0]), SAMPLINGS[0]) < FAILS
-
-
-def test_chosen_children_accepted_as_if_drawn_fail():
-    assert verdict(Drawing(chosen, SAMPLINGS[0]), SAMPLINGS[0]) < FAILS
+@pytest.mark.parametrize("grow", [partial(siblings, replace=False, stated=False), chosen], ids=["first", "chosen"])
+def test_siblings_judged_by_the_first_distribution_and_chosen_children_as_if_drawn_fail(grow):
+    assert verdict(Drawing(grow, SAMPLINGS[0]), SAMPLINGS[0]) < FAILS
 
 
 def test_one_uniform_for_a_token_and_the_next_fails(monkeypatch):

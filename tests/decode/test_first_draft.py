@@ -119,30 +119,21 @@ def test_sampling_emits_vanillas_ids(runs):
     ]
 
 
-def test_replay_takes_the_same_steps(runs):
+@pytest.mark.parametrize(
+    ("model", "methods"),
+    [
+        (["model=replay"], ["pld", "suffix_decoding", "cacheback_no_frozen"]),
+        (["model=tiny", "engine=timed", "measure=replay"], ["pld"]),
+    ],
+    ids=["replay", "timed"],
+)
+def test_a_record_leads_the_same_steps(runs, model, methods):
     live = runs(*PREFILL)
-    again = runs(
-        "model=replay", f"model.trace={live.directory / 'records.jsonl'}", "measure.warmup=0",
-        "decode.first_draft=prefill", "method=[pld,suffix_decoding,cacheback_no_frozen]",
-    )  # fmt: skip
-    for method in ("pld", "suffix_decoding", "cacheback_no_frozen"):
-        found = [
-            (record.case, [turn.accept for turn in record.turns]) for record in again.records if record.method == method
-        ]
-        assert sorted(found) == sorted(
-            (record.case, [turn.accept for turn in record.turns]) for record in live.records if record.method == method
-        )
-
-
-def test_timed_takes_the_same_steps(runs):
-    live = runs(*PREFILL)
-    timed = runs(
-        "model=tiny", "engine=timed", f"model.trace={live.directory / 'records.jsonl'}", "measure=replay",
-        "measure.warmup=0", "decode.first_draft=prefill", "method=[pld]",
-    )  # fmt: skip
-    assert {case: turn.accept for case, turn in turns_of(timed, "pld").items()} == {
-        case: turn.accept for case, turn in turns_of(live, "pld").items()
-    }
+    trace = f"model.trace={live.directory / 'records.jsonl'}"
+    again = runs(*model, trace, "measure.warmup=0", "decode.first_draft=prefill", f"method=[{','.join(methods)}]")
+    for method in methods:
+        found, right = ({case: turn.accept for case, turn in turns_of(run, method).items()} for run in (again, live))
+        assert found == right
 
 
 def recycled(model, prompt, count):

@@ -23,36 +23,22 @@ def kept(draft: Draft, path: tuple[int, ...] = ()) -> dict:
     return tree
 
 
-def test_nodes_are_listed_under_their_sources():
-    draft = Draft([5, 6, 7], [-1, 0, -1], source=[1, 1, 0])
-    assert kept(draft, (0, 1)) == {
-        "tokens": [5, 6, 7],
-        "parents": [-1, 0, -1],
-        "path": [0, 1],
-        "sources": {"table": [0, 1], "context": [2]},
-    }
-
-
 def test_what_a_draft_does_not_say_is_not_recorded():
     assert kept(Draft.chain([5, 6]), (0,)) == {"tokens": [5, 6], "parents": [-1, 0], "path": [0]}
     assert kept(EMPTY) == {"tokens": [], "parents": [], "path": []}
 
 
-def test_passengers_are_named():
-    draft = Draft([5, 6, 7], [-1, 0, 0], passenger=[False, True, False], source=[0, 1, 0])
-    tree = kept(draft, (0, 2))
-    assert tree["passengers"] == [1]
-    assert tree["sources"] == {"context": [0, 2], "table": [1]}
-
-
-def test_numbers_of_any_kind_are_written():
-    draft = Draft(torch.tensor([5, 6]), torch.tensor([-1, 0]), source=list(np.array([1, 1])))
-    assert kept(draft, (np.int64(0),)) == {
-        "tokens": [5, 6],
-        "parents": [-1, 0],
-        "path": [0],
-        "sources": {"table": [0, 1]},
-    }
+def test_nodes_are_listed_under_their_sources_and_passengers_are_named():
+    """Numbers may be of any kind."""
+    for kind in (list, np.array, torch.tensor):
+        draft = Draft(kind([5, 6, 7]), kind([-1, 0, 0]), passenger=[False, True, False], source=kind([1, 0, 1]))
+        assert kept(draft, (np.int64(0), 2)) == {
+            "tokens": [5, 6, 7],
+            "parents": [-1, 0, 0],
+            "path": [0, 2],
+            "passengers": [1],
+            "sources": {"context": [1], "table": [0, 2]},
+        }
 
 
 def test_without_a_place_nothing_is_kept():

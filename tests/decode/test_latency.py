@@ -10,7 +10,6 @@ import torch
 from builders.runs import job_for
 from specbench.decode import latency
 from specbench.decode.latency import Bench, Limits, best_of, measure_ceilings, shape_of, sweep, sweep_rows, traits_of
-from specbench.input import whole_numbers
 from specbench.models.engine import Engine
 from specbench.models.fast.graphs import GRAPHED
 from specbench.profile import Ceilings
@@ -154,45 +153,27 @@ def test_rows_are_fed_as_a_batch_and_a_shape_without_a_draft_is_blank(scripted):
 
 
 @pytest.mark.parametrize(
-    ("fed", "contexts", "message"),
+    ("given", "message"),
     [
-        ([4, 1], [100], "ascending"),
-        ([2, 4], [100], "expected 1 to be the first"),
-        ([0, 4], [100], "from 1 up"),
-        ([1, 700], [100], "600 nodes"),
-        ([1, 8], [5000], "beyond the model's 4096"),
-        ([1, 8], [4000], "200 committed on the way"),
-        ([1], [], "contexts"),
+        ((0, [1], [100]), "rounds=0"),
+        ((3, [4, 1], [100]), "ascending"),
+        ((3, [2, 4], [100]), "expected 1 to be the first"),
+        ((3, [0, 4], [100]), "from 1 up"),
+        ((3, [1, 700], [100]), "600 nodes"),
+        ((3, [1, 8], [5000]), "beyond the model's 4096"),
+        ((3, [1, 8], [4000]), "200 committed on the way"),
+        ((3, [1], []), "contexts"),
+        ((3, [1], [100], ([2, 4], [0, 1], [25])), r"k=.*expected 1 to be the first"),
+        ((3, [1], [100], ([1, 2], [1, 3], [25])), r"w=.*expected 0 to be the first"),  # nothing would be of one token
+        ((3, [1], [100], ([1, 64], [0, 15], [25])), "600 nodes"),
+        ((3, [1], [100], ([1, 2], [0, 3], [4096])), "row-contexts"),
     ],
 )
-def test_points_that_cannot_be_driven_are_refused(fed, contexts, message):
-    with pytest.raises(InputError, match=message):
-        Limits(600, 4096).check(3, fed, contexts)
-
-
-@pytest.mark.parametrize(
-    ("k", "w", "message"),
-    [
-        ([0, 1], [0, 1], "k=.* from 1 up"),
-        ([2, 4], [0, 1], "k=.*expected 1 to be the first"),
-        ([1, 2], [1, 3], "w=.*expected 0 to be the first"),  # nothing would be of one token
-        ([1, 2], [-1, 3], "w=.*from 0 up"),
-        ([1, 64], [0, 15], "600 nodes"),
-    ],
-)
-def test_row_batches_without_the_single_token_are_refused(k, w, message):
+def test_points_that_cannot_be_driven_are_refused(given, message):
     limits = Limits(600, 4096)
     with pytest.raises(InputError, match=message):
-        limits.check(3, [1], [100], (k, w, [25]))
-    with pytest.raises(InputError, match="row-contexts"):
-        limits.check(3, [1], [100], ([1, 2], [0, 3], [4096]))
+        limits.check(*given)
     limits.check(3, [1], [100], ([1, 32], [0, 15], [25, 500]))
-
-
-def test_rounds_and_numbers_of_a_command_line():
-    with pytest.raises(InputError, match="rounds=0"):
-        Limits(600, 4096).check(0, [1], [100])
-    assert whole_numbers("1,8,32") == [1, 8, 32]
 
 
 @pytest.mark.parametrize("engine", ["eager", "fast"])

@@ -165,33 +165,32 @@ def test_entropy_bound():
     assert (policy._rate, policy._threshold) == (pytest.approx(0.45), pytest.approx(0.401))
 
 
-@pytest.mark.parametrize(("cost", "best"), [(0.02, 8), (0.5, 2), (3.0, 0)])
-def test_a_bandit_finds_the_length_that_pays(cost, best):
-    """Tokens are accepted with probability 0.8 each, in expectation; a step takes 1 and ``cost`` a drafted token."""
+def take_lengths(cost, slow=lambda step: 1, steps=1500) -> tuple[set[int], int]:
+    """The lengths that a bandit takes, and the most frequent one at the end.
+
+    Each token is accepted with probability 0.8; a step takes 1 and ``cost`` a drafted token.
+    """
     policy, taken = Bandit(), []
-    for _ in range(1500):
+    for step in range(steps):
         policy.start()
         length = next((depth for depth in range(17) if not policy.goes_on(DraftLevel(depth))), 16)
         taken.append(length)
-        policy.observe(
-            [(length, 0)], sum(0.8**place for place in range(length + 1)), 1 + length, 0.0, 1 + cost * length
-        )
-    assert set(taken) == set(Bandit.ARMS)
-    assert max(set(taken[-500:]), key=taken[-500:].count) == best
+        emitted = sum(0.8**place for place in range(length + 1))
+        policy.observe([(length, 0)], emitted, 1 + length, 0.0, slow(step) * (1 + cost * length))
+    last = taken[-500:]
+    return set(taken), max(set(last), key=last.count)
+
+
+@pytest.mark.parametrize(("cost", "best"), [(0.02, 8), (0.5, 2), (3.0, 0)])
+def test_a_bandit_finds_the_length_that_pays(cost, best):
+    assert take_lengths(cost) == (set(Bandit.ARMS), best)
 
 
 def test_a_bandit_forgets_a_step_that_read_a_prompt():
     """Of the first 30 steps half take fifty times as long: whichever lengths they hit are tried again."""
     for seed in range(4):
-        policy, random, taken = Bandit(), torch.Generator().manual_seed(seed), []
-        for step in range(3000):
-            policy.start()
-            length = next((depth for depth in range(17) if not policy.goes_on(DraftLevel(depth))), 16)
-            taken.append(length)
-            slow = 50 if step < 30 and torch.rand((), generator=random) < 0.5 else 1
-            emitted = sum(0.8**place for place in range(length + 1))
-            policy.observe([(length, 0)], emitted, 1 + length, 0.0, slow * (1 + 0.02 * length))
-        assert max(set(taken[-1000:]), key=taken[-1000:].count) == 8
+        hits = torch.rand(30, generator=torch.Generator().manual_seed(seed)) < 0.5
+        assert take_lengths(0.02, lambda step, hits=hits: 50 if hits[step : step + 1].any() else 1, 3000)[1] == 8
 
 
 def test_a_policy_that_has_nothing_to_judge_by_is_reported():
@@ -251,17 +250,12 @@ def test_a_policy_acts_within_other_budgets_and_only_where_lengths_are_its_own()
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("long", 0.3), "decode.length=long: expected one of fixed, adaedl, confidence, bandit, price"),
-        (("confidence", 1.0), "decode.length_threshold=1.0: expected a probability above 0 and below 1"),
+        (("long", 0.3), r"decode.length=long: .*fixed, adaedl"),
+        (("confidence", 1.0), r"decode.length_threshold=1.0: .*below 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(given, message):
     with pytest.raises(InputError, match=message):
         make_limit(*given)
-
-
-def test_a_fixed_length_is_no_policy():
     inner = EqualBudget(3)
-    limit = make_limit("fixed", 0.3)
-    assert limit(None, None) is None
-    assert limit(inner, None) is inner
+    assert make_limit("fixed", 0.3)(inner, None) is inner  # a fixed length is no policy

@@ -56,24 +56,20 @@ def test_the_fastest_count_is_set_and_its_ratios_are_kept(engine, monkeypatch):
     assert torch.get_num_threads() == 2
 
 
-def test_every_count_is_timed_in_turn(engine, monkeypatch):
-    seen: list[int] = []
-    monkeypatch.setattr(threads, "_time_in_a_row", lambda _: seen.append(torch.get_num_threads()) or len(seen))
-    monkeypatch.setattr(threads, "BUDGET_S", 0.0)
-    assert time_steps(engine, [1, 2]) == {1: 1, 2: 2}
-    assert seen == [1, 2, 2, 1]
-
-
-def test_a_count_that_is_far_behind_is_not_timed_again(engine, monkeypatch):
-    seen: list[int] = []
-    monkeypatch.setattr(threads, "_time_in_a_row", lambda _: seen.append(torch.get_num_threads()) or seen[-1] ** 2)
-    monkeypatch.setattr(threads, "BUDGET_S", 0.0)
-    assert time_steps(engine, [1, 2]) == {1: 1, 2: 4}
-    assert seen == [1, 2]
-
-
-def test_steps_are_timed_on_any_engine(engine):
+@pytest.mark.parametrize(
+    ("time_of", "times", "order"),
+    [
+        (lambda seen: len(seen), {1: 1, 2: 2}, [1, 2, 2, 1]),
+        (lambda seen: seen[-1] ** 2, {1: 1, 2: 4}, [1, 2]),  # far behind, it is not timed again
+    ],
+)
+def test_every_count_is_timed_in_turn(engine, monkeypatch, time_of, times, order):
     assert 0 < threads._time_in_a_row(engine) < 10
+    seen: list[int] = []
+    monkeypatch.setattr(threads, "_time_in_a_row", lambda _: seen.append(torch.get_num_threads()) or time_of(seen))
+    monkeypatch.setattr(threads, "BUDGET_S", 0.0)
+    assert time_steps(engine, [1, 2]) == times
+    assert seen == order
 
 
 @pytest.mark.exhaustive

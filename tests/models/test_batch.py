@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ranks import Forgetful, team
 
-from builders.engines import Scripted, assert_same_rows, decode_script, scripts
+from builders.engines import Scripted, assert_same_rows, decode_script, scripts, started, take_step
 from builders.models import VOCAB, build, plain_greedy
 from playback import Playback
 from specbench.decode.loop import derive_seed
@@ -211,12 +211,12 @@ def test_a_request_that_fails_leaves_the_others_alone(model, kind):
     engine = engine_for(kind, model)
     batch = engine.batch(3, 40)
     good, large, broken = ([5, 6, 7], [8, 9], [10, 11, 12])
-    handles = [batch.open(prompt, 8, Walk(None, 0), Needs()) for prompt in (good, large, broken)]
+    handles = opened(batch, (good, large, broken))
     firsts = [batch.prefill(handle).token for handle in handles]
     with pytest.raises(RuntimeError, match="all of 3 places are taken"):
-        batch.open(good, 1, Walk(None, 0), Needs())
+        opened(batch, [good])
     with pytest.raises(CaseError, match=r"prompt of 3 and answer of 38 tokens; expected at most 40 together"):
-        batch.open(good, 38, Walk(None, 0), Needs())
+        opened(batch, [good], limit=38)
     break_slots(batch, handles[2].place)
     batch.forward(handles, [Draft(), Draft.chain([3] * 25), Draft()])
     assert batch.fed == 2
@@ -227,7 +227,7 @@ def test_a_request_that_fails_leaves_the_others_alone(model, kind):
     for handle in [*handles[1:], handles[1]]:
         batch.close(handle)
     assert batch.free == 2
-    again = [batch.open(prompt, 8, Walk(None, 0), Needs()) for prompt in (large, broken)]
+    again = opened(batch, (large, broken))
     assert [batch.prefill(each).token for each in again] == firsts[1:]
     batch.forward(again, [Draft()] * 2)
     for prompt, first, step in zip((large, broken), firsts[1:], batch.settle(), strict=True):
@@ -257,7 +257,7 @@ def test_plain_steps_alternate_with_steps_of_other_requests(model, monkeypatch, 
 def test_a_plain_step_that_fails_leaves_the_others_alone(model):
     engine, prompts = engine_for("compiled", model), ([5, 6, 7], [10, 11, 12])
     batch = engine.batch(2, 40)
-    handles = [batch.open(prompt, 8, Walk(None, 0), Needs()) for prompt in prompts]
+    handles = opened(batch, prompts)
     firsts = [batch.prefill(handle).token for handle in handles]
     break_slots(batch, handles[1].place)
     batch.forward(handles, [None, Draft.chain([3])])
@@ -266,7 +266,7 @@ def test_a_plain_step_that_fails_leaves_the_others_alone(model):
     assert contexts == [plain_greedy(model["float64"], prompts[0], 2), firsts[1:]]
     assert "NaN or infinite" in str(outcomes[1])
     batch.close(handles[1])
-    again = batch.open(prompts[1], 8, Walk(None, 0), Needs())
+    (again,) = opened(batch, prompts[1:])
     assert batch.prefill(again).token == firsts[1]
     batch.forward([again], [Draft()])
     assert [firsts[1], *batch.settle()[0].emitted] == plain_greedy(model["float64"], prompts[1], 2)
@@ -275,7 +275,7 @@ def test_a_plain_step_that_fails_leaves_the_others_alone(model):
 def test_a_plain_forward_that_raised_an_exception_is_not_settled_by_the_next_step(model):
     engine, prompt = engine_for("compiled", model), [5, 6, 7]
     batch = engine.batch(1, 40)
-    handle = batch.open(prompt, 8, Walk(None, 0), Needs())
+    (handle,) = opened(batch, [prompt])
     ids = [batch.prefill(handle).token]
     with pytest.raises(IndexError, match="no row in the embedding"):
         batch.forward([handle], [Draft.chain([VOCAB])])
@@ -290,15 +290,20 @@ def test_a_plain_forward_that_raised_an_exception_is_not_settled_by_the_next_ste
 def test_a_draft_whose_parents_come_late_is_refused_as_in_a_request_alone(model, kind, parents):
     engine, prompt, wrong = engine_for(kind, model), [5, 6, 7], Draft([3, 4, 5], parents)
     batch = engine.batch(2, 40)
-    handles = [batch.open(prompt, 8, Walk(None, 0), Needs()) for _ in range(2)]
+    handles = opened(batch, [prompt] * 2)
     first, _ = [batch.prefill(handle).token for handle in handles]
     batch.forward(handles, [Draft([3, 4], [-1, -1]), wrong])
     step, refused = batch.settle()
     assert [first, *step.emitted] == plain_greedy(model["float64"], prompt, 2)
-    engine.start(prompt, 8, Walk(None, 0), Needs(), Silent())
+    started(engine, prompt)
     with pytest.raises(CaseError, match=r"parent of node [012] is -?\d+; expected -1 \(root\) or a smaller") as alone:
         engine.forward(wrong)
     assert str(refused) == str(alone.value)
+
+
+def opened(batch, prompts, needs: Needs | None = None, limit: int = 8) -> list:
+    """A place for a greedy request of each prompt."""
+    return [batch.open(prompt, limit, Walk(None, 0), needs or Needs()) for prompt in prompts]
 
 
 def break_slots(batch, place: int) -> None:
@@ -317,7 +322,7 @@ def test_rows_that_a_method_asks_for_are_those_of_a_request_alone(model, kind):
     needs = Needs(hidden=(1, 2), prompt_hidden=True, node_topk=3, prompt_topk=4)
     engine, near = engine_for(kind, model), {"compiled": 1e-5, "recorded": 1e-4}.get(kind, 1e-7)
     batch, prompts = engine.batch(3, 40), ([5, 6, 7, 8, 9], [11], [12, 13, 14])
-    handles = [batch.open(prompt, 8, Walk(None, 0), needs) for prompt in prompts]
+    handles = opened(batch, prompts, needs)
     draft = Draft([3, 4, 5], [-1, -1, 1])
     for handle, most in zip(handles, (2, 2, None), strict=True):
         found = None
@@ -326,22 +331,17 @@ def test_rows_that_a_method_asks_for_are_those_of_a_request_alone(model, kind):
         assert_same_rows(found, engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent()), near)
     batch.forward([handles[2], handles[0]], [draft, Draft()])
     for handle, given_draft, found in zip((handles[2], handles[0]), (draft, Draft()), batch.settle(), strict=True):
-        engine.start(handle.prompt, 8, Walk(None, 0), needs, Silent())
-        engine.forward(given_draft)
-        assert_same_rows(found, engine.settle(7), near)
+        assert_same_rows(found, take_step(started(engine, handle.prompt, needs), given_draft), near)
 
 
 @pytest.mark.parametrize(("timed", "dtype"), [(TimedEager, "float64"), (TimedFast, "float64"), (TimedFast, "float32")])
 def test_requests_are_timed_along_a_record_each(model, timed, dtype):
     """Tokens that no model would emit; the caches hold them. In single precision compiled code verifies the picks."""
-    engine, answers = (
-        timed(model[dtype], CONTEXT, frozenset(), NODES),
-        {(5, 6): [7, 8, 9, 9], (11,): [12, 13, 14, 3]},
-    )
+    engine, answers = timed(model[dtype], CONTEXT, frozenset(), NODES), {(5, 6): [7, 8, 9, 9], (11,): [12, 13, 14, 3]}
     batch, handles = engine.batch(2, 20), []
     for prompt, answer in answers.items():
         engine.load(prompt, answer)
-        handles.append(batch.open(prompt, 4, Walk(None, 0), Needs()))
+        handles += opened(batch, [prompt], limit=4)
     assert [batch.prefill(handle).token for handle in handles] == [7, 12]
     batch.forward(handles, [Draft([3, 8, 9], [-1, -1, 1]), Draft.chain([13, 2])])
     assert [step.emitted for step in batch.settle()] == [(8, 9, 9), (13, 14)]
@@ -352,7 +352,7 @@ def test_replays_are_opened_one_for_each_answer():
     batch, out = engine.batch(2, 0), []
     for prompt, answer in answers.items():
         engine.load(prompt, answer)
-        handle = batch.open(prompt, 4, Walk(None, 0), Needs())
+        (handle,) = opened(batch, [prompt], limit=4)
         assert len(prompt) == 1 or batch.prefill(handle, 1) is None
         out.append((handle, [batch.prefill(handle).token]))
     drafts = [Draft.chain([8, 9]), Draft.chain([1] * 25)]

@@ -195,9 +195,8 @@ def test_a_verdict_is_used_for_the_same_gpu_driver_and_shapes_alone(gpu):
 
 @pytest.mark.parametrize(
     "damage",
-    [lambda kept: kept[: len(kept) // 2], lambda kept: "", lambda kept: "[" * 100000, lambda kept: "3",
-     lambda kept: json.dumps(["other", None]), lambda kept: json.dumps([json.loads(kept)[0], 3]),
-     lambda kept: "\udcff"],
+    [lambda kept: kept[: len(kept) // 2], lambda kept: "[" * 100000, lambda kept: "3",
+     lambda kept: json.dumps(["other", None]), lambda kept: "\udcff"],
 )  # fmt: skip
 def test_a_damaged_verdict_is_not_believed(gpu, tmp_path, damage):
     gpu.choose()

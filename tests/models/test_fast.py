@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -13,16 +14,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from builders.drafts import drafts_and_picks
 from builders.engines import (
     COUNT,
     CPU,
     PROMPTS,
+    assert_greedy,
     assert_same_rows,
-    decode_script,
     draw_rows,
     eager_engine,
     fast_engine,
-    scripts,
+    started,
+    take_step,
 )
 from builders.models import EVERY_FAMILY, SHAPES, VOCAB, build, plain_greedy
 from specbench.decode.check import check_engine
@@ -48,25 +51,23 @@ NEAR = 1e-8
 @pytest.mark.parametrize("buckets", BUCKETS)
 @pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_steps_equal_the_eager_engines(family, buckets):
-    """Ids, path, rows fed, top-k and hidden states of every node: trees, chains, passengers, device drafts."""
+    """Ids, path, rows fed, top-k, hidden states; gaps. Trees, chains, passengers, device drafts."""
     model = build(family, torch.float64)
     engines = [eager_engine(model), fast_engine(model, BUCKETS[buckets])]
     needs = Needs(hidden=(0, 1, 2), prompt_hidden=True, node_topk=5, prompt_topk=5)
     prompt = PROMPTS["past the window"]
     truth = plain_greedy(model, prompt, COUNT)
-    prefills = [each.start(prompt, COUNT, Walk(None, 0), needs, Silent()) for each in engines]
-    assert_same_rows(*prefills)
+    assert_same_rows(*(each.start(prompt, COUNT, Walk(None, 0), needs, Silent()) for each in engines))
     rng, done = random.Random(3), 1
     while done < COUNT - 10:
         draft = any_draft(rng, truth[done : done + 6])
-        steps = []
-        for each in engines:
-            each.forward(draft)
-            steps.append(each.settle(COUNT))
+        steps = [take_step(each, draft) for each in engines]
         assert engines[0].fed == engines[1].fed
         assert_same_rows(*steps)
         assert [*steps[0].emitted] == truth[done : done + len(steps[0].emitted)]
         done += len(steps[0].emitted)
+    eager, fast = (each.gaps(prompt, [*truth[:9], 3, 7]) for each in engines)
+    assert fast == pytest.approx(eager, abs=NEAR)
 
 
 def any_draft(rng: random.Random, right: list[int]) -> Draft:
@@ -87,46 +88,37 @@ def any_draft(rng: random.Random, right: list[int]) -> Draft:
 
 @pytest.mark.parametrize("family", ["llama", "qwen2-mixed", "mistral-window"])
 def test_rows_are_a_forest(family):
-    """A batch of rows commits what the same draft commits as a tree, and counts its padding as fed."""
+    """A batch of rows commits and shows what the draft does as a tree, and feeds its padding."""
     model = build(family, torch.float64)
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engines = [eager_engine(model), *(fast_engine(model, each) for each in BUCKETS.values())]
-    for each in engines:
-        each.start([5, 6], COUNT, Walk(None, 0), Needs(rows=True, node_topk=3, hidden=(1,)), Silent())
+    engines = [eager_engine(model), eager_engine(model), *(fast_engine(model, each) for each in BUCKETS.values())]
+    for number, each in enumerate(engines):
+        started(each, [5, 6], Needs(rows=number > 0, node_topk=3, hidden=(1,)))
     done, rng = 1, random.Random(1)
     while done < COUNT - 10:
         draft = draw_rows(rng, truth[done : done + 6])
         depths = compute_depths(draft.parents)
-        steps = []
-        for each in engines:
-            each.forward(draft)
-            steps.append(each.settle(COUNT))
-            assert each.fed == engines[0].fed == depths.count(1) * (max(depths) + 1)
-        for other in steps[1:]:
-            assert_same_rows(other, steps[0])
-        done += len(steps[0].emitted)
+        tree, *steps = [take_step(each, draft) for each in engines]
+        assert {each.fed for each in engines[1:]} == {depths.count(1) * (max(depths) + 1)}
+        for step in steps:
+            assert_same_rows(step, tree)
+        done += len(tree.emitted)
 
 
 def test_a_batch_wider_than_any_draft_makes_room_and_keeps_what_was_cached():
     model = build("llama")
     truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engine = fast_engine(model)
-    engine.start([5, 6], COUNT, Walk(None, 0), Needs(rows=True), Silent())
-    long = truth[1:24]
-    rows = [[7]] * 40 + [long]  # 41 rows of 24
+    engine = started(fast_engine(model), [5, 6], Needs(rows=True))
+    rows = [[7]] * 40 + [truth[1:24]]  # 41 rows of 24
     parents = [ROOT] * 40 + [ROOT, *range(40, 62)]
-    engine.forward(Draft([token for row in rows for token in row], parents))
+    assert [*take_step(engine, Draft([token for row in rows for token in row], parents)).emitted] == truth[1:25]
     assert engine.fed == 41 * 24 > 256
-    assert [*engine.settle(COUNT).emitted] == truth[1:25]
-    engine.forward(Draft())
-    assert [*engine.settle(COUNT).emitted] == truth[25:26]
+    assert [*take_step(engine, Draft()).emitted] == truth[25:26]
 
 
 def test_a_mask_that_shows_siblings_is_caught(monkeypatch):
-    model = build("llama")
-    truth = plain_greedy(model, [5, 6], COUNT + 8)
+    model, lay = build("llama"), TreeFrame.lay_out
     engine = fast_engine(model)
-    lay = TreeFrame.lay_out
 
     def open_mask(frame, layout):
         lay(frame, layout)
@@ -134,18 +126,62 @@ def test_a_mask_that_shows_siblings_is_caught(monkeypatch):
             each[: len(layout), : len(layout)] = 0
 
     monkeypatch.setattr(TreeFrame, "lay_out", open_mask)
-    assert decode_script(engine, scripts(truth)["wide"], [5, 6]).ids != truth[:COUNT]
+    with pytest.raises(AssertionError):
+        assert_greedy(engine, model, [5, 6], COUNT)
 
 
-def test_gaps_equal_the_eager_engines():
-    model = build("qwen2-mixed", torch.float64)
-    ids = [random.Random(2).randrange(VOCAB) for _ in range(20)]
-    eager = eager_engine(model).gaps(PROMPTS["past the window"], ids)
-    assert fast_engine(model).gaps(PROMPTS["past the window"], ids) == pytest.approx(eager, abs=NEAR)
+def test_the_models_own_weights_serve_all_without_a_second_copy():
+    """Unpacked, the library's q, k and v are views of one matrix; its forward is as before."""
+    model, twin = build("llama"), build("llama")
+    engine = fast_engine(model, compiled=False, pack=False)
+    layer = model.model.layers[0]
+    shared = layer.self_attn.q_proj.weight.untyped_storage().data_ptr()
+    assert shared == layer.self_attn.v_proj.weight.untyped_storage().data_ptr()
+    assert shared == engine.compact.layers[0].qkv.weight.untyped_storage().data_ptr()
+    assert shared == fast_engine(model).compact.layers[0].qkv.weight.untyped_storage().data_ptr()
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(model(ids).logits, twin(ids).logits)
+    check_engine(engine, model)
+
+
+def rotated(scaling):
+    return {"rope_parameters": {"rope_theta": 10000.0, **scaling}}
+
+
+WINDOW = {"sliding_window": 4}
+TIED = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
+
+
+@pytest.mark.parametrize(
+    ("family", "extra"),
+    [
+        ("llama", rotated({"rope_type": "linear", "factor": 2.0})),
+        ("llama", rotated({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                           "original_max_position_embeddings": 64})),
+        ("llama", rotated({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128})),
+        ("llama", TIED),
+        ("qwen2", {"hidden_size": 112, "num_attention_heads": 14}),
+        ("phi3", {"hidden_size": 96, "num_key_value_heads": 4, "sliding_window": 2047}),
+        ("llama", WINDOW),
+        ("llama", {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
+        ("mistral", {**WINDOW, "layer_types": ["full_attention", "sliding_attention"]}),
+        ("phi3", {**WINDOW, "layer_types": ["full_attention", "sliding_attention"]}),
+    ],
+)  # fmt: skip
+def test_a_configuration_means_what_it_means_to_the_library(family, extra, monkeypatch):
+    """Scaled rotations, tied embeddings and biases, and windows, which some families ignore."""
+    monkeypatch.setitem(SHAPES, "odd", (family, extra))
+    model = build("odd", torch.float64)
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(weight)
+    prompt = [(7 * place) % VOCAB for place in range(150)]
+    for engine in (eager_engine(model), fast_engine(model), fast_engine(model, compiled=False, pack=False)):
+        assert_greedy(engine, model, prompt, 12)
 
 
 def test_the_models_own_weights_serve_both_without_a_second_copy():
-    """Unpacked, q, k and v of the library's model are views of one matrix, and its own forward is as before."""
+    """Unpacked, the library's q, k and v are views of one matrix; its forward is as before."""
     model, twin = build("llama"), build("llama")
     engine = fast_engine(model, compiled=False, pack=False)
     layer = model.model.layers[0]
@@ -180,59 +216,19 @@ def test_an_engine_of_few_nodes_is_checked_too(nodes):
         check_engine(engine, other)
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
-@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed", "qwen3", "phi3"])
-def test_half_precision_sees_trees_as_it_must(family, dtype):
-    model = build(family, dtype)
-    check_engine(fast_engine(model), model)
-
-
-@pytest.mark.parametrize("scaling", [
-    {"rope_type": "linear", "factor": 2.0},
-    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-     "original_max_position_embeddings": 64},
-    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
-], ids=lambda each: each["rope_type"])  # fmt: skip
-def test_rope_scaling(scaling, monkeypatch):
-    extra = {"rope_parameters": {"rope_theta": 10000.0, **scaling}}
-    monkeypatch.setitem(SHAPES, "scaled", ("llama", extra))
-    model = build("scaled", torch.float64)
-    prompt = [(7 * place) % VOCAB for place in range(150)]
-    truth = plain_greedy(model, prompt, 20)
-    assert decode_script(fast_engine(model), scripts(truth)["wide"], prompt, limit=12).ids == truth[:12]
-
-
-def test_tied_embeddings_and_attention_bias(monkeypatch):
-    extra = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
-    monkeypatch.setitem(SHAPES, "tied", ("llama", extra))
-    model = build("tied", torch.float64)
-    for layer in model.model.layers:
-        torch.nn.init.normal_(layer.self_attn.q_proj.bias)
-        torch.nn.init.normal_(layer.mlp.down_proj.bias)
-    truth = plain_greedy(model, [5, 6], COUNT + 8)
-    for pack in (True, False):
-        assert (
-            decode_script(fast_engine(model, compiled=False, pack=pack), scripts(truth)["wide"], [5, 6]).ids
-            == truth[:COUNT]
-        )
-
-
 @pytest.mark.parametrize("buckets", BUCKETS)
 @pytest.mark.parametrize("draft", [Draft.chain([9, 9]), Draft([9, 9], [-1, -1])], ids=["chain", "tree"])
-def test_logits_that_are_not_finite_are_a_case_error_and_the_next_case_is_sound(buckets, draft):
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_are_a_case_error_and_the_next_case_is_sound(buckets, draft, broken):
     """Buckets read slots that nobody holds, and NaN stays NaN however it is masked."""
     model = build("llama")
-    truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engine = fast_engine(model, BUCKETS[buckets])
-    engine.start([5, 6, 7, 8], COUNT, Walk(None, 0), Needs(), Silent())
+    engine = started(fast_engine(model, BUCKETS[buckets]), [5, 6, 7, 8])
     kept = engine.compact.embedding[9].clone()
-    engine.compact.embedding[9] = float("nan")
-    engine.forward(draft)
+    engine.compact.embedding[9] = broken
     with pytest.raises(CaseError, match="NaN or infinite"):
-        engine.settle(COUNT)
+        take_step(engine, draft)
     engine.compact.embedding[9] = kept
-    assert decode_script(engine, scripts(truth)["wide"], [5, 6]).ids == truth[:COUNT]
+    assert_greedy(engine, model, [5, 6], COUNT)
 
 
 def test_passengers_of_a_batch_of_rows_are_not_accepted():
@@ -240,34 +236,7 @@ def test_passengers_of_a_batch_of_rows_are_not_accepted():
     truth = plain_greedy(model, [5, 6], COUNT)
     draft = Draft([9, 8, *truth[1:4]], [-1, 0, -1, 2, 3], None, [False, False, False, True, False])
     for engine in (eager_engine(model), fast_engine(model), fast_engine(model, GRAPHED)):
-        engine.start([5, 6], COUNT, Walk(None, 0), Needs(rows=True), Silent())
-        engine.forward(draft)
-        assert engine.settle(COUNT).path == (2,)
-
-
-def test_parents_that_are_a_range_but_no_chain_are_refused():
-    engine = fast_engine(build("llama"))
-    engine.start([5, 6], COUNT, Walk(None, 0), Needs(), Silent())
-    with pytest.raises(CaseError, match="parent of node 0"):
-        engine.forward(Draft([5, 6, 7], range(3)))
-
-
-@pytest.mark.parametrize(
-    ("family", "extra"),
-    [
-        ("llama", {"sliding_window": 4}),
-        ("llama", {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}),
-        ("mistral", {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]}),
-        ("phi3", {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]}),
-    ],
-)
-def test_windows_are_the_librarys_not_the_configurations(family, extra, monkeypatch):
-    monkeypatch.setitem(SHAPES, "odd", (family, extra))
-    model = build("odd", torch.float64)
-    prompt = list(range(20, 40))
-    truth = plain_greedy(model, prompt, 24)
-    for engine in (eager_engine(model), fast_engine(model)):
-        assert decode_script(engine, scripts(truth)["wide"], prompt, limit=16).ids == truth[:16]
+        assert take_step(started(engine, [5, 6], Needs(rows=True)), draft).path == (2,)
 
 
 @pytest.mark.parametrize(("family", "masked"), [("mistral-window", True), ("llama", False)])
@@ -280,7 +249,7 @@ def test_a_masked_prompt_shares_no_keys(family, masked, monkeypatch):
         return real(query, keys, values, attn_mask=attn_mask, is_causal=is_causal, enable_gqa=enable_gqa)
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", attend)
-    fast_engine(build(family), compiled=False).start(PROMPTS["past the window"], 4, Walk(None, 0), Needs(), Silent())
+    started(fast_engine(build(family), compiled=False), PROMPTS["past the window"])
     assert set(asked) == {(masked, not masked, masked)}
 
 
@@ -310,32 +279,24 @@ def test_a_model_that_is_not_the_librarys_plain_one_is_left_to_the_eager_engine(
     assert "is not one of" in explain_unfit(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)))
 
 
-def test_a_second_engine_on_the_same_model_joins_nothing_anew():
-    model = build("llama")
-    one, two = fast_engine(model), fast_engine(model)
-    for ours, theirs in zip(one.compact.layers, two.compact.layers, strict=True):
-        assert ours.qkv.weight.data_ptr() == theirs.qkv.weight.data_ptr()
-        assert torch.equal(ours.gate_up.weight, theirs.gate_up.weight)
+FORBIDDEN = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal",
+             "aten::masked_select", "aten::unique_dim", "aten::_unique2")  # fmt: skip
 
 
 class Tape(TorchDispatchMode):
-    """Operations with the shapes of their tensors, in order; refuses what a CUDA graph cannot hold."""
+    """Operations with their shapes and numbers, in order; those that are forbidden fail."""
 
-    FORBIDDEN = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal",
-                 "aten::masked_select", "aten::unique_dim", "aten::_unique2")  # fmt: skip
-
-    def __init__(self) -> None:
+    def __init__(self, forbidden: Sequence[str] = ()) -> None:
         super().__init__()
-        self.seen: list[object] = []
+        self.forbidden, self.seen = forbidden, []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func._schema.name
-        assert name not in self.FORBIDDEN, f"{name} waits for the device"
-        out = func(*args, **(kwargs or {}))
+        assert name not in self.forbidden, f"{name} waits for the device"
         shapes = [tuple(each.shape) for each in args if isinstance(each, torch.Tensor)]
         numbers = [each for each in args if isinstance(each, (int, float, bool))]
         self.seen.append((name, shapes, numbers))
-        return out
+        return func(*args, **(kwargs or {}))
 
 
 def tapes(engine, draft) -> list[object]:
@@ -344,7 +305,7 @@ def tapes(engine, draft) -> list[object]:
         engine.forward(draft)
         frame, moved = engine.request.frame, engine.request.moved
         _, length, taps = engine.request.key
-        tape = Tape()
+        tape = Tape(FORBIDDEN)
         with tape:
             logits, _ = engine.compute(frame, length, taps)
             accept(logits, frame, engine.cache, moved)
@@ -358,7 +319,7 @@ def test_what_is_captured_neither_waits_nor_depends_on_the_draft(family):
     model = build(family)
     truth = plain_greedy(model, [5, 6], COUNT)
     engine = fast_engine(model, Buckets((1, 8, 16), (256, 512)))
-    engine.start([5, 6], COUNT, Walk(None, 0), Needs(hidden=(1,)), Silent())
+    started(engine, [5, 6], Needs(hidden=(1,)))
     trees = [
         Draft([3, truth[1], 4, truth[2], 9], [-1, -1, 1, 1, 3]),
         Draft([8, 8, 8, 8, 8, 8], [-1, 0, 0, -1, 3, 3]),
@@ -368,34 +329,11 @@ def test_what_is_captured_neither_waits_nor_depends_on_the_draft(family):
     assert len(first) > 20
     assert all(other == first for other in others)
     exact = fast_engine(model)  # the wrong variant: without buckets shapes follow the draft
-    exact.start([5, 6], COUNT, Walk(None, 0), Needs(hidden=(1,)), Silent())
+    started(exact, [5, 6], Needs(hidden=(1,)))
     assert tapes(exact, trees[0]) != tapes(exact, trees[1])
 
 
-def test_buffers_never_move_and_nothing_is_reserved_in_the_loop():
-    model = build("llama")
-    truth = plain_greedy(model, [5, 6], COUNT + 8)
-    engine = fast_engine(model, GRAPHED)
-    decode_script(engine, scripts(truth)["wide"], [5, 6])
-    places = {width: frame.ids.data_ptr() for width, frame in engine.frames.known.items()}
-    address = engine.cache._all.data_ptr()
-    decode_script(engine, scripts(truth)["wide"], [5, 6])
-    assert {width: frame.ids.data_ptr() for width, frame in engine.frames.known.items()} == places
-    assert engine.cache._all.data_ptr() == address
-
-
-@st.composite
-def trees(draw):
-    """(tokens, parents, passenger, picks): few token values, so that siblings repeat and picks are met."""
-    count = draw(st.integers(0, 12))
-    tokens = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
-    parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
-    passenger = draw(st.none() | st.lists(st.booleans(), min_size=count, max_size=count))
-    picks = draw(st.lists(st.integers(0, 3), min_size=count + 1, max_size=count + 1))
-    return tokens, parents, passenger, picks
-
-
-@given(trees(), st.integers(0, 5), st.sampled_from([EXACT, GRAPHED]))
+@given(drafts_and_picks(), st.integers(0, 5), st.sampled_from([EXACT, GRAPHED]))
 def test_acceptance_on_the_device_is_the_walkers(tree, padding, buckets):
     """The rule of ``Walk.follow``: ties, repeated siblings, passengers, padding; and the cache moves with it."""
     tokens, parents, passenger, picks = tree
@@ -431,7 +369,7 @@ def test_operations_of_a_forward_are_the_analytic_count(family):
     model = build(family)
     shape = shape_of(model)
     engine = fast_engine(model, compiled=False, pack=False)
-    engine.start(list(range(100)), COUNT, Walk(None, 0), Needs(), Silent())
+    started(engine, list(range(100)))
     for fed in (1, 8, 64):
         with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter:
             engine.forward(Draft.chain([7] * (fed - 1)))

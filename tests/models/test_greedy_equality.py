@@ -72,13 +72,6 @@ def test_eager_attention_agrees_too(method, drafts):
         assert decode_one(eager_engine(model), method(script), PROMPTS["short"]).ids == truth[:COUNT]
 
 
-def test_oracle_and_adversary_bound_the_steps():
-    model = build("llama")
-    truth = plain_greedy(model, [5, 6], COUNT + 8)
-    assert set(decode_script(eager_engine(model), scripts(truth)["wrong"], [5, 6]).accept) == {1}
-    assert decode_script(eager_engine(model), scripts(truth)["oracle"], [5, 6], limit=1 + 7 * 5).accept == [7] * 5
-
-
 @pytest.mark.matrix
 @WAYS
 @pytest.mark.parametrize("family", ["llama", "mistral-window"])

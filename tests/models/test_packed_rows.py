@@ -206,19 +206,14 @@ def company(*sizes: int, first: int = 0) -> list[Handle]:
     return found
 
 
-def _of_the_next_place(frame):
-    frame.tiles[:2, 0] = frame.tiles[:2, 0].flip(0)
+@pytest.mark.parametrize("column", [0, 1], ids=["place", "length"])
+def test_a_tile_of_another_place_is_seen(column):
+    def swap(frame):
+        frame.tiles[:2, column] = frame.tiles[:2, column].flip(0)
 
-
-def _of_anothers_length(frame):
-    frame.tiles[:2, 1] = frame.tiles[:2, 1].flip(0)
-
-
-@pytest.mark.parametrize("wrong", [_of_the_next_place, _of_anothers_length])
-def test_a_tile_of_another_place_is_seen(wrong):
     handles = company(3, 5)
     assert attend(handles, 2, torch.float32, 1, None)[0] < 1e-6
-    assert not attend(handles, 2, torch.float32, 1, None, wrong)[0] < 1e-2  # NaN where it reads slots of nobody
+    assert not attend(handles, 2, torch.float32, 1, None, swap)[0] < 1e-2  # NaN where it reads slots of nobody
 
 
 class Operations(TorchDispatchMode):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import random
@@ -32,7 +33,7 @@ from ranks import (
 )  # fmt: skip
 
 import specbench.models.fast.engine as fast_engine
-from builders.engines import assert_same_rows, decode_script, draw_rows, scripts
+from builders.engines import assert_greedy, assert_same_rows, decode_script, draw_rows, scripts, take_step
 from builders.models import VOCAB, build, plain_greedy
 from specbench.decode.check import check_engine
 from specbench.decode.sampling import Sampling
@@ -48,7 +49,8 @@ from specbench.types import ROOT, CaseError, Draft, Needs
 COUNT, LONG_S = 20, 60.0  # less than what a rank that waits for a lost one may take by default
 PROMPTS = ([5], [5, 17, 3, 42, 8], list(range(20, 50)))  # the last one leaves the window
 EXHAUSTIVE = pytest.mark.exhaustive
-FAMILIES = ["llama", "mistral-window", *(pytest.param(each, marks=EXHAUSTIVE) for each in ("qwen2", "phi3", "qwen3"))]
+FAMILIES = [("llama", 2), ("mistral-window", 2), pytest.param("llama-mha", 4, marks=EXHAUSTIVE),
+            *(pytest.param(each, 2, marks=EXHAUSTIVE) for each in ("qwen2", "phi3", "qwen3"))]  # fmt: skip
 SAMPLINGS = {"greedy": None, "sampled": Sampling(0.8, 20, 0.9)}
 
 
@@ -64,13 +66,13 @@ def counts(out):
     return out.ids, out.accept, out.proposed, out.fed
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_two_ranks_decode_as_one(family):
+@pytest.mark.parametrize(("family", "ranks"), FAMILIES)
+def test_ranks_decode_as_one(family, ranks):
     """Every drafter, llama's also sampled; teacher forcing; logits of whole sequences; the check before a run."""
     prompt, samplings = (PROMPTS[1], SAMPLINGS.values()) if family == "llama" else (PROMPTS[2], [None])
     model = build(family, torch.float64)
     one, truth = alone(model), plain_greedy(model, prompt, COUNT + 8)
-    with team(model, check=True) as (engine, whole):
+    with team(model, ranks=ranks, check=True) as (engine, whole):
         check_engine(engine, whole)
         for name, script in scripts(truth).items():
             for sampling in samplings:
@@ -93,19 +95,15 @@ def test_steps_show_the_same(rows):
     rng, done = random.Random(1), 1
     with team(model, check=True) as (engine, _):
         engines = [alone(model), engine]
-        first = [each.start(PROMPTS[1], COUNT, Walk(None, 0), needs, Silent()) for each in engines]
-        assert_same_rows(*first)
+        assert_same_rows(*(each.start(PROMPTS[1], COUNT, Walk(None, 0), needs, Silent()) for each in engines))
         while done < COUNT - 8:
             draft = draw_rows(rng, truth[done : done + 4])
-            steps = []
-            for each in engines:
-                each.forward(draft)
-                steps.append(each.settle(COUNT))
+            steps = [take_step(each, draft) for each in engines]
             assert_same_rows(*steps)
             done += len(steps[0].emitted)
         with pytest.raises(CaseError, match="expected as many"):  # found before any rank is notified
             engine.forward(Draft([1, 2], [ROOT]))
-        assert run(engine, scripts(truth)["chain"]).ids == truth[:COUNT]
+        assert_greedy(engine, model, PROMPTS[1], COUNT, "chain")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
@@ -116,16 +114,6 @@ def test_other_types_of_number(dtype):
         for name, script in scripts(plain_greedy(model, PROMPTS[1], COUNT + 8)).items():
             out = run(engine, script)
             assert max(engine.gaps(PROMPTS[1], out.ids)) < (1e-3 if dtype == torch.float32 else 1.0), name
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_four_ranks():
-    model = build("llama-mha", torch.float64)
-    truth = plain_greedy(model, PROMPTS[1], COUNT + 8)
-    with team(model, ranks=4, check=True) as (engine, _):
-        for name, script in scripts(truth).items():
-            assert counts(run(engine, script)) == counts(run(alone(model), script)), name
 
 
 def test_ranks_record_the_same_graphs_at_the_same_time(monkeypatch):
@@ -146,11 +134,17 @@ def test_ranks_record_the_same_graphs_at_the_same_time(monkeypatch):
         assert engine.cache.capacity > 300
 
 
+@functools.cache
+def drafting(name: str):
+    """A model, and the drafter of this name that knows its answer."""
+    model = build("llama", torch.float64)
+    return model, scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))[name]
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_delays_anywhere_change_nothing(sampling):
     """The drafter and the other rank dawdle for random times."""
-    model = build("llama", torch.float64)
-    script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["wide"]
+    model, script = drafting("wide")
     plain = run(alone(model), script, sampling=SAMPLINGS[sampling])
     shaky = random.Random()
 
@@ -164,32 +158,23 @@ def test_delays_anywhere_change_nothing(sampling):
 
 
 @pytest.mark.parametrize(
-    ("follower", "what"),
-    [(Forgetful, "tokens in the cache"), (Twisted, "hidden states"), (Narrow, r"it feeds \d+ rows, rank 0 \d+")],
-    ids=["forgetful", "twisted", "narrow"],
+    ("follower", "what", "times"),
+    [
+        (Forgetful, "tokens in the cache", 1),
+        (Twisted, "hidden states", 1),
+        (Narrow, r"it feeds \d+ rows, rank 0 \d+", 1),
+        (Failing, r"\(process \d+, cpu\) ended with exit code 1: ValueError: asked to fail", 2),
+        (Dying, r"\(process \d+, cpu\) ended with exit code 9", 2),
+    ],
 )
-def test_a_rank_that_diverges_is_named(follower, what):
-    """By the check after every step; a rank that feeds other rows notices itself."""
-    model = build("llama", torch.float64)
-    script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["wide"]
-    with team(model, check=True, follower=follower, patience_s=20.0) as (engine, _):
+def test_a_rank_that_diverges_or_is_lost_ends_the_run_and_is_named(follower, what, times):
+    """By the check after every step; one that feeds other rows notices itself, a lost one stays."""
+    model, script = drafting("wide")
+    with team(model, check=times == 1, follower=follower, patience_s=20.0) as (engine, _):
         begin = time.perf_counter()
-        with pytest.raises(TeamError, match=f"rank 1.*{what}"):
-            run(engine, script)
-        assert time.perf_counter() - begin < LONG_S
-
-
-@pytest.mark.parametrize("follower", [Failing, Dying], ids=["fails", "dies"])
-def test_a_lost_rank_ends_the_run_and_is_named(follower):
-    model = build("llama", torch.float64)
-    script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["wide"]
-    with team(model, follower=follower) as (engine, _):
-        begin = time.perf_counter()
-        word = "exit code 1: ValueError: asked to fail" if follower is Failing else "exit code 9"
-        with pytest.raises(TeamError, match=rf"rank 1 \(process \d+, cpu\) ended with {word}"):
-            run(engine, script)
-        with pytest.raises(TeamError, match="rank 1"):
-            run(engine, script)  # and so it stays
+        for again in range(times):
+            with pytest.raises(TeamError, match="rank 1" if again else f"rank 1.*{what}"):
+                run(engine, script)
         assert time.perf_counter() - begin < LONG_S
 
 
@@ -198,8 +183,7 @@ def test_a_lost_rank_ends_the_run_and_is_named(follower):
     [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGSTOP, id="stuck", marks=pytest.mark.exhaustive)],
 )
 def test_a_killed_or_stuck_rank_is_named_within_seconds(kind):
-    model = build("llama", torch.float64)
-    script = scripts(plain_greedy(model, PROMPTS[1], COUNT + 8))["chain"]
+    model, script = drafting("chain")
     with team(model, patience_s=2.0) as (engine, _):
         pid = engine._ranks.processes[0].pid
 
@@ -226,8 +210,7 @@ def test_all_ranks_have_the_kernels_or_none_has(kind, follower, note):
     engine, _, found = start(settings)
     try:
         assert (found, engine.attention) == (note, follower.attentions[0])
-        truth = plain_greedy(model, PROMPTS[1], 6)
-        assert run(engine, scripts(truth)["wide"], limit=6).ids == truth
+        assert_greedy(engine, model, PROMPTS[1], 6)
     finally:
         engine.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -10,8 +9,8 @@ import torch
 from places import MixedPlaces, Places, place_of, put, spread_layers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from builders.engines import Scripted, decode_one, eager_engine, scripts
-from builders.models import BASE, VOCAB, build, plain_greedy
+from builders.engines import Scripted, assert_same_rows, decode_one, eager_engine, scripts, take_step
+from builders.models import BASE, build, plain_greedy
 from draft_models import MAKE, fitted, noisy
 from methods.speculative_sampling import SpeculativeSampling
 from specbench.decode.check import check_engine
@@ -58,32 +57,24 @@ def test_the_fake_refuses_what_a_gpu_refuses():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_devices_decode_as_one(family, monkeypatch):
-    """Ids, accepted lengths and rows fed of every drafter; teacher forcing; the check before a run."""
+    """Ids, lengths and rows fed of every drafter, also sampled; teacher forcing; the check."""
     model = build(family, torch.float64)
     truth = plain_greedy(model, PROMPT, COUNT + 8)
-    plain = {name: run(eager_engine(model), Scripted(script)) for name, script in scripts(truth).items()}
-    judged = eager_engine(model).gaps(PROMPT, truth[:9])
+    asked = [(name, None) for name in scripts([])]
+    asked += [("wide", sampling) for sampling in (Sampling(0.8), Sampling(0.7, 20, 0.9))]
+
+    def decode_all(engine):
+        outs = [run(engine, Scripted(scripts(truth)[name]), sampling) for name, sampling in asked]
+        return [(out.ids, out.accept, out.fed) for out in outs], engine.gaps(PROMPT, truth[:9])
+
+    plain = decode_all(eager_engine(model))
     spread = spread_layers(model, 1, monkeypatch)
     with Places():
         engine = eager_engine(spread)
         assert [layer.device for layer in dict.fromkeys(engine.cache.shapes)] == [FIRST, SECOND]
         check_engine(engine, spread)
-        for name, script in scripts(truth).items():
-            out = run(engine, Scripted(script))
-            assert (out.ids, out.accept, out.fed) == (plain[name].ids, plain[name].accept, plain[name].fed), name
-            assert [place_of(stack) for stack in engine.cache._stacks[::2]] == [FIRST, SECOND]
-        assert engine.gaps(PROMPT, truth[:9]) == judged
-
-
-@pytest.mark.parametrize("sampling", [Sampling(0.8, 0, 1.0), Sampling(0.7, 20, 0.9)], ids=["plain", "cut"])
-def test_two_devices_sample_as_one(sampling, monkeypatch):
-    model = build("llama", torch.float64)
-    script = scripts(plain_greedy(model, PROMPT, COUNT + 8))["wide"]
-    plain = run(eager_engine(model), Scripted(script), sampling)
-    spread = spread_layers(model, 1, monkeypatch)
-    with Places():
-        out = run(eager_engine(spread), Scripted(script), sampling)
-    assert (out.ids, out.accept) == (plain.ids, plain.accept)
+        assert decode_all(engine) == plain
+        assert [place_of(stack) for stack in engine.cache._stacks[::2]] == [FIRST, SECOND]
 
 
 @pytest.mark.parametrize("rows", [False, True], ids=["tree", "rows"])
@@ -91,24 +82,18 @@ def test_a_step_shows_the_same_hidden_states(rows, monkeypatch):
     model = build("llama", torch.float64)
     truth = plain_greedy(model, PROMPT, COUNT)
     needs = Needs(hidden=(0, 1, 2), prompt_hidden=True, node_topk=3, prompt_topk=3, rows=rows)
-    rng = random.Random(2)
-    drafts = [Draft([rng.randrange(VOCAB), *truth[1:4]], [ROOT, ROOT, 1, 2]), Draft(truth[5:8], range(-1, 2))]
-    plain = steps(eager_engine(model), needs, drafts)
+    drafts = [Draft([9, *truth[1:4]], [ROOT, ROOT, 1, 2]), Draft(truth[5:8], range(-1, 2))]
+
+    def show(engine):
+        prefill = engine.start(PROMPT, COUNT, Walk(None, 0), needs, Silent())
+        return [prefill, *(take_step(engine, draft) for draft in drafts)]
+
+    plain = show(eager_engine(model))
     spread = spread_layers(model, 1, monkeypatch)
     with Places():
-        found = steps(eager_engine(spread), needs, drafts)
+        found = show(eager_engine(spread))
     for ours, theirs in zip(found, plain, strict=True):
-        assert torch.equal(ours.topk.ids, theirs.topk.ids)
-        for layer, states in theirs.hidden.items():
-            torch.testing.assert_close(ours.hidden[layer], states)
-
-
-def steps(engine, needs, drafts):
-    found = [engine.start(PROMPT, COUNT, Walk(None, 0), needs, Silent())]
-    for draft in drafts:
-        engine.forward(draft)
-        found.append(engine.settle(COUNT))
-    return found
+        assert_same_rows(ours, theirs)
 
 
 def test_a_device_is_brought_masks_and_positions_once_a_forward(monkeypatch):

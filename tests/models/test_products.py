@@ -12,11 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import team
 from torch.nn.functional import silu
 
-from builders.engines import decode_script, scripts
-from builders.models import build, plain_greedy
+from builders.engines import assert_greedy
+from builders.models import build
 from specbench.models.fast.attention import FastOptions
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.operations import Linear, Norm, SmallOps, Unscaled
@@ -121,11 +120,8 @@ def test_a_row_has_the_same_bits_in_any_company(dtype, splits, single, monkeypat
     by_row = SimpleNamespace(**vars(np) | {"matmul": lambda rows, other, dtype: np.stack(
         [np.matmul(row[None], other, dtype=dtype)[0] for row in rows])})  # fmt: skip
     monkeypatch.setattr(interpreter, "np", by_row)
-    product, rows, norm = (
-        make(40, 200, dtype, splits=splits),
-        draw(17, 200, seed=5).to(dtype),
-        Norm(torch.ones(200), 1e-6),
-    )
+    product, rows = make(40, 200, dtype, splits=splits), draw(17, 200, seed=5).to(dtype)
+    norm = Norm(torch.ones(200), 1e-6)
     alone = [product(row[None])[0] for row in rows]
     for count in (2, 7, 8, 16):
         chosen = list(range(17 - count, 17))[::-1]
@@ -172,11 +168,8 @@ def test_rotation_and_writing(heads, key_heads, size, block, splits, bias, dtype
 
 def errors_of(change) -> float:
     """Of a product of 64 outputs in 4 splits, gated after a norm, with one thing changed."""
-    product, rows, norm = (
-        make(64, 128, torch.float16, splits=4),
-        draw(4, 128, seed=5).half(),
-        Norm(torch.ones(128), 1e-6),
-    )
+    product, rows = make(64, 128, torch.float16, splits=4), draw(4, 128, seed=5).half()
+    norm = Norm(torch.ones(128), 1e-6)
     want = in_double(product, norm_in_double(rows, norm)).chunk(2, 1)
     fed = Unscaled(rows, leave_squares(rows, 4), norm)
     change(product, fed)
@@ -216,11 +209,10 @@ def test_blocks_and_splits():
     "family", ["qwen2-mixed", *(pytest.param(each, marks=EXHAUSTIVE) for each in ("llama", "qwen3"))]
 )
 def test_the_engine_emits_plain_greedy_ids(family, single):
-    model, prompt = build(family), [5, 17, 3]
-    truth = plain_greedy(model, prompt, 16)
+    model = build(family)
     engine = FastEngine(model, 512, frozenset(), 8, options=FastOptions(attention="fused"))
     launched = count_launches(engine)
-    assert decode_script(engine, scripts(truth)["wide"], prompt, 6).ids == truth[:6]
+    assert_greedy(engine, model, [5, 17, 3], 6)
     assert {products.PLAIN.value, products.ADD.value, products.GATE.value} <= launched
     assert (products.ROTATE.value in launched) == (family != "qwen3")  # norms of heads come between
 
@@ -234,11 +226,3 @@ def count_launches(engine) -> set[int]:
         each._launch = lambda given, after, *others, launch=launch, **named: (
             launched.add(after.value), launch(given, after, *others, **named))[1]  # fmt: skip
     return launched
-
-
-@pytest.mark.exhaustive
-def test_two_ranks_multiply_by_it(single):
-    model, prompt = build("llama"), [5, 17, 3]
-    truth = plain_greedy(model, prompt, 16)
-    with team(model, options=FastOptions(attention="fused")) as (engine, _):
-        assert decode_script(engine, scripts(truth)["wide"], prompt, 6).ids == truth[:6]

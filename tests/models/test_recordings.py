@@ -9,14 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from builders.engines import COUNT, PROMPTS, decode_script, scripts
+from builders.engines import COUNT, PROMPTS, assert_greedy, decode_script, scripts, started, take_step
 from builders.models import VOCAB, build, plain_greedy
 from playback import Playback, played
 from specbench.decode.check import check_engine
-from specbench.decode.walk import Walk
 from specbench.models.eager import engine as eager_engine
 from specbench.models.eager.engine import EagerEngine, EagerRequest
-from specbench.models.engine import Silent
 from specbench.models.fast import engine as fast_engine
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import GRAPHED, Buckets, Graphs
@@ -30,10 +28,6 @@ FEW = Buckets((1, 2, 4, 8, 16, 32, 64, 96), (64, 128, 256, 512))
 
 def engine_for(model, buckets=FEW) -> FastEngine:
     return played(FastEngine(model, 512, frozenset(), 64, buckets))
-
-
-def ids(engine, script, prompt, limit=COUNT) -> list[int]:
-    return decode_script(engine, script, prompt, limit).ids
 
 
 @pytest.mark.matrix
@@ -53,9 +47,11 @@ def test_recording_and_replaying_take_the_same_steps(family, prepared):
         engine.prepare(Needs(hidden=(1,)), True)
         engine.prepare(Needs(rows=True), True)
     for prompt in PROMPTS.values():
-        truth = plain_greedy(model, prompt, COUNT + 8)
-        for name, script in scripts(truth).items():
-            assert ids(engine, script, prompt) == truth[:COUNT], name
+        for name in scripts([]):
+            assert_greedy(engine, model, prompt, COUNT, name)
+    whole = engine_for(model, Buckets(FEW.widths, FEW.lengths, whole=True))
+    assert_greedy(whole, model, prompt, COUNT)
+    assert len({length for _, length, _ in whole.graphs._recorded}) == 1
 
 
 def test_a_recording_that_runs_its_call_twice_is_caught(monkeypatch):
@@ -181,14 +177,6 @@ class Counted(FastEngine):
         )
 
 
-def test_without_lengths_of_keys_the_steps_are_the_same():
-    model = build("mistral-window")
-    engine = engine_for(model, Buckets(FEW.widths, FEW.lengths, whole=True))
-    truth = plain_greedy(model, PROMPTS["past the window"], COUNT + 8)
-    assert ids(engine, scripts(truth)["wide"], PROMPTS["past the window"]) == truth[:COUNT]
-    assert len({length for _, length, _ in engine.graphs._recorded}) == 1
-
-
 @pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared memory, the wrong variant"])
 def test_hidden_states_of_a_forward_outlast_the_acceptance_that_was_recorded_before_it(shared):
     """Acceptance of a width is recorded with its first forward and replayed behind those for more keys."""
@@ -196,25 +184,20 @@ def test_hidden_states_of_a_forward_outlast_the_acceptance_that_was_recorded_bef
     engines = [EagerEngine(model, 512, frozenset(), 64), engine_for(model)]
     if shared:
         engines[1].acceptances = engines[1].graphs
-    needs, prompt = Needs(hidden=(1,)), long_prompt(50)
     for each in engines:
-        each.start(prompt, COUNT, Walk(None, 0), needs, Silent())
+        started(each, long_prompt(50), Needs(hidden=(1,)))
     kept = []
     for _ in range(COUNT // 2):
-        steps = []
-        for each in engines:
-            each.forward(Draft([7, 8], [-1, -1]))
-            steps.append(each.settle(COUNT))
-        kept.append(torch.allclose(steps[0].hidden[1], steps[1].hidden[1]))
+        ours, theirs = [take_step(each, Draft([7, 8], [-1, -1])) for each in engines]
+        kept.append(torch.allclose(ours.hidden[1], theirs.hidden[1]))
     assert len({length for _, length, *_ in engines[1].graphs._recorded if length > 16}) == 2
     assert all(kept) is not shared
 
 
 def test_acceptance_moves_no_more_rows_than_a_shallow_tree_needs():
     model = build("llama")
-    engine = engine_for(model)
+    engine = started(engine_for(model), [5, 6])
     truth = plain_greedy(model, [5, 6], COUNT)
-    engine.start([5, 6], COUNT, Walk(None, 0), Needs(), Silent())
     moved, move = [], engine.cache.move
     engine.cache.move = lambda source, target: moved.append(len(target)) or move(source, target)
     done = 1
@@ -222,8 +205,7 @@ def test_acceptance_moves_no_more_rows_than_a_shallow_tree_needs():
         ([9] * 40 + truth[1:4], [-1] * 41 + [40, 41]),  # 44 rows, 3 deep
         ([9, *truth[5:23]], [-1, -1, *range(1, 18)]),  # 20 rows, 18 deep
     ):
-        engine.forward(Draft(tokens, parents))
-        step = engine.settle(COUNT)
+        step = take_step(engine, Draft(tokens, parents))
         assert [*step.emitted] == truth[done : done + len(step.emitted)]
         assert len(step.path) in (3, 18)
         done += len(step.emitted)
@@ -238,10 +220,9 @@ def test_what_a_method_asked_for_is_enqueued_before_the_device_is_waited_for(mon
     verify = EagerRequest.verify
     monkeypatch.setattr(EagerRequest, "verify", lambda *given: order.append("read") or verify(*given))
     for engine in (engine_for(model), EagerEngine(model, 512, frozenset(), 64)):
-        engine.start([5, 6], COUNT, Walk(None, 0), Needs(node_topk=3), Silent())
+        started(engine, [5, 6], Needs(node_topk=3))
         order.clear()
-        engine.forward(Draft([7, 8], [-1, -1]))
-        engine.settle(COUNT)
+        take_step(engine, Draft([7, 8], [-1, -1]))
         assert order == ["find", "read"]
 
 
@@ -272,14 +253,11 @@ def test_recording_again_behind_decoded_requests_reads_no_place_of_theirs(again,
     model = build("llama")
     engine = engine_for(model)
     engine.prepare(Needs(), True)
-    first, capacity = long_prompt(100), engine.cache.capacity
-    truth = plain_greedy(model, first, 24)
-    assert ids(engine, scripts(truth)["wide"], first, 16) == truth[:16]
+    capacity = engine.cache.capacity
+    assert_greedy(engine, model, long_prompt(100), 16)
     if again == "new taps":
         engine.prepare(Needs(hidden=(1,)), True)
-    second = long_prompt(300)
-    truth = plain_greedy(model, second, 12)
-    assert ids(engine, scripts(truth)["wide"], second, 4) == truth[:4]
+    assert_greedy(engine, model, long_prompt(300), 4)
     assert engine.cache.capacity > capacity
 
 
@@ -305,16 +283,14 @@ def test_a_case_without_memory_leaves_the_next_one_sound(kind, monkeypatch):
     engine = engine_for(model) if kind == "fast" else EagerEngine(model, 512, frozenset(), 64)
     engine.prepare(Needs(), True)
     engine.reserve(64)
-    short = PROMPTS["short"]
-    truth = plain_greedy(model, short, 24)
     memory = FailingAllocations(most=engine.cache.nbytes())
     monkeypatch.setattr(torch, "zeros", memory)
     for _ in range(2):
-        assert ids(engine, scripts(truth)["wide"], short, 8) == truth[:8]
+        assert_greedy(engine, model, PROMPTS["short"], 8)
         with pytest.raises(torch.OutOfMemoryError):
-            ids(engine, scripts(truth)["wide"], long_prompt(450), 8)
+            decode_script(engine, scripts([])["empty"], long_prompt(450), 8)
     assert memory.failed == 2
-    assert ids(engine, scripts(truth)["wide"], short, 8) == truth[:8]
+    assert_greedy(engine, model, PROMPTS["short"], 8)
 
 
 def test_a_draft_models_cache_that_cannot_grow_keeps_its_tokens_and_grows_later(monkeypatch):

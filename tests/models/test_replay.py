@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import torch
 from hypothesis import given
-from hypothesis import strategies as st
 
-from builders.engines import Scripted
-from builders.runs import job_for
-from specbench.decode.loop import Request, decode
+from builders.drafts import drafts_and_picks
+from builders.engines import Scripted, decode_one, started, take_step
+from builders.models import build
+from builders.records import write_json_lines
+from builders.runs import by_case, execute_job, job_for
 from specbench.decode.walk import Walk
-from specbench.measure.clock import Clock
-from specbench.models.engine import Silent
-from specbench.models.replay import ReplayEngine
+from specbench.models.replay import ReplayEngine, TimedFast
 from specbench.records.answers import read_answers
 from specbench.records.record import VANILLA
-from specbench.records.store import read_run
-from specbench.runs.execution import execute
 from specbench.trace import kind_of
-from specbench.types import CaseError, Draft, InputError, Needs
+from specbench.types import CaseError, Draft, InputError
 
 MINI = ("suite=mini", "suite.limit=1", "decode.max_new_tokens=24", "measure=quick", "measure.warmup=0")
+TINY = "model.tokenizer=bundled:tiny"
 CHAT = [
     {"messages": [{"role": "user", "content": "Count to five."}, {"role": "assistant", "content": "1 2 3 4 5"}]},
     {
@@ -42,40 +37,28 @@ CHAT = [
 
 
 def replay(folder, *overrides):
-    execute(job_for("model=replay", *overrides), folder, lambda *_: None)
-    return {(record.method, record.case): record for record in read_run(folder).records}
+    return by_case(execute_job(folder, "model=replay", *overrides))
 
 
-@st.composite
-def drafts(draw):
-    count = draw(st.integers(0, 9))
-    parents = [draw(st.integers(-1, node - 1)) for node in range(count)]
-    tokens = [draw(st.integers(0, 2)) for _ in range(count)]
-    passenger = draw(st.one_of(st.none(), st.lists(st.booleans(), min_size=count, max_size=count)))
-    return tokens, parents, passenger, draw(st.lists(st.integers(0, 2), min_size=1, max_size=6))
-
-
-@given(drafts())
+@given(drafts_and_picks())
 def test_the_path_is_the_walkers(drawn):
     """The walker with the recording's tokens as every row's pick, a token nobody drafts behind its end."""
     tokens, parents, passenger, upcoming = drawn
-    depth: list[int] = []
+    rows = [0]
     for parent in parents:
-        depth.append(1 if parent < 0 else depth[parent] + 1)
-    picks = [upcoming[row] if row < len(upcoming) else -7 for row in (0, *depth)]
+        rows.append(rows[parent + 1] + 1)
+    picks = [upcoming[row] if row < len(upcoming) else -7 for row in rows]
     engine = ReplayEngine(frozenset(), 16)
     engine.load([5], [1, *upcoming])
-    engine.start([5], len(upcoming) + 1, Walk(None, 0), Needs(), Silent())
-    engine.forward(Draft(tokens, parents, passenger=passenger))
+    step = take_step(started(engine, [5]), Draft(tokens, parents, passenger=passenger))
     path = Walk.follow(tokens, parents, passenger, picks)
-    assert list(engine.settle(len(upcoming)).path) == path[: len(upcoming) - 1]  # the last token ends the answer
+    assert list(step.path) == path[: len(upcoming) - 1]  # the last token ends the answer
 
 
-def ask(script, answer, prompt=(5, 6), limit=None, eos=frozenset()):
-    engine = ReplayEngine(eos, 16)
+def ask(script, answer, prompt=(5, 6), limit=None, eos=frozenset(), kind="replay"):
+    engine = ReplayEngine(eos, 16) if kind == "replay" else TimedFast(build("llama"), 512, eos, 16)
     engine.load(prompt, answer)
-    request = Request(list(prompt), limit or len(answer), None, 0)
-    return decode(engine, Scripted(script), request, Clock(torch.device("cpu")))
+    return decode_one(engine, Scripted(script), prompt, limit or len(answer))
 
 
 def test_integer_example():
@@ -89,86 +72,80 @@ def test_integer_example():
     assert done.finish == "length"
 
 
-def test_ends_at_eos_and_at_the_limit():
-    assert ask(lambda *_: Draft.chain([8, 2, 9]), [7, 8, 2], eos=frozenset({2})).accept == [2]
-    assert ask(lambda *_: Draft.chain([8, 2, 9]), [7, 8, 2], eos=frozenset({2})).finish == "eos"
-    cut = ask(lambda *_: Draft.chain([8, 9, 1]), [7, 8, 9, 1, 4, 5], limit=3)
+@pytest.mark.parametrize("kind", ["replay", "timed"])
+def test_ends_at_eos_and_at_the_limit(kind):
+    def follow(answer, draft, limit=None, eos=()):
+        return ask(lambda *_: Draft.chain(draft), answer, limit=limit, eos=frozenset(eos), kind=kind)
+
+    ended = follow([7, 8, 2], [8, 2, 9], eos=[2])
+    assert (ended.accept, ended.finish) == ([2], "eos")
+    cut = follow([7, 8, 9, 1, 4, 5], [8, 9, 1], 3)
     assert (cut.ids, cut.accept, cut.finish) == ([7, 8, 9], [2], "length")
-    assert ask(lambda *_: Draft(), [7]).accept == []
-
-
-def test_a_draft_too_large_is_the_cases_error():
+    assert follow([7], []).accept == []
     with pytest.raises(CaseError, match=r"17 nodes.*at most 16"):
-        ask(lambda *_: Draft.chain([1] * 17), [7, 8, 9])
+        follow([7, 8, 9], [1] * 17)
 
 
 def test_own_records_need_no_tokenizer_to_be_named(tmp_path):
-    execute(job_for("method=[pld]", *MINI, "suite.first=3"), tmp_path / "live", lambda *_: None)
+    live = by_case(execute_job(tmp_path / "live", "method=[pld]", *MINI, "suite.first=3"))
     trace = tmp_path / "live" / "records.jsonl"
-    live = {(record.method, record.case): record for record in read_run(tmp_path / "live").records}
     again = replay(tmp_path / "again", f"model.trace={trace}", "method=[pld]")
-    assert again.keys() == live.keys()
-    for key, record in again.items():
-        assert [(t.ids, t.accept, t.fed, t.text) for t in record.turns] == [
-            (t.ids, t.accept, t.fed, t.text) for t in live[key].turns
-        ]
-        assert record.lossless is None
+    assert show(again) == show(live)
+    assert not any(record.lossless for record in again.values())
     twice = replay(tmp_path / "twice", f"model.trace={tmp_path / 'again'}", "method=[pld]")  # a run's folder
-    assert [r.turns[0].accept for r in twice.values()] == [r.turns[0].accept for r in again.values()]
+    assert show(twice) == show(again)
     some = replay(tmp_path / "some", f"model.trace={trace}", "method=[pld]", *MINI[:2], "suite.first=2")
     assert len(some) == 4
 
 
+def show(records):
+    return {key: [(t.ids, t.accept, t.fed, t.text) for t in record.turns] for key, record in records.items()}
+
+
 def test_chat_log(tmp_path):
     path = tmp_path / "log.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in CHAT))
+    write_json_lines(path, CHAT)
     assert kind_of(path) == "chat"
-    found = replay(tmp_path / "run", f"model.trace={path}", "model.tokenizer=bundled:tiny", "method=[pld]")
+    settings = (f"model.trace={path}", TINY, "method=[pld]")
+    found = replay(tmp_path / "run", *settings)
     first, second = found[VANILLA, "1"], found[VANILLA, "b"]
     assert (first.category, second.category) == ("chat", "poems")
-    job = job_for("model=replay", f"model.trace={path}", "model.tokenizer=bundled:tiny", "method=[pld]")
-    tokenizer = job.source.card.tokenizer
+    tokenizer = job_for("model=replay", *settings).source.card.tokenizer
     assert tokenizer.decode(first.turns[0].ids, skip_special_tokens=True).strip() == "1 2 3 4 5"
     assert first.turns[0].ids[-1] == tokenizer.eos_token_id
     assert len(second.turns) == 2
     asked = tokenizer.decode(second.turns[1].prompt_ids)
     assert "Be brief." in asked
     assert "row, row, row, row" in asked
-    assert sum(found["pld", "b"].turns[1].accept) > len(
-        found["pld", "b"].turns[1].accept
-    )  # it repeats the first answer
+    accept = found["pld", "b"].turns[1].accept
+    assert sum(accept) > len(accept)  # it repeats the first answer
 
 
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["model.trace={chat}"], ["model.tokenizer", "not set"]),
-        (["model.trace={chat}", "model.tokenizer=bundled:tiny", "method=[token_recycling]"], ["logits"]),
-        (["model.trace={chat}", "model.tokenizer=bundled:tiny", "method=[hf_generate]"], ["hf_generate", "replay"]),
-        (["model.trace={chat}", "model.tokenizer=bundled:tiny", "decode.temperature=1"], ["decode.temperature=1"]),
-        (["model.trace={chat}", "model.tokenizer=bundled:tiny", "engine=eager"], ["engine=eager", "model.trace"]),
-        (["model.trace={answers}", "model.tokenizer=bundled:tiny"], ["answer file", "suite=spec_bench"]),
+        (["model.trace={chat}", "method=[pld]"], ["model.tokenizer", "not set"]),
+        (["model.trace={chat}", TINY, "method=[token_recycling]"], ["logits"]),
+        (["model.trace={chat}", TINY, "method=[hf_generate]"], ["hf_generate", "replay"]),
+        (["model.trace={chat}", TINY, "method=[pld]", "decode.temperature=1"], ["decode.temperature=1"]),
+        (["model.trace={chat}", TINY, "method=[pld]", "engine=eager"], ["engine=eager", "model.trace"]),
+        (["model.trace={answers}", TINY, "method=[pld]"], ["answer file", "suite=spec_bench"]),
+        (["method=[pld]", "suite=trace"], ["model.trace"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_replayed_says_why(tmp_path, overrides, words):
-    files = {"chat": CHAT, "answers": [{"question_id": 1, "choices": []}]}
-    for name, lines in files.items():
-        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    named = [text.format(**{name: tmp_path / name for name in files}) for text in overrides]
+    files = {
+        "chat": write_json_lines(tmp_path / "chat", CHAT),
+        "answers": write_json_lines(tmp_path / "answers", [{"question_id": 1, "choices": []}]),
+    }
     with pytest.raises(InputError) as raised:
-        replay(tmp_path / "run", *(["method=[pld]"] if "method" not in "".join(named) else []), *named)
+        replay(tmp_path / "run", *(text.format(**files) for text in overrides))
     assert all(word in str(raised.value) for word in words), str(raised.value)
 
 
-def test_suite_trace_without_a_trace():
-    with pytest.raises(InputError, match="suite=trace"):
-        job_for("method=[pld]", "suite=trace")
-
-
-@pytest.mark.parametrize("run", ["vanilla_run1", pytest.param("vanilla_run2", marks=pytest.mark.exhaustive)])
-def test_answers_of_vicuna_come_back_token_by_token(data, run):
+def test_answers_of_vicuna_come_back_token_by_token(data):
     """Of 560 recorded answers, at most four lost a token; EOS ends all but the cut ones."""
-    path = data / "traces" / "vicuna-7b-v1.3" / f"spec_bench_{run}.jsonl"
+    path = data / "traces" / "vicuna-7b-v1.3" / "spec_bench_vanilla_run1.jsonl"
     job = job_for(
         "model=replay", f"model.trace={path}", f"model.tokenizer={data / 'tokenizers' / 'vicuna'}",
         "model.template=vicuna_v1.1", "suite=spec_bench", "method=[pld]",

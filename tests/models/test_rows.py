@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from builders.engines import COUNT, PROMPTS, Scripted, assert_same_rows, decode_one, eager_engine
+from builders.engines import COUNT, PROMPTS, Scripted, decode_one, eager_engine
 from builders.models import VOCAB, build, plain_greedy
-from specbench.decode.walk import Walk
 from specbench.models.eager.cache import RowCopies
-from specbench.models.engine import Silent
 from specbench.models.tree import RowBatch
 from specbench.types import ROOT, CaseError, Draft, Needs
 
@@ -55,9 +53,6 @@ def scripts(truth) -> dict:
         right = truth[done : done + 3]
         return rows([7], right, right, [*right, 3]) if right else Draft()
 
-    def wrong(context, done, rng):
-        return rows(*([(token + shift) % VOCAB for token in truth[done : done + 4]] for shift in (1, 2)))
-
     def changing(context, done, rng):
         """More rows, fewer rows, one row, none: copies of the context fall behind and catch up."""
         return rng.choice([ragged, last_wins, alone, empty])(context, done, rng)
@@ -72,7 +67,7 @@ def scripts(truth) -> dict:
         draft = ragged(context, done, rng)
         return Draft(torch.tensor(draft.tokens), torch.tensor(draft.parents))
 
-    return {f.__name__: f for f in (ragged, last_wins, ties, wrong, changing, alone, empty, on_device)}
+    return {f.__name__: f for f in (ragged, last_wins, ties, changing, alone, empty, on_device)}
 
 
 def run(engine, script, prompt, needs=BATCH, **options):
@@ -115,31 +110,6 @@ def test_fed_counts_the_whole_batch():
     assert set(run(eager_engine(model), scripts(truth)["empty"], [5, 6]).fed) == {1}
 
 
-def steps_of(model, needs, prompt, truth):
-    """Two steps by hand: the draft that lets the second row win, then whatever follows."""
-    engine = eager_engine(model)
-    engine.start(prompt, 20, Walk(None, 0), needs, Silent())
-    for draft in (rows([3, 4], truth[1:4], [truth[1]]), rows(truth[5:6], [8, 9, 10])):
-        engine.forward(draft)
-        yield engine.settle(20)
-
-
-def test_step_is_numbered_as_the_draft():
-    model = build("qwen3", torch.float64)
-    prompt = PROMPTS["short"]
-    truth = plain_greedy(model, prompt, 12)
-    asked = {"node_topk": 4, "hidden": (0, 2)}
-    pairs = zip(
-        steps_of(model, Needs(rows=True, **asked), prompt, truth),
-        steps_of(model, Needs(**asked), prompt, truth),
-        strict=True,
-    )
-    for number, (batch, tree) in enumerate(pairs):
-        assert batch.path == ((2, 3, 4), (0,))[number]
-        assert_same_rows(batch, tree)
-        assert {states.shape for states in batch.hidden.values()} == {(len(tree.fed), 64)}
-
-
 @pytest.mark.parametrize(
     ("parents", "named"), [([-1, 0, 0], "node 2 hangs from node 0"), ([-1, -1, 0], "node 2 hangs from node 0")]
 )
@@ -147,13 +117,6 @@ def test_a_draft_that_is_not_rows_is_refused(parents, named):
     engine = eager_engine(build("llama"))
     with pytest.raises(CaseError, match=named):
         run(engine, lambda context, done, rng: Draft([1, 2, 3], parents), [5, 6])
-
-
-def test_a_tree_method_may_draft_what_is_not_rows():
-    model = build("llama")
-    draft = Draft([1, 2, 3], [-1, 0, 0])
-    out = run(eager_engine(model), lambda context, done, rng: draft, [5, 6], TREE, limit=8)
-    assert out.ids == plain_greedy(model, [5, 6], 8)
 
 
 def two_requests(engine, first, second):

@@ -5,10 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from builders.engines import decode_script, scripts
-from builders.models import build, plain_greedy
-from specbench.models.fast.attention import FastOptions
-from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.operations import Norm, SmallOps
 
 FusedOps = pytest.importorskip(
@@ -64,12 +60,3 @@ def test_rotation_and_writing(dtype, size):
     assert (found[1][1][:, [0, 1, 4, 5, 6, 8, 9, 10]] == 5).all()
     elsewhere = both(size, 6, 2, dtype)[1].make_rotation(places + 1)(heads, slots, at)
     assert not torch.allclose(elsewhere, found[0][0], atol=1e-2)
-
-
-@pytest.mark.parametrize("family", [pytest.param("llama", marks=pytest.mark.exhaustive), "qwen3"])
-def test_the_engine_emits_plain_greedy_ids(family):
-    model, prompt = build(family), [5, 17, 3]
-    truth = plain_greedy(model, prompt, 16)
-    engine = FastEngine(model, 512, frozenset(), 8, options=FastOptions(attention="fused"))
-    assert type(engine.compact.small) is FusedOps
-    assert decode_script(engine, scripts(truth)["wide"], prompt, 4).ids == truth[:4]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.records import failed, record, turn, write_json_lines
 from builders.runs import job_for
 from specbench.models.load import locate, read_tokenizer
 from specbench.records.store import read_run
@@ -30,15 +31,16 @@ def spoken(answer: str, **more) -> dict:
     return {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": answer}], **more}
 
 
-def chat(folder: Path, *lines: dict, raw: bool = False) -> Path:
+def chat(folder: Path, *lines: dict) -> Path:
     path = folder / "log.jsonl"
-    path.write_text("".join(json.dumps(line, ensure_ascii=not raw) + "\n" for line in lines), encoding="utf-8")
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    path.write_text(text, encoding="utf-8-sig")
     return path
 
 
-def read(path: Path):
+def read(path: Path, cases=None):
     tokenizer = tiny()
-    return read_trace(path, lambda: PromptBuilder(tokenizer, None), tokenizer.eos_token_id, None)
+    return read_trace(path, lambda: PromptBuilder(tokenizer, None), tokenizer.eos_token_id, cases)
 
 
 def test_an_answer_that_the_template_rewrites_is_kept_whole():
@@ -48,17 +50,6 @@ def test_an_answer_that_the_template_rewrites_is_kept_whole():
     prompt, ids = conversation_ids(PromptBuilder(tokenizer, None), ["What?"], [answer])
     assert tokenizer.decode(list(ids)) == answer
     assert tokenizer.decode(list(prompt)) == "U:What?\nA:"
-
-
-def test_separators_inside_a_text_do_not_end_a_line(tmp_path):
-    path = chat(tmp_path, spoken("one\u2028two\u0085three"), spoken("four"), raw=True)
-    assert [each.turns[0].text for each in read(path).conversations] == ["one\u2028two\u0085three", "four"]
-
-
-def test_a_byte_order_mark_is_no_part_of_the_log(tmp_path):
-    path = chat(tmp_path, spoken("one"))
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert len(read(path).conversations) == 1
 
 
 def test_null_ids_are_numbers_and_overall_is_refused(tmp_path):
@@ -71,53 +62,35 @@ def test_null_ids_are_numbers_and_overall_is_refused(tmp_path):
 
 
 def answers(folder: Path, *texts: list[str]) -> Path:
-    lines = [
-        {
-            "question_id": number, "category": "qa", "model_id": "m",
-            "choices": [{"turns": turns, "new_tokens": [3] * len(turns), "wall_time": [1.0] * len(turns),
-                         "decoding_steps": [3] * len(turns), "accept_lengths": [1]}],
-        }
+    """An answer file without times, a question a list of turns."""
+    return write_json_lines(folder / "answers.jsonl", [
+        {"question_id": number, "category": "qa", "choices": [{"turns": turns, "new_tokens": [3] * len(turns)}]}
         for number, turns in enumerate(texts, start=1)
-    ]  # fmt: skip
-    path = folder / "answers.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+    ])  # fmt: skip
 
 
 def test_questions_without_a_good_answer_are_left_out_and_counted(tmp_path):
     cases = [Case(str(number), "qa", ("Why?",)) for number in range(1, 5)]
-    tokenizer = tiny()
-
-    def trace(path):
-        return read_trace(path, lambda: PromptBuilder(tokenizer, None), tokenizer.eos_token_id, cases)
-
-    found = trace(answers(tmp_path, ["ERROR"], ["well"], ["one", "two"], [" "]))
+    found = read(answers(tmp_path, ["ERROR"], ["well"], ["one", "two"], [" "]), cases)
     assert ([each.case.id for each in found.conversations], found.failed) == (["2"], 3)
     with pytest.raises(InputError, match="has a good answer to none"):
-        trace(answers(tmp_path, ["ERROR"]))
+        read(answers(tmp_path, ["ERROR"]), cases)
 
 
 def test_records_of_failed_cases_are_counted_and_twins_refused(tmp_path):
-    from specbench.records.record import CaseRecord, TurnRecord
-
-    def line(case, status="ok"):
-        turn = TurnRecord(2, [7, 8], "length", [1], [0], [0], [1], 0.1, 0.1, {}, prompt_ids=[1, 2])
-        return CaseRecord(case, "qa", "", "vanilla", 0, 0, 0, status, [turn]).to_json() + "\n"
-
+    good = record("vanilla", "a", [turn([1], ids=[7, 8], prompt_ids=[1, 2])]).to_json() + "\n"
     path = tmp_path / "records.jsonl"
-    path.write_text(line("a") + line("b", "error"))
+    path.write_text(good + failed("vanilla", "b").to_json() + "\n")
     found = read(path)
     assert ([each.case.id for each in found.conversations], found.failed) == (["a"], 1)
-    path.write_text(line("a") + line("a"))
+    path.write_text(good + good)
     with pytest.raises(InputError, match="case a is recorded twice"):
         read(path)
 
 
 def ids_of(folder: Path, *turns: dict) -> Path:
-    path = folder / "ids.jsonl"
-    lines = [{"case": str(number), "turns": [turn]} for number, turn in enumerate(turns)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+    lines = ({"case": str(number), "turns": [turn]} for number, turn in enumerate(turns))
+    return write_json_lines(folder / "ids.jsonl", lines)
 
 
 def test_only_the_traces_own_ends_end_its_answers(tmp_path):
@@ -152,36 +125,6 @@ def test_a_runs_own_ids_may_lie_beyond_its_tokenizer(tmp_path):
     assert job_for("model=replay", f"model.trace={path}", "method=[pld]").source.card.vocab_size == 3001
 
 
-def test_an_answer_file_needs_no_times_and_says_what_is_answered_twice(tmp_path):
-    lines = [
-        {"question_id": 1, "category": "qa", "choices": [{"turns": [text], "new_tokens": [3]}]}
-        for text in ("a b", "c d")
-    ]
-    path = tmp_path / "answers.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    questions = tmp_path / "question.jsonl"
-    questions.write_text('{"question_id": 1, "category": "qa", "turns": ["Why?"]}\n')
-    options = (
-        "model=replay",
-        "model.tokenizer=bundled:tiny",
-        "method=[pld]",
-        "suite=spec_bench",
-        f"suite.path={questions}",
-    )
-    job = job_for(*options, f"model.trace={path}")
-    assert [turn.text for each in job.source.trace.conversations for turn in each.turns] == ["c d"]
-    assert any("1 questions are answered again" in warning for warning in job.source.suite.warnings)
-
-
-def test_a_wrong_tokenizer_is_asked_for(data):
-    path = data / "traces" / "vicuna-7b-v1.3" / "spec_bench_vanilla_run1.jsonl"
-    job = job_for(
-        "model=replay", f"model.trace={path}", f"model.tokenizer={data / 'tokenizers' / 'mistral'}",
-        "model.template=vicuna_v1.1", "suite=spec_bench", "suite.limit=3", "method=[pld]",
-    )  # fmt: skip
-    assert any("is model.tokenizer the tokenizer" in warning for warning in job.source.suite.warnings)
-
-
 def test_prompts_without_their_conversation_are_counted(tmp_path):
     def turn(*prompt):
         return {"prompt_ids": prompt, "ids": [7], "finish": "length"}
@@ -195,9 +138,16 @@ def test_prompts_without_their_conversation_are_counted(tmp_path):
 
 def test_special_tokens_in_texts_are_counted(tmp_path):
     """They become the tokens; the bundled EOS ends the second answer in its middle."""
-    path = chat(tmp_path, spoken("end"), spoken("one <|end|> two"))
-    trace = read(path)
-    assert "1 answers of the trace contain special tokens as text, such as <|end|>" in " ".join(
-        trace_warnings(trace, None, tiny())
-    )
+    trace = read(chat(tmp_path, spoken("end"), spoken("one <|end|> two")))
+    assert "1 answers of the trace contain special tokens" in " ".join(trace_warnings(trace, None, tiny()))
     assert tiny().eos_token_id in trace.conversations[1].turns[0].ids[:-1]
+
+
+def test_an_answer_file_says_what_is_answered_twice(tmp_path):
+    path = answers(tmp_path, ["a b"])
+    path.write_text(path.read_text() + path.read_text().replace("a b", "c d"))
+    questions = write_json_lines(tmp_path / "q.jsonl", [{"question_id": 1, "category": "qa", "turns": ["Why?"]}])
+    options = ("model=replay", "model.tokenizer=bundled:tiny", "suite=spec_bench", f"suite.path={questions}")
+    job = job_for(*options, f"model.trace={path}", "method=[pld]")
+    assert [turn.text for each in job.source.trace.conversations for turn in each.turns] == ["c d"]
+    assert any("1 questions are answered again" in warning for warning in job.source.suite.warnings)

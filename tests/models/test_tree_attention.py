@@ -16,8 +16,8 @@ from ranks import team
 from torch._dynamo.testing import CompileCounter
 from torch.nn.functional import scaled_dot_product_attention
 
-from builders.engines import decode_script, eager_engine, scripts
-from builders.models import build, plain_greedy
+from builders.engines import assert_greedy
+from builders.models import build
 from specbench.models.fast import attention
 from specbench.models.fast.attention import FastOptions, attend_flex, find_attention
 from specbench.models.fast.engine import FastEngine
@@ -95,22 +95,14 @@ def trees(draw, most=40) -> Trees:
     return Trees(parents, pasts, key_heads * groups, key_heads, size, window, dtype)
 
 
-def check(drawn: Trees, splits: int, tile) -> None:
+@pytest.mark.parametrize("most", [40, pytest.param(100, marks=pytest.mark.exhaustive)])
+@settings(max_examples=15)
+@given(st.data(), st.sampled_from([1, 2, 4, 16]), st.sampled_from([SMALL, kernel.SINGLE, *kernel.TILES]))
+def test_the_kernel_is_sdpa(most, data, splits, tile):
+    drawn = data.draw(trees(most))
     got = kernel.launch(drawn.query, drawn.keys, drawn.values, drawn.mask(), tile, splits)
     assert got.dtype == drawn.dtype
     assert drawn.error(got) < max(ERROR[drawn.dtype], 2 * drawn.error(drawn.by_sdpa(drawn.dtype)))
-
-
-@settings(max_examples=10)
-@given(trees(), st.sampled_from([1, 2, 4]), st.sampled_from([SMALL, kernel.Tile(32, 16, 4, 1)]))
-def test_the_kernel_is_sdpa(drawn, splits, tile):
-    check(drawn, splits, tile)
-
-
-@pytest.mark.exhaustive
-@given(trees(100), st.sampled_from([1, 2, 4, 16]), st.sampled_from([SMALL, kernel.SINGLE, *kernel.TILES]))
-def test_the_kernel_is_sdpa_everywhere(drawn, splits, tile):
-    check(drawn, splits, tile)
 
 
 CHAIN_AND_FORK = [0, *range(15), 3, 16, 16, 18]  # a branch next to a chain
@@ -198,44 +190,37 @@ def test_heads_that_are_too_large_are_refused():
     ("way", "device", "dtype", "found", "message"),
     [
         ("dense", "cuda", torch.float16, True, "expected one of auto, sdpa, triton, fused, flex"),
-        ("triton", "cuda", torch.float16, False, r"Triton is not installed; pip install 'specbench\[triton\]'"),
-        ("triton", "cpu", torch.float16, True, "runs on a CUDA device, got cpu"),
+        ("triton", "cuda", torch.float16, False, r"pip install 'specbench\[triton\]'"),
+        ("triton", "cpu", torch.float16, True, "CUDA device, got cpu"),
         ("triton", "cuda", torch.float64, True, "model.dtype is float64"),
     ],
 )
 def test_what_cannot_run_is_refused_in_a_line(way, device, dtype, found, message, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(attention, "find_spec", lambda name: SimpleNamespace() if found else None)
-    with pytest.raises(InputError, match=f"^engine.attention={way}: .*{message}") as error:
+    with pytest.raises(InputError, match=f"^engine.attention={way}: .*{message}.*$"):
         find_attention(way, torch.device(device), dtype, 64)
-    assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("way", ["triton", "flex"])
-@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed"])
+@pytest.mark.parametrize("way", ["triton", "flex", "fused"])
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "qwen2-mixed", "qwen3"])
 @pytest.mark.parametrize("buckets", [EXACT, GRAPHED], ids=["exact", "graphed"])
 @pytest.mark.matrix
 def test_the_engine_emits_plain_greedy_ids(way, family, buckets):
     """Trees, chains and rows of one token, windows and grouped heads, in exact and in padded widths."""
-    model, prompt = build(family), list(range(20, 50))
-    truth = plain_greedy(model, prompt, 20)
+    model = build(family)
     engine = FastEngine(model, 512, frozenset(), 8, buckets, options=FastOptions(attention=way))
     assert engine.buckets.whole  # no recording is of a length of keys
-    assert decode_script(engine, scripts(truth)["wide"], prompt, 6).ids == truth[:6]
+    assert (type(engine.compact.small).__name__ == "FusedOps") == (way == "fused")
+    assert_greedy(engine, model, list(range(20, 50)), 6)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("way", ["triton", "fused"])
-def test_two_ranks_attend_by_it(way):
-    model, prompt = build("llama"), [5, 17, 3]
-    truth = plain_greedy(model, prompt, 16)
+@pytest.mark.parametrize(("way", "single"), [("triton", False), ("fused", False), ("fused", True)])
+def test_two_ranks_attend_by_it(way, single, monkeypatch):
+    """single: with our products, too, which take float32 only here."""
+    if single:
+        monkeypatch.setattr("specbench.models.fast.kernels.products.DTYPES", (torch.float32,))
+    model = build("llama")
     with team(model, options=FastOptions(attention=way)) as (engine, _):
-        assert decode_script(engine, scripts(truth)["wide"], prompt, 6).ids == truth[:6]
-
-
-def test_on_the_bundled_model_ids_are_the_eager_engines():
-    model = load_model(read_card(path=str(ASSETS / "tiny"), dtype="float32", device="cpu"))
-    prompt = [5, 17, 3, 42, 8]
-    truth = decode_script(eager_engine(model), lambda *_: Draft(), prompt, 12).ids
-    engine = FastEngine(model, 512, frozenset(), 64, options=FastOptions(attention="triton"))
-    assert decode_script(engine, scripts(truth)["wide"], prompt, 4).ids == truth[:4]
+        assert_greedy(engine, model, [5, 17, 3], 6)

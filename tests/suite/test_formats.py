@@ -4,14 +4,12 @@ import gzip
 import json
 
 import pytest
-from bad_input.case import DEEP
 
 from builders.suites import suite_with
 from specbench.records.answers import MT_BENCH
-from specbench.report.frames.cases import TASKS
-from specbench.suite.formats import FORMATS
 from specbench.types import Case, InputError
 
+DEEP = "[" * 100_000  # JSON that no parser may follow
 HUMANEVAL = {"task_id": "HumanEval/0", "prompt": "\ndef f():\n", "canonical_solution": "    return 1\n", "test": "..."}
 MBPP = {"task_id": 11, "text": "Write f. ", "code": "def f(): ...", "test_list": [" assert f()", "assert not f"]}
 GSM8K = {"question": "How many?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}
@@ -48,17 +46,14 @@ def load(tmp_path, name, *rows, **options):
 @pytest.mark.parametrize(
     ("name", "form", "turn"),
     [
-        ("humaneval", "bare", "def f():"),
         ("humaneval", "exact", "\ndef f():\n"),
-        ("mbpp", "bare", "Write f."),
         ("mbpp", "script", FRAMED),
-        ("gsm8k", "bare", "How many?"),
         ("gsm8k", "qa", "Q: How many?\nA:"),
-        ("mgsm_110", "question", "Question: Quantos?\n\nAnswer:"),
         ("mgsm_110", "bare", "Quantos?"),
     ],
 )
 def test_a_question_is_put_in_the_form_that_is_named(tmp_path, name, form, turn):
+    """The other forms are the defaults, which the next test has."""
     (case,) = load(tmp_path, name, GOOD[name], form=form)
     assert case.turns == (turn,)
 
@@ -86,7 +81,7 @@ def test_a_question_keeps_its_turns_references_and_raw_category(tmp_path):
     assert (case.id, case.references) == ("66c0", ())
 
 
-@pytest.mark.parametrize("raw", [*MT_BENCH, *TASKS, "code", "arena-bench-v1"])
+@pytest.mark.parametrize("raw", [*MT_BENCH, "qa", "code"])
 def test_the_eight_raw_categories_of_mt_bench_are_the_multi_turn_task_and_others_stay(tmp_path, raw):
     (case,) = load(tmp_path, "questions", ASKED | {"category": raw})
     assert (case.category, case.subcategory) == ("multi-turn" if raw in MT_BENCH else raw, raw)
@@ -102,18 +97,13 @@ def test_blank_lines_line_ends_marks_and_gzip_are_read_over(tmp_path):
     assert read(tmp_path, "questions", gzip.compress(raw)) == expected
 
 
-def test_the_language_of_a_file_of_mgsm_is_in_its_name(tmp_path):
-    cases = load(tmp_path, "mgsm", "Wie viel?\t18", "", "Und nun?\t2,125", file="mgsm_de.tsv", form="question")
-    assert [case.id for case in cases] == ["mgsm/de/0", "mgsm/de/1"]
-    assert cases[1] == Case("mgsm/de/1", "mgsm", ("Question: Und nun?\n\nAnswer:",), "de", ("2125",))
-
-
 def test_a_folder_of_mgsm_is_read_language_by_language_and_counted_as_a_whole(tmp_path):
     for language in ("zh", "bn", "xx"):
-        (tmp_path / f"mgsm_{language}.tsv").write_text("?\t1\n?\t2\n", encoding="utf-8")
-    suite = suite_with("mgsm", format="mgsm", path=tmp_path, expected=2750, categories=["zh"])
+        (tmp_path / f"mgsm_{language}.tsv").write_text("?\t1\nUnd?\t2,125\n", encoding="utf-8")
+    suite = suite_with("mgsm", format="mgsm", path=tmp_path, expected=2750, categories=["zh"], form="question")
     assert [case.id for case in suite.cases] == ["mgsm/zh/0", "mgsm/zh/1"]
-    assert suite.origin == str(tmp_path)
+    assert suite.cases[1].turns == ("Question: Und?\n\nAnswer:",)
+    assert (suite.cases[1].references, suite.origin) == (("2125",), str(tmp_path))
     assert suite.warnings == (f"Suite mgsm: {tmp_path} has 4 questions, the official file has 2750.",)
 
 
@@ -130,76 +120,46 @@ def test_the_hash_of_a_folder_is_of_its_files_one_after_the_other(tmp_path):
 def test_tasks_of_mbpp_outside_the_test_split_are_left_out(tmp_path):
     rows = [{**MBPP, "task_id": task} for task in (10, 11, 510, 511)]
     assert [case.id for case in load(tmp_path, "mbpp", *rows)] == ["mbpp/11", "mbpp/510"]
-    with pytest.raises(InputError, match=r"q\.jsonl contains no questions of the suite"):
-        load(tmp_path, "mbpp", rows[0])
+    for left in (rows[:1], ["", ""]):
+        with pytest.raises(InputError, match=r"q\.jsonl contains no questions"):
+            load(tmp_path, "mbpp", *left)
 
 
 def asked(**entries):
     return ASKED | {"question_id": 2} | entries
 
 
-def without(key):
-    return {name: value for name, value in ASKED.items() if name != key}
-
-
 @pytest.mark.parametrize(
     ("name", "row", "says"),
     [
-        ("questions", "{not json", "not JSON .*expected one object a line"),
+        ("questions", "{not json", "not JSON"),
         ("questions", DEEP, "not JSON .*recursion"),
-        ("questions", f'{{"question_id": {DEEP}', "not JSON .*recursion"),
-        ("questions", '{"question_id": "\\ud800", "category": "qa"}', "not JSON"),  # half a character
-        ("questions", asked(category="\udfff"), "not JSON"),
-        ("questions", asked(turns=["\ud83d"]), "not JSON"),
-        ("questions", '{"question_id": Infinity}', "not JSON"),
+        ("questions", asked(turns=["\ud83d"]), "not JSON"),  # half a character
         ("questions", '{"question_id": NaN}', "not JSON"),
         ("questions", f'{{"question_id": {"1" * 5000}}}', "not JSON .*out of range"),
-        ("questions", "\0\0\0", "not JSON"),
         ("questions", '{"question_id": 0, "question_id": 1, "category": "qa", "turns": ["a"]}', "'question_id' twice"),
-        ("questions", '["a"]', "got a list; expected one object a line"),
-        ("questions", "7", "got a number; expected one object a line"),
-        ("questions", "null", "got a null; expected one object a line"),
-        ("questions", without("turns"), "there is no turns, expected a list"),
+        ("questions", '["a"]', "got a list"),
+        ("questions", {"question_id": 2, "category": "qa"}, "there is no turns"),
         ("questions", asked(turns=[]), "turns is an empty list"),
-        ("questions", asked(turns="Who?"), "turns is a string, expected a list"),
+        ("questions", asked(turns="Who?"), "turns is a string"),
         ("questions", asked(turns=["a", " \n"]), "turn 2 is empty"),
-        ("questions", asked(turns=[3]), "turn 1 is a number"),
         ("questions", asked(turns=[None]), "turn 1 is a null"),
-        ("questions", asked(turns=[["a"]]), "turn 1 is a list"),
-        ("questions", without("question_id"), "there is no question_id"),
-        ("questions", asked(question_id=None), "question_id is null"),
         ("questions", asked(question_id=True), "question_id is a true or false"),
         ("questions", asked(question_id=1.5), "question_id is a number, expected a whole number"),
         ("questions", '{"question_id": 1e999, "category": "qa", "turns": ["a"]}', "whole number"),
-        ("questions", asked(question_id=[1]), "question_id is a list"),
         ("questions", asked(question_id=""), "question_id is an empty string"),
         ("questions", asked(question_id=" "), "question_id is blank"),
-        ("questions", without("category"), "there is no category"),
-        ("questions", asked(category=None), "category is null"),
         ("questions", asked(category=3), "category is a number"),
-        ("questions", asked(reference="42"), "reference is a string, expected a list"),
-        ("questions", ASKED, "question_id 1 is on line 1 already"),
-        ("questions", asked(question_id="1"), "question_id 1 is on line 1 already"),
+        ("questions", asked(reference="42"), "reference is a string"),
+        ("questions", asked(question_id="1"), "question_id 1 is on line 1"),
         ("humaneval", "{", "not JSON .*HumanEval/0"),
-        ("humaneval", {**HUMANEVAL, "task_id": 1}, "task_id is a number"),
-        (
-            "humaneval",
-            {**HUMANEVAL, "task_id": "HumanEval/1", "prompt": " "},
-            "prompt is blank, expected the signature",
-        ),
-        ("humaneval", HUMANEVAL, "task_id HumanEval/0 is on line 1 already"),
-        ("mbpp", {**MBPP, "task_id": "12"}, "task_id is a string, expected the task's number"),
-        ("mbpp", {"task_id": 12}, "there is no text"),
-        ("mbpp", MBPP, "task_id mbpp/11 is on line 1 already"),
-        ("gsm8k", {"answer": "#### 1"}, "there is no question, expected the problem"),
-        ("gsm8k", {"question": None}, "question is null"),
-        ("gsm8k", "[]", "got a list; expected one object a line"),
-        ("mgsm_110", {**PART, "category": "latin"}, "category is latin, expected one of bengali, german"),
-        ("mgsm_110", {**PART, "question_id": None}, "question_id is null, expected a whole number"),
+        ("humaneval", {**HUMANEVAL, "task_id": "HumanEval/1", "prompt": " "}, "prompt is blank"),
+        ("mbpp", {**MBPP, "task_id": "12"}, "task_id is a string"),
+        ("gsm8k", {"answer": "#### 1"}, "there is no question"),
+        ("mgsm_110", {**PART, "category": "latin"}, "category is latin, .*bengali"),
         ("mgsm_110", {**PART, "question_id": 82, "answer": 18}, "answer is a number"),
-        ("mgsm_110", {**PART, "question_id": 91}, "question_id mgsm/te/1 is on line 1 already"),
-        ("token_recycling", {**QUESTION, "turns": []}, "turns is an empty list"),
-        ("token_recycling", QUESTION, "question_id mbpp/602 is on line 1 already"),
+        ("mgsm_110", {**PART, "question_id": 91}, "question_id mgsm/te/1 is on line 1"),
+        ("token_recycling", QUESTION, "question_id mbpp/602 is on line 1"),
     ],
     ids=lambda each: str(each)[:40],
 )
@@ -209,22 +169,20 @@ def test_a_bad_row_is_named_with_its_file_and_line(tmp_path, name, row, says):
         load(tmp_path, name, GOOD[name], "", row)
 
 
-@pytest.mark.parametrize("damage", [slice(0, 4), slice(0, 20), slice(None, -4)])
-def test_a_damaged_gzip_file_is_named(tmp_path, damage):
-    packed = gzip.compress(lines_of(*({**ASKED, "question_id": number} for number in range(50))))
-    with pytest.raises(InputError, match=r"q\.jsonl is a damaged gzip file"):
-        read(tmp_path, "questions", packed[damage])
+PACKED = gzip.compress(lines_of(*(asked(question_id=number) for number in range(50))))
 
 
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        (lines_of(ASKED) + b'{"turns": ["caf\xe9"]}', r"line 2: not UTF-8 \(byte \d+ of the line is 0xe9\): save"),
+        (PACKED[:4], r"q\.jsonl is a damaged gzip file"),
+        (PACKED[:-4], r"q\.jsonl is a damaged gzip file"),
         (gzip.compress(b"\n" * (65 << 20), 1), "more than 100 times"),
-        (b"\n\n", "contains no questions"),
+        (lines_of(ASKED) + b'{"turns": ["caf\xe9"]}', r"line 2: not UTF-8 \(byte \d+ of the line is 0xe9"),
     ],
+    ids=["cut", "without its end", "a bomb", "not UTF-8"],
 )
-def test_a_file_that_is_not_text_or_has_no_question_is_refused(tmp_path, raw, says):
+def test_a_damaged_file_is_named(tmp_path, raw, says):
     with pytest.raises(InputError, match=says):
         read(tmp_path, "questions", raw)
 
@@ -248,7 +206,7 @@ def test_a_file_that_is_not_there_to_read_is_named_with_the_reason_and_the_fix(t
 
 
 @pytest.mark.parametrize(
-    ("tests", "says"), [(None, "test_list is null"), ([], "test_list is an empty list"), ([3], "the first .* a number")]
+    ("tests", "says"), [(None, "test_list is null"), ([], "test_list is an empty"), ([3], "the first .* a number")]
 )
 def test_the_first_test_is_needed_only_where_it_is_put(tmp_path, tests, says):
     row = {**MBPP, "test_list": tests}
@@ -260,11 +218,10 @@ def test_the_first_test_is_needed_only_where_it_is_put(tmp_path, tests, says):
 @pytest.mark.parametrize(
     ("file", "line", "says"),
     [
-        ("mgsm_de.tsv", "Wie viel? 18", r"mgsm_de\.tsv, line 2: 1 columns, expected the question, one tab"),
-        ("mgsm_de.tsv", "Wie\tviel?\t18", "line 2: 3 columns"),
+        ("mgsm_de.tsv", "Wie viel? 18", r"mgsm_de\.tsv, line 2: 1 columns"),
         ("mgsm_de.tsv", "\t18", "line 2: question is an empty string"),
         ("mgsm_de.tsv", "Wie viel?\t ", "line 2: answer is blank"),
-        ("mgsm_xx.tsv", "Wie viel?\t18", r"mgsm_xx\.tsv: its name does not say the language; .* bn, de"),
+        ("mgsm_xx.tsv", "Wie viel?\t18", r"mgsm_xx\.tsv: its name does not say the language; .* de"),
     ],
 )
 def test_a_bad_file_of_mgsm_is_named_with_its_line(tmp_path, file, line, says):
@@ -272,10 +229,11 @@ def test_a_bad_file_of_mgsm_is_named_with_its_line(tmp_path, file, line, says):
         load(tmp_path, "mgsm", "Wie viel?\t18", line, file=file)
 
 
-def test_text_of_mgsm_that_is_not_utf_8_is_named_with_its_line(tmp_path):
-    (tmp_path / "mgsm_fr.tsv").write_bytes(b"caf\xe9\t18\n")
-    with pytest.raises(InputError, match=r"mgsm_fr\.tsv, line 1: not UTF-8"):
-        suite_with("mgsm", format="mgsm", path=tmp_path)
+@pytest.mark.parametrize("name", ["questions", "gsm8k", "csv"])
+def test_a_form_or_a_format_that_there_is_not_is_refused_with_those_that_there_are(name):
+    says = {"questions": "form=nope: .*leave it out", "gsm8k": "form=nope: .*bare", "csv": "format=csv: .*humaneval"}
+    with pytest.raises(InputError, match=rf"suite\.{says[name]}"):
+        suite_with(name, format=name, form="nope")
 
 
 def test_a_folder_without_a_language_and_a_folder_in_place_of_a_file_are_refused(tmp_path):
@@ -283,19 +241,6 @@ def test_a_folder_without_a_language_and_a_folder_in_place_of_a_file_are_refused
         suite_with("mgsm", format="mgsm", path=tmp_path)
     with pytest.raises(InputError, match="is a directory; give a"):
         suite_with("gsm8k", format="gsm8k", path=tmp_path)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_form_that_a_format_has_not_is_refused_with_those_that_it_has(name):
-    forms = FORMATS[name].forms
-    says = f"suite.form=nope: expected one of {', '.join(forms)}" if forms else "suite.form=nope: .*leave it out"
-    with pytest.raises(InputError, match=says):
-        suite_with(name, format=name, form="nope")
-
-
-def test_an_unknown_format_is_refused_with_those_that_there_are():
-    with pytest.raises(InputError, match=r"suite\.format=csv: expected one of questions, mt_bench, humaneval"):
-        suite_with("mine", format="csv")
 
 
 SCHEMA = {"name": "mv", "description": "Move.", "parameters": {"type": "dict", "properties": {"to": {"type": "float"}}}}
@@ -331,25 +276,15 @@ def test_functions_of_bfcl_stand_in_the_prompt_or_are_tools(tmp_path):
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"question": "x"}, "question is a string, expected a list of turns"),
+        ({"question": "x"}, "question is a string"),
         ({"question": [[7]]}, r"question\.0\.0 is a number"),
-        (
-            {"question": [[], [USER]], "missed_function": {}},
-            r"question\.0 is an empty list, expected a mess",
-        ),
+        ({"question": [[], [USER]], "missed_function": {}}, r"question\.0 is an empty list"),
         ({"question": [[{"role": "assistant", "content": "x"}]]}, r"question\.0 has a message of assistant"),
-        ({"involved_classes": ["Rocket"]}, "involved_classes has Rocket, expected some of GorillaFileSystem"),
-        (
-            {"involved_classes": ["MathAPI"]},
-            r"math_api\.json: no such file; copy BFCL's folder multi_turn_func",
-        ),
-        ({"missed_function": ["x"]}, "missed_function is a list, expected the names of functions by turn"),
-        ({"missed_function": {"1": [{}]}}, "expected the names of functions by turn"),
-        ({"involved_classes": [["MathAPI"]]}, "involved_classes has .*expected some of GorillaFileSystem"),
-        ({"function": "x"}, "function is a string, expected descriptions"),
-        ({"function": [{"name": 7}]}, "function is a list, expected descriptions, each with a name"),
-        ({"involved_classes": None}, "there is no function, expected descriptions"),
-        ({"id": 7}, "id is a number, expected the row's name"),
+        ({"involved_classes": ["Rocket"]}, "involved_classes has Rocket, .*GorillaFileSystem"),
+        ({"involved_classes": ["MathAPI"]}, r"math_api\.json: no such file; copy"),
+        ({"missed_function": {"1": [{}]}}, "the names of functions by turn"),
+        ({"function": [{"name": 7}]}, "function is a list, .*a name"),
+        ({"involved_classes": None}, "there is no function"),
     ],
 )
 def test_a_bad_row_of_bfcl_is_named(tmp_path, row, says):

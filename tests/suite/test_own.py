@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 import time
 
@@ -69,10 +70,8 @@ def test_every_file_gives_the_same_cases(tmp_path, name):
         ({"messages": [USER]}, ("Who?",)),
         ({"prompt": [USER]}, ("Who?",)),
         ({"messages": [USER, {"role": "assistant", "content": "She."}, USER]}, ("Who?", "Who?")),
-        ({"conversations": [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "She."}]}, ("Who?",)),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]}, ("Who?",)),
         ({"turns": ["Who?", "Why?"], "question_id": 3, "category": "writing"}, ("Who?", "Why?")),
-        ({"messages": json.dumps([USER])}, ("Who?",)),  # as a csv has it
     ],
 )
 def test_conversations_are_their_users_messages(tmp_path, row, turns):
@@ -103,12 +102,8 @@ def test_fields_map_other_names(tmp_path):
     write_csv(tmp_path / "p.csv", [{"key": "a", "ask": "Who?", "topic": "x"}])
     (case,) = read(tmp_path / "p.csv", fields={"prompt": "ask", "id": "key", "category": "topic"}).cases
     assert (case.id, case.turns, case.category) == ("a", WHO[0], "x")
-    for fields, shown in (
-        ({"prompt": "nope"}, "there is no nope, which suite.fields names as prompt"),
-        ({}, r"contains a prompt; it has key, ask, topic: name one of them with 'suite.fields=\{prompt: NAME\}'"),
-    ):
-        with pytest.raises(InputError, match=shown):
-            read(tmp_path / "p.csv", fields=fields)
+    with pytest.raises(InputError, match=r"no nope, which suite\.fields names"):
+        read(tmp_path / "p.csv", fields={"prompt": "nope"})
     with pytest.raises(InputError, match="is for prompts of your own"):
         suite_with("mini", fields={"prompt": "ask"})
 
@@ -123,20 +118,15 @@ def test_a_frame_names_columns_of_any_words(tmp_path):
 
 def test_all_that_is_wrong_is_in_one_message(tmp_path):
     path = tmp_path / "p.jsonl"
-    bad = ["{", json.dumps({"prompt": " "}), "7", json.dumps({"messages": [{"role": "tool", "content": "x"}]})]
-    good = [json.dumps({"id": 1, "prompt": "Who?"})] * 2
-    path.write_text("\n".join([*good, *bad]))
+    path.write_text('{"id": 1, "prompt": "Who?"}\n' * 2 + '{\n{"prompt": " "}\n7\n')
     with pytest.raises(InputError) as caught:
         read(path)
     head, *lines = str(caught.value).splitlines()
-    assert head == f"Suite file {path}: 5 rows are wrong:"
-    for line, shown in zip(
-        lines, ("id 1 is on line 1", "not JSON", "blank", "got a number", "no call waits"), strict=True
-    ):
-        assert shown in line
-    assert [line.split(":")[0].strip() for line in lines] == [f"line {number}" for number in range(2, 7)]
+    assert head.startswith(f"Suite file {path}: 4 rows")
+    shown = ("line 2: .*id 1 is on line 1", "line 3: .*not JSON", "line 4: .*blank", "line 5: .*got a number")
+    assert all(re.search(*pair) for pair in zip(shown, lines, strict=True))
     path.write_text("".join(f'{{"id": 1, "prompt": {number}}}\n{{"x{number}": 1}}\n' for number in range(25)))
-    with pytest.raises(InputError, match=r"50 rows are wrong(.|\n)*and 6 more$"):
+    with pytest.raises(InputError, match=r"50 rows(.|\n)*and 6 more$"):
         read(path)
 
 
@@ -147,9 +137,7 @@ SYSTEM = {"role": "system", "content": "Be brief."}
     ("row", "fields", "system"),
     [
         ({"messages": [SYSTEM, USER]}, {}, "Be brief."),
-        ({"messages": [USER]}, {}, None),
         ({"system": "Be brief.", "prompt": "Who?"}, {}, "Be brief."),
-        ({"system_prompt": "Be brief.", "question": "Who?"}, {}, "Be brief."),
         ({"rules": "Be brief.", "system": "linux", "prompt": "Who?"}, {"system": "rules"}, "Be brief."),
         ({"system": 7, "prompt": "Who?"}, {}, None),
         ({"system": "", "prompt": "Who?"}, {}, None),
@@ -159,14 +147,6 @@ def test_a_row_has_its_system_message(tmp_path, row, fields, system):
     write_json_lines(tmp_path / "p.jsonl", [row])
     suite = read(tmp_path / "p.jsonl", fields=fields)
     assert (suite.cases[0].turns, suite.cases[0].system, suite.warnings) == (WHO[0], system, ())
-
-
-def test_a_system_message_between_others_is_refused(tmp_path):
-    write_json_lines(
-        tmp_path / "p.jsonl", [{"messages": [SYSTEM, USER, {"role": "assistant", "content": "A"}, SYSTEM, USER]}]
-    )
-    with pytest.raises(InputError, match="line 1: message 4 of messages is a system message; expected one alone"):
-        read(tmp_path / "p.jsonl")
 
 
 def test_a_run_gives_the_model_each_rows_system_message(tmp_path):
@@ -205,38 +185,24 @@ def test_a_template_without_system_messages_ends_before_the_run(tmp_path, templa
 def test_a_question_beyond_any_context_is_refused_before_it_is_tokenized(tmp_path):
     (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "word " * 12_000_000}))
     start = time.perf_counter()
-    with pytest.raises(InputError, match=r"question p-0: has 60000000 characters; expected at most 524288 with a cont"):
+    with pytest.raises(InputError, match=r"question p-0: has 60000000 characters; expected at most 524288"):
         job_for(*own(tmp_path), "method=[pld]")
     assert time.perf_counter() - start < 20
 
 
-WRONG_COLUMN = "contains a prompt; it has qestion, topic: name one of them"
-
-
 @pytest.mark.parametrize(
-    ("name", "rows", "fields", "begin", "reason"),
+    ("name", "rows", "shown"),
     [
-        ("p.csv", "qestion,topic\n" + "Who?,x\n" * 30, {}, "p.csv, line 2 and all other rows: none of", WRONG_COLUMN),
-        ("p.jsonl", '{"qestion": "Who?", "topic": 1}\n' * 3, {}, "p.jsonl, line 1 and all other rows", WRONG_COLUMN),
-        ("p.csv", "ask\nWho?\nHow?\n", {"prompt": "aks"}, "p.csv, line 2 and all other rows", "prompt; it has ask."),
-        ("p.csv", "prompt\nWho?\na, b\nc, d\n", {}, "p.csv, line 3 and 1 more: has 1 fields more", "in quotes."),
-        (
-            "p.jsonl",
-            '{"a": 1}\n' * 2 + "7\n",
-            {},
-            "p.jsonl: 3 rows are wrong:\n  line 1 and 1 more: none",
-            "\n  line 3: ",
-        ),
+        ("p.csv", "qestion,topic\n" + "Who?,x\n" * 30, "line 2 and all other rows: .*it has qestion, topic: name"),
+        ("p.csv", "prompt\nWho?\na, b\nc, d\n", "line 3 and 1 more: has 1 fields more"),
+        ("p.jsonl", '{"a": 1}\n' * 2 + "7\n", "3 rows .*\n  line 1 and 1 more: none.*\n  line 3: "),
     ],
 )
-def test_what_is_wrong_with_all_rows_is_reported_once(tmp_path, name, rows, fields, begin, reason):
+def test_what_is_wrong_with_all_rows_is_reported_once(tmp_path, name, rows, shown):
     (tmp_path / name).write_text(rows)
-    with pytest.raises(InputError) as caught:
-        read(tmp_path / name, fields=fields)
-    text = str(caught.value).removeprefix("Suite file ")
-    assert text.startswith(f"{tmp_path}/{begin}")
-    assert text.count(reason) == 1
-    assert text.count("\n") == begin.count("\n") + reason.count("\n")
+    with pytest.raises(InputError, match=f"{tmp_path}/{name}.*{shown}") as caught:
+        read(tmp_path / name)
+    assert str(caught.value).count("\n") == shown.count("\n")
 
 
 @pytest.mark.parametrize(("ending", "mark"), [(".csv", ","), (".tsv", "\t")])
@@ -255,19 +221,18 @@ def test_an_empty_table_shows_one_that_can_be_read(tmp_path, ending, mark, rows)
 
 def test_a_folder_is_its_files_or_its_test_split(tmp_path):
     for split in ("train", "test"):
-        (tmp_path / "splits" / split).mkdir(parents=True)
-        write_json_lines(tmp_path / "splits" / split / "rows.jsonl", [{"prompt": split}])
-    assert [case.turns for case in read(tmp_path / "splits").cases] == [("test",)]
-    (tmp_path / "splits/test").rename(tmp_path / "splits/dev")
+        (tmp_path / split).mkdir()
+        write_json_lines(tmp_path / split / "rows.jsonl", [{"prompt": split}])
+    assert [case.turns for case in read(tmp_path).cases] == [("test",)]
+    dev = (tmp_path / "test").rename(tmp_path / "dev")
     with pytest.raises(InputError, match="has the splits dev, train: name one"):
-        read(tmp_path / "splits")
-    write_csv(tmp_path / "splits/dev/more.csv", [{"prompt": "Who?"}])
-    assert {case.id for case in read(tmp_path / "splits/dev").cases} == {"rows-0", "more-0"}
-    write_csv(tmp_path / "splits/dev/rows.csv", [{"prompt": "Who?"}])
-    assert {case.id for case in read(tmp_path / "splits/dev").cases} == {"rows.csv-0", "rows.jsonl-0", "more-0"}
-    write_json_lines(tmp_path / "splits/dev/rows.jsonl", [{"id": "more-0", "prompt": "Why?"}])
-    with pytest.raises(InputError, match=r"rows\.jsonl, line 1: id more-0 is on .*more\.csv, line 2 already"):
-        read(tmp_path / "splits/dev")
+        read(tmp_path)
+    for name in ("more.csv", "rows.csv"):
+        write_csv(dev / name, [{"prompt": "Who?"}])
+    assert {case.id for case in read(dev).cases} == {"rows.csv-0", "rows.jsonl-0", "more-0"}
+    write_json_lines(dev / "rows.jsonl", [{"id": "more-0", "prompt": "Why?"}])
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 1: id more-0 is on .*more\.csv, line 2"):
+        read(dev)
     (tmp_path / "none").mkdir()
     with pytest.raises(InputError, match="has no file of prompts"):
         read(tmp_path / "none")
@@ -292,13 +257,11 @@ def test_a_csv_may_have_a_long_prompt_and_a_byte_order_mark(tmp_path):
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("id,prompt\n1,Who, then?\n2,Why?\n", r"p.csv, line 2: has 1 fields more than the header; put a text"),
-        ("prompt,prompt\nWho?,Why?\n", r"p.csv, line 1: has the column prompt twice"),
-        ('prompt\n"Who?\nWhy?\n', r"p.csv, line 1: is not csv \(unexpected end of data"),
-        ("prompt\nWho?\n".encode("utf-16"), r"p.csv, line 1: not UTF-8 \(byte 0 of the line is 0xff"),
-        (b"\xef\xbb\xbfprompt\nWho?\nA caf\xe9.\n", r"p.csv, line 3: not UTF-8 \(byte 5 of the line is 0xe9"),
+        ("id,prompt\n1,Who, then?\n", "line 2: has 1 fields more than the header"),
+        ("prompt,prompt\nWho?,Why?\n", "line 1: has the column prompt twice"),
+        ('prompt\n"Who?\nWhy?\n', "line 1: is not csv"),
+        (b"\xef\xbb\xbfprompt\nWho?\nA caf\xe9.\n", r"line 3: not UTF-8 \(byte 5 of the line is 0xe9"),
         (b"caf\xe9", r"p.csv: not UTF-8 \(byte 3 of the line is 0xe9"),
-        ("prompt\n", "contains no questions"),
         (" \n", "contains no questions"),
         ("", "is empty"),
     ],
@@ -316,10 +279,11 @@ def test_a_csv_whose_texts_would_be_cut_or_lost_is_refused(tmp_path, text, shown
         ('[{"prompt": "a \\ud800"}]', "not JSON"),
         ('[{"prompt": "a", "prompt": "b"}]', "has 'prompt' twice"),
         ("[" * 9_000, "not JSON"),
-        ('[{"prompt": 7}]', "prompt is a number"),
+        ('["a", "b", "c", "d"]', "has more than 3 rows"),
     ],
 )
-def test_a_list_has_the_limits_of_lines(tmp_path, text, shown):
+def test_a_list_has_the_limits_of_lines(tmp_path, text, shown, monkeypatch):
+    monkeypatch.setattr(sys.modules["specbench.suite.own"], "MOST_ROWS", 3)
     path = tmp_path / "p.json"
     path.write_bytes(text.encode())
     with pytest.raises(InputError, match=shown):
@@ -333,24 +297,16 @@ def test_a_table_with_nulls_and_other_types(tmp_path):
     rows = [
         {"id": None, "prompt": "Who?", "category": None, "answer": float("nan")},
         {"id": 7, "prompt": "Why?", "category": "qa", "answer": None},
-        {"id": 8, "prompt": None, "category": "qa", "answer": 3.0},
     ]
-    write_parquet(tmp_path / "p.parquet", rows[:2])
-    found = [(case.id, case.category, case.references) for case in read(tmp_path / "p.parquet").cases]
+    path = tmp_path / "p.parquet"
+    write_parquet(path, rows)
+    found = [(case.id, case.category, case.references) for case in read(path).cases]
     assert found == [("p-0", "prompts", ()), ("7", "qa", ())]
-    write_parquet(tmp_path / "p.parquet", rows)
-    with pytest.raises(InputError, match=r"row 2: none of turns, .* contains a prompt"):
-        read(tmp_path / "p.parquet")
-    write_parquet(tmp_path / "p.parquet", [{"prompt": b"Who?"}])
-    with pytest.raises(InputError, match=r"row 0: prompt is a bytes"):
-        read(tmp_path / "p.parquet")
-    write_parquet(tmp_path / "p.parquet", [{"messages": [{"role": "user", "content": None}]}])
-    with pytest.raises(InputError, match=r"message 1 of messages has no text"):
-        read(tmp_path / "p.parquet")
-
-
-def test_a_file_of_very_many_rows_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["specbench.suite.own"], "MOST_ROWS", 3)
-    (tmp_path / "q.json").write_text(json.dumps(["a", "b", "c", "d"]))
-    with pytest.raises(InputError, match=r"q\.json: has more than 3 rows"):
-        read(tmp_path / "q.json")
+    for wrong, shown in (
+        ({"prompt": None, "answer": 3.0}, "row 0: none of turns, .* contains a prompt"),
+        ({"prompt": b"Who?"}, "row 0: prompt is a bytes"),
+        ({"messages": [{"role": "user", "content": None}]}, "message 1 of messages has no text"),
+    ):
+        write_parquet(path, [wrong])
+        with pytest.raises(InputError, match=shown):
+            read(path)

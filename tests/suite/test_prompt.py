@@ -18,18 +18,9 @@ SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
-# The ids below were checked once against SentencePiece itself (tokenizer.model), each stretch between </s> encoded
-# alone, as were all 560 prompts of Spec-Bench with recorded answers.
+# The ids below, and those of all 560 prompts of Spec-Bench with recorded answers, were checked once
+# against SentencePiece itself (tokenizer.model), each stretch between </s> encoded alone.
 # fmt: off
-SYSTEM_IDS = [
-    1, 319, 13563, 1546, 263, 12758, 1404, 322, 385, 23116, 21082, 20255, 29889, 450, 20255, 4076, 8444, 29892, 13173,
-    29892, 322, 1248, 568, 6089, 304, 278, 1404, 29915, 29879, 5155, 29889,
-]
-HELLO_IDS = [3148, 1001, 29901, 15043, 29991, 319, 1799, 9047, 13566, 29901]
-SECOND_TURN_IDS = [
-    6324, 29991, 2, 3148, 1001, 29901, 1128, 526, 366, 29973, 319, 1799, 9047, 13566, 29901,
-]
-CODE_IDS = [3148, 1001, 29901, 822, 285, 7295, 13, 1678, 736, 29871, 29896, 319, 1799, 9047, 13566, 29901]
 LLAMA_2_IDS = [
     1, 518, 25580, 29962, 15043, 29991, 518, 29914, 25580, 29962, 6324, 29991, 29871, 2, 1, 518, 25580, 29962, 1128,
     526, 366, 29973, 518, 29914, 25580, 29962,
@@ -52,15 +43,9 @@ ENDLESS = {
     "a text that doubles": "{% set n = namespace(s='a') %}{% for a in range(60) %}{% set n.s = n.s * 2 %}{% endfor %}",
     "a product": "{{ 'a' * 10**10 }}",
     "a power": "{{ 10 ** (10**9) }}",
-    "wide padding": "{{ 'a'.ljust(10**8) }}",
-    "a format": "{{ '%9999999999d' % 1 }}",
     "names that double": "".join("{% set s = (s or 'a') ~ (s or 'a') %}" for _ in range(60)),
-    "inner names that double": "{% set s = 'aa' %}" + "{% with s = s ~ s %}" * 40 + "{% endwith %}" * 40,
-    "loops over letters": "{% for a in messages[0].content %}" * 15 + "{% endfor %}" * 15,
     "a filter": "{{ 'a' | center(9999999999) }}",
-    "a macro": "{% macro a(n) %}{{ a(n - 1) ~ a(n - 1) if n else 'a' }}{% endmacro %}{{ a(50) }}",
     "in a part that is marked": "{% generation %}{{ 'a' * 10**10 }}{% endgeneration %}",
-    "after other filters": "{{ messages | tojson(indent=2) }}{{ strftime_now('%Y') * 10**10 }}",
     "in the second turn": "{% if messages | length > 1 %}{{ 'a' * 10**10 }}{% endif %}",
 }
 
@@ -113,21 +98,8 @@ def vicuna_text(turns, answers) -> str:
     return text + f"USER: {turns[-1]} ASSISTANT:"
 
 
-def test_prompts_for_vicuna(vicuna):
-    """A second turn has the first answer and its end; a run of spaces leaves its last space with the word."""
-    builder = PromptBuilder(vicuna, "vicuna_v1.1")
-    turns, text = ["Hello!", "How are you?"], f"{SYSTEM} USER: Hello! ASSISTANT:"
-    assert builder.text(turns[:1], []) == text
-    assert builder.ids(turns[:1], []) == vicuna(text).input_ids == SYSTEM_IDS + HELLO_IDS
-    text += " Hi!</s>USER: How are you? ASSISTANT:"
-    assert builder.text(turns, ["Hi!"]) == text
-    assert builder.ids(turns, ["Hi!"]) == vicuna(text).input_ids == SYSTEM_IDS + HELLO_IDS + SECOND_TURN_IDS
-    assert builder.ids(turns, [" Hi!\n"]) == builder.ids(turns, ["Hi!"])
-    assert builder.ids(["def f():\n    return 1"], []) == SYSTEM_IDS + CODE_IDS
-    assert builder.warnings == ()
-
-
 def test_every_prompt_of_spec_bench_with_the_recorded_answers(vicuna, spec_bench_file, vicuna_trace):
+    """And the ids of an answer are its text again."""
     builder, digest, tokens = PromptBuilder(vicuna, "vicuna_v1.1"), hashlib.sha256(), 0
     rows = map(json.loads, vicuna_trace.read_text().splitlines())
     answers = {str(row["question_id"]): row["choices"][0]["turns"] for row in rows}
@@ -138,13 +110,9 @@ def test_every_prompt_of_spec_bench_with_the_recorded_answers(vicuna, spec_bench
             ids = builder.ids(turns, earlier)
             digest.update(json.dumps(ids).encode())
             tokens += len(ids)
+    assert builder.warnings == ()
     assert (tokens, digest.hexdigest()) == (SPEC_BENCH_TOKENS, SPEC_BENCH_SHA256)
-
-
-def test_recorded_answers_come_back_as_text(vicuna, vicuna_trace):
-    with vicuna_trace.open() as trace:
-        rows = [json.loads(next(trace)) for _ in range(40)]
-    for answer in (turn for row in rows for turn in row["choices"][0]["turns"]):
+    for answer in (turn for turns in list(answers.values())[:40] for turn in turns):
         ids = vicuna(answer, add_special_tokens=False).input_ids
         assert answer_text(vicuna, [*ids, vicuna.eos_token_id]) == answer
 
@@ -180,13 +148,9 @@ def test_raw_joins_turns_and_answers_by_newlines():
     assert builder.text(["def f():\n    ", "again"], ["return 1"]) == "def f():\n    \nreturn 1\nagain"
     assert builder.ids(["ab"], [])[0] == 0
     assert len(builder.ids(["ab"], [])) == 3
-
-
-def test_a_chat_templates_ids_are_plain_ints_as_the_tokenizer_itself_gives_them():
-    tokenizer = byte_tokenizer(bos=None, chat_template=CHAT)
-    ids = PromptBuilder(tokenizer, None).ids(["Q"], [])
-    assert all(type(token) is int for token in ids)
-    assert tokenizer.decode(ids) == "uQ|a"
+    for turns, answers in (([], []), (["a"], ["b"]), (["a", "b"], [])):
+        with pytest.raises(ValueError, match="one turn more than answers"):
+            builder.ids(turns, answers)
 
 
 @pytest.mark.parametrize(("template", "text"), [("vicuna_v1.1", "Q"), ("raw", "Q"), ("raw", "<s>Q")])
@@ -233,53 +197,28 @@ def test_a_llama_tokenizer_that_takes_whole_runs_of_spaces_is_warned_about(merge
     assert [("rebuilt from tokenizer.model" in warning) for warning in warnings] == [True] * warned
 
 
-def test_no_chat_template_and_no_template_names_the_tokenizer_and_the_choices():
-    tokenizer = byte_tokenizer()
-    tokenizer.name_or_path = "org/base-model"
-    with pytest.raises(InputError) as caught:
-        PromptBuilder(tokenizer, None)
-    message = str(caught.value)
-    for part in ("org/base-model has no chat template", "Set model.template", "raw (no template)", "vicuna_v1.1"):
-        assert part in message
-
-
 @pytest.mark.parametrize(
     ("template", "says"),
     [
         ("vicuna", "did you mean vicuna_v1.1"),
         ("llama2", "did you mean llama-2"),
         ("gemini", "writes no prompt under that name"),
-        ("", "writes no prompt under that name"),
+        (None, "org/base has no chat template.*model.template.*raw.*vicuna_v1.1"),
     ],
 )
 def test_an_unknown_template_is_refused_with_close_matches(template, says):
-    with pytest.raises(InputError, match=rf"model\.template={template}: .*{says}") as caught:
-        PromptBuilder(byte_tokenizer(), template)
-    if template == "vicuna":
-        hint = str(caught.value).split("did you mean ")[1].split("?")[0]
-        assert 2 <= len(hint.split(", ")) <= 5
+    tokenizer = byte_tokenizer()
+    tokenizer.name_or_path = "org/base"
+    with pytest.raises(InputError, match=says):
+        PromptBuilder(tokenizer, template)
 
 
 def test_without_fschat_its_templates_name_the_package_and_the_others_still_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "fastchat.conversation", None)
-    with pytest.raises(InputError, match=r"fschat, which is not installed: pip install fschat"):
-        PromptBuilder(byte_tokenizer(), "vicuna_v1.1")
-    with pytest.raises(InputError, match=r"has no chat template.*not installed: pip install fschat"):
-        PromptBuilder(byte_tokenizer(), None)
+    for template in ("vicuna_v1.1", None):
+        with pytest.raises(InputError, match="not installed: pip install fschat"):
+            PromptBuilder(byte_tokenizer(), template)
     assert PromptBuilder(byte_tokenizer(), "raw").text(["Q"], []) == "Q"
-
-
-def test_a_chat_template_that_refuses_a_conversation_is_an_error_before_the_run():
-    refusing = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHAT
-    assert PromptBuilder(byte_tokenizer(chat_template=refusing), None).text(["Q"], []) == "uQ|a"
-    with pytest.raises(InputError, match=r"refused the conversation \(system, user\): no system role.*model\.system"):
-        PromptBuilder(byte_tokenizer(chat_template=refusing), None, "S")
-
-
-@pytest.mark.parametrize(("turns", "answers"), [([], []), (["a"], ["b"]), (["a", "b"], [])])
-def test_turns_and_answers_must_alternate(turns, answers):
-    with pytest.raises(ValueError, match="expected one turn more than answers"):
-        PromptBuilder(byte_tokenizer(), "raw").ids(turns, answers)
 
 
 def test_an_answers_special_tokens_and_outer_white_space_are_left_out():
@@ -294,9 +233,10 @@ def test_a_template_may_be_a_file(tmp_path):
     path = tmp_path / "chat.jinja"
     path.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>")
     assert PromptBuilder(byte_tokenizer(), str(path)).text(["Who?"], []) == "<user>Who?<answer>"
-    for text, shown in (("", "is empty"), ("{% for %}", "refused the conversation|template")):
+    refusing = "{{ raise_exception('no role') }}"
+    for text, shown in (("", "is empty"), (refusing, r"refused the conversation \(system, user\): no role")):
         path.write_text(text)
         with pytest.raises(InputError, match=shown):
-            PromptBuilder(byte_tokenizer(), str(path))
+            PromptBuilder(byte_tokenizer(), str(path), "S")
     with pytest.raises(InputError, match="no such file"):
         PromptBuilder(byte_tokenizer(), str(tmp_path / "none.jinja"))
