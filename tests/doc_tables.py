@@ -70,10 +70,13 @@ def suites() -> str:
     for path in sorted((ROOT / "conf/suite").glob("*.yaml")):
         if (settings := read(path.stem)).get("name") and settings.get("format") != "trace":
             found[path.stem] = settings
+    alike: dict[str, list[str]] = {}  # the rest of a row -> the suites that have it
     for name, settings in found.items():
         reader = str(settings.get("format") or "questions")
         row = ", ".join(HAND_MADE[name][1]) if name in HAND_MADE else f"`{format_named(reader).example}`"
-        lines.append(f"| `{name}` | {reader} | {settings.get('expected') or '–'} | {row} |")
+        alike.setdefault(f"{reader} | {settings.get('expected') or '–'} | {row} |", []).append(name)
+    for rest, names in alike.items():
+        lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {rest}")
     return "\n".join(lines)
 
 
