@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from scripts.lab.fake_cuda import Labelled
+from builders.fake_cuda import Labelled
 
 
 @contextlib.contextmanager

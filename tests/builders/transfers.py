@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from scripts.lab.fake_cuda import DEVICE, READ, UPLOAD, FakeCuda
+from builders.fake_cuda import DEVICE, READ, UPLOAD, FakeCuda
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.decode.sampling import Sampling
 from specbench.measure.clock import Clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scripts.lab.fake_cuda import DEVICE, READ, UPLOAD, DeviceMixError, FakeCuda
+from builders.fake_cuda import DEVICE, READ, UPLOAD, DeviceMixError, FakeCuda
 
 HOST = torch.arange(6.0).reshape(2, 3)
 INDEX = torch.tensor([1, 0])

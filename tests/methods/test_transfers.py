@@ -10,9 +10,9 @@ from importlib.util import find_spec
 import pytest
 from tiles import attending
 
+from builders.fake_cuda import DEVICE, READ, UPLOAD, FakeCuda
 from builders.runs import entry_of, job_for, method_names, settings_of
 from builders.transfers import count_transfers
-from scripts.lab.fake_cuda import DEVICE, READ, UPLOAD, FakeCuda
 from specbench.decode.budgets import Budgets
 from specbench.decode.loop import Request, decode
 from specbench.decode.sampling import Sampling

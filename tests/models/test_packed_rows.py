@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from builders.engines import CPU
+from builders.fake_cuda import READ, UPLOAD, FakeCuda
 from builders.models import build
 from playback import Playback
-from scripts.lab.fake_cuda import READ, UPLOAD, FakeCuda
 from specbench.decode.walk import Walk
 from specbench.models.batch import Handle, PackedRows, PaddedRows
 from specbench.models.engine import SILENT, Silent

@@ -23,8 +23,7 @@ from specbench.models.fast.attention import FastOptions, attend_flex, find_atten
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.graphs import EXACT, GRAPHED
 from specbench.models.fast.masks import TreeMask, pack_bits
-from specbench.models.load import ASSETS, load_model, read_card
-from specbench.types import Draft, InputError
+from specbench.types import InputError
 
 kernel = pytest.importorskip(
     "specbench.models.fast.kernels.tree_attention", reason="Triton is not installed: pip install '.[triton]'",

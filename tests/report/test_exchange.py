@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report.conftest import manifest_of
 
-from builders.damage import mutants_of
 from builders.records import record
 from specbench.commands.report import main
 from specbench.input import InputError
