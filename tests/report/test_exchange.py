@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from report.conftest import manifest_of
 
 from builders.records import record
-from specbench.commands.report import main
 from specbench.input import InputError
 from specbench.records.store import Run
 from specbench.report.exchange.figures import Measured, conditionals, count_values, survival
@@ -203,27 +201,24 @@ def test_names_of_a_file_are_printed_safely(tmp_path):
     assert "<script" not in text
 
 
-def test_command_exports_and_imports(make_run, tmp_path, capsys):
-    run = make_run(per_category=1)
-    out = tmp_path / "out"
-    assert main([str(run), "--export", "timing", "--output", str(out)]) == 0
+def test_command_exports_and_imports(make_run, tmp_path, output):
+    run, out = make_run(per_category=1), tmp_path / "out"
+    output("report", run, "--export", "timing", "--output", out)
     names = {"vanilla", "pld", "token_recycling", "hf_assisted"}
     assert {path.parent.name for path in out.rglob("timing.json")} == names
-    assert main([str(run), "--export", "speculation_profile"]) == 0
-    assert "hf_assisted: recorded no drafts" in re.sub(r"\s+", " ", capsys.readouterr().out)
+    text = output("report", run, "--export", "speculation_profile")
+    assert "hf_assisted: recorded no drafts" in " ".join(text.split())
     profile = run / "exchange/pld/speculation_profile.json"
-    files = [str(out / "pld/timing.json"), str(profile)]
-    assert main([str(run), "--import", *files, "--output", str(out)]) == 0
+    output("report", run, "--import", out / "pld/timing.json", profile, "--output", out)
     frame = pd.read_csv(out / "tables/imported.csv")
+    whole = frame[frame["group"] == "overall"]
     for name, figure in (("timing", "tokens_per_s"), ("speculation_profile", "length")):
-        alike = frame[frame["row"].isin([f"{name}.json", "pld"]) & (frame["format"] == name)]
-        alike = alike[alike["group"] == "overall"]
+        alike = whole[whole["row"].isin([f"{name}.json", "pld"]) & (whole["format"] == name)]
         assert len(alike) == 2
         assert alike[figure].nunique() == 1
     assert frame.loc[frame["row"] == "vanilla", "length"].isna().all()
     assert (out / "tables/imported.md").is_file()
-    assert main(["--import", str(profile)]) == 0
-    assert main(["--import", str(Path("nothing.json"))]) == 2
+    output("report", "--import", profile)
 
 
 @pytest.mark.parametrize(
@@ -236,23 +231,22 @@ def test_command_exports_and_imports(make_run, tmp_path, capsys):
         (["--export-answers"], "pld.jsonl"),
     ],
 )
-def test_a_file_that_another_wrote_is_never_replaced(make_run, tmp_path, capsys, options, file):
+def test_a_file_that_another_wrote_is_never_replaced(make_run, tmp_path, output, refused, options, file):
     run, out = make_run(per_category=1), tmp_path / "out"
     (out / file).parent.mkdir(parents=True)
     (out / file).write_text("mine")
-    assert main([str(run), *options, str(out)]) == 2
-    assert f"{out / file}: exists and was not written by specbench; move it" in capsys.readouterr().err
+    given = ("report", run, *options, out)
+    assert f"{out / file}: exists and was not written by specbench" in refused(*given)
     assert [path.read_text() for path in out.rglob("*") if path.is_file()] == ["mine"]
     (out / file).unlink()
-    assert [main([str(run), *options, str(out)]) for _ in range(2)] == [0, 0]  # its own are
+    output(*given)
+    output(*given)  # its own are
 
 
-def test_a_replay_has_no_times_to_export(make_run, capsys):
-    replay = {"config": {"decode": {"temperature": 0.0}, "engine": {"kind": "replay"}}}
-    run = make_run(per_category=1, manifest=replay)
-    assert main([str(run), "--export", "timing"]) == 2
-    assert "no method can be written as timing (vanilla: not timed" in capsys.readouterr().err
-    assert main([str(run), "--export", "acceptance_rate"]) == 0
+def test_a_replay_has_no_times_to_export(make_run, output, refused):
+    run = make_run(per_category=1, engine="replay")
+    assert "vanilla: not timed" in refused("report", run, "--export", "timing")
+    output("report", run, "--export", "acceptance_rate")
 
 
 def test_a_profile_names_its_checkpoints_by_their_ids_alone():

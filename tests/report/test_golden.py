@@ -4,20 +4,18 @@ After an intended change, ``GOLDEN=write pytest tests/report/test_golden.py`` st
 """
 
 import html
-import io
 import os
 import re
 from pathlib import Path
 
 import pytest
-from report.conftest import build_run, fail
-from rich.console import Console
+from report.conftest import build_run, fail, printed
 
 from builders.profiles import FIT
 from builders.records import record, turn
 from specbench.profile import write_profile
 from specbench.records.record import VANILLA, Lossless
-from specbench.report import Report, build_report, print_findings
+from specbench.report import Report, build_report
 
 FOLDER = Path(__file__).with_name("golden")
 TRACE = "answers: 12 conversations, 14 answers, 640 tokens; 13 of 14 answers have the recorded number of tokens"
@@ -83,16 +81,6 @@ def lossy(manifest, records):
     manifest["methods"]["token_recycling"]["lossless"] = False
 
 
-def vary(edit, method="pld", **parameters):
-    """An edit that also sets the parameters of a method."""
-
-    def change(manifest, records):
-        edit(manifest, records)
-        manifest["methods"][method]["parameters"] = parameters
-
-    return change
-
-
 def trace(name):
     """An edit that makes a replay of another trace."""
 
@@ -102,10 +90,6 @@ def trace(name):
         manifest["config"]["model"] = {"trace": f"/somewhere/far/away/{name}.jsonl"}
 
     return change
-
-
-def keep(manifest, records):
-    """Changes nothing."""
 
 
 def serve(requests):
@@ -133,6 +117,7 @@ def serve(requests):
 
 BIG = {"model": {"name": "big/model 7b", "dtype": "float16", "device": "cuda"}}
 ONE = {"pld": TWO["pld"]}
+REPLAYED = {"edit": replay, "methods": TWO, "control": False}
 # Name -> the runs of the report: name -> options of ``build_run``.
 RUNS = {
     "predicted": {"run": {"per_category": 9}},
@@ -143,13 +128,13 @@ RUNS = {
     "one_category": {"run": {"methods": ONE, "categories": ("qa",)}},
     "no_method": {"run": {"methods": {}, "per_category": 1}},
     "two_models": {"one": {"methods": ONE}, "two": {"methods": ONE, "manifest": BIG}},
-    "sweep": {str(n): {"methods": ONE, "seed": n, "edit": vary(keep, n=n, k=1)} for n in (1, 2, 3)},
-    "replay": {"run": {"edit": replay, "methods": TWO, "control": False}},
-    "replay_with_failures": {"run": {"edit": fail_most, "methods": TWO, "control": False}},
-    "replay_sweep": {str(n): {"methods": TWO, "control": False, "edit": vary(replay, n=n)} for n in (1, 2, 3)},
-    "replay_and_live": {"run": {"edit": replay, "methods": TWO, "control": False}, "live": {"methods": TWO}},
-    "replay_predicted": {"run": {"edit": replay, "methods": TWO, "control": False}},
-    "two_traces": {name: {"methods": TWO, "control": False, "edit": trace(name)} for name in ("first", "second")},
+    "sweep": {str(n): {"methods": ONE, "seed": n, "parameters": {"pld": {"n": n, "k": 1}}} for n in (1, 2, 3)},
+    "replay": {"run": REPLAYED},
+    "replay_with_failures": {"run": REPLAYED | {"edit": fail_most}},
+    "replay_sweep": {str(n): REPLAYED | {"parameters": {"pld": {"n": n}}} for n in (1, 2, 3)},
+    "replay_and_live": {"run": REPLAYED, "live": {"methods": TWO}},
+    "replay_predicted": {"run": REPLAYED},
+    "two_traces": {name: REPLAYED | {"edit": trace(name)} for name in ("first", "second")},
     "time_only": {"run": {"edit": timed, "methods": TWO}},
     "time_only_and_live": {"run": {"edit": timed, "methods": TWO}, "live": {"methods": TWO}},
     "loads": {str(n): {"edit": serve(n), "methods": ONE, "control": False, "per_category": 1} for n in (2, 4)},
@@ -166,11 +151,9 @@ def read_page(report: Report) -> str:
 
 def spell(report: Report) -> str:
     """All texts of a report."""
-    stream = io.StringIO()
-    print_findings(report.findings, Console(file=stream, width=100, highlight=False), report.load)
     files = sorted(path for path in report.files if path.suffix == ".md" or path.name == "overall.tex")
     names = "\n".join(sorted(str(path.relative_to(report.output)) for path in report.files))
-    texts = {"files": names, "terminal": stream.getvalue()}
+    texts = {"files": names, "terminal": printed(report.findings, load=report.load)}
     texts |= {path.name: path.read_text("utf-8") for path in files} | {"page": read_page(report)}
     found = "\n".join(f"==== {name}\n{text}" for name, text in texts.items())
     return "\n".join(line.rstrip() for line in found.splitlines()) + "\n"
@@ -181,7 +164,7 @@ def test_a_report_reads_as_stored(name, request, tmp_path):
     if name == "built":
         report = request.getfixturevalue("built")
     else:
-        named = {run: {"peers": ("hf_assisted",), "per_category": 2} | options for run, options in RUNS[name].items()}
+        named = {run: {"per_category": 2} | options for run, options in RUNS[name].items()}
         runs = [build_run(tmp_path / run, **options) for run, options in named.items()]
         options = {"profile": write_profile(FIT, tmp_path), "concurrency": (1, 8)} if "predicted" in name else {}
         report = build_report(runs, tmp_path / "out", plots=False, **options)

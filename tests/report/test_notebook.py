@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from report.conftest import build_run, fail, write_run
-from report.test_golden import replay, vary
+from report.test_golden import replay
 from report.test_served import run_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
@@ -93,7 +93,7 @@ def test_the_others_say_what_there_is_nothing_of(execute, make_run, tmp_path, no
             if kind == "all failed":
                 fail(each, "no")
 
-    run = make_run(methods={} if kind == "no method" else None, peers=(), per_category=1, edit=edit)
+    run = make_run(methods={} if kind == "no method" else None, per_category=1, edit=edit)
     folder = tmp_path if kind == "no profile" else FOLDER.parent
     message = words(execute(notebook, run, folder=folder))
     expected = {
@@ -110,7 +110,7 @@ def test_the_others_say_what_there_is_nothing_of(execute, make_run, tmp_path, no
 def live(tmp_path_factory):
     """A run of two methods whose target was timed."""
     methods = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4)}
-    return build_run(tmp_path_factory.mktemp("live"), methods, peers=(), per_category=2)
+    return build_run(tmp_path_factory.mktemp("live"), methods, per_category=2)
 
 
 @pytest.fixture(scope="module")
@@ -118,9 +118,9 @@ def sweep(tmp_path_factory):
     """Replays with four settings of a method."""
     folder = tmp_path_factory.mktemp("sweep")
     for place, (ngram, count) in enumerate(itertools.product((1, 2), (2, 4))):
-        edit = vary(replay, "sam", max_ngram=ngram, num_draft=count)
-        methods = {"sam": (3.0 + place, 0.4, 4e-6)}
-        build_run(folder / f"{ngram}-{count}", methods, peers=(), control=False, per_category=2, seed=place, edit=edit)
+        about = {"parameters": {"sam": {"max_ngram": ngram, "num_draft": count}}, "edit": replay}
+        about |= {"methods": {"sam": (3.0 + place, 0.4, 4e-6)}, "control": False}
+        build_run(folder / f"{ngram}-{count}", per_category=2, seed=place, **about)
     return folder
 
 
@@ -144,7 +144,6 @@ def test_the_third_draws_a_papers_figures(execute, live, sweep, make_run):
     published = make_run(
         "published",
         {"pld": (4.0, 0.35, 4e-4)},
-        peers=(),
         per_category=2,
         manifest={
             "model": {"name": "vicuna-7b-v1.3", "dtype": "float16", "device": "cuda:0", "parameters": 10**9},

@@ -177,7 +177,7 @@ def test_a_run_is_not_compared_by_another_runs_row(measured, tmp_path):
     """Side by side, as a replay with a corpus and those without."""
     one = measured("one")
     manifest = {key: one.runs[0].manifest[key] for key in ("model", "suite", "machine", "config")}
-    other = build_run(tmp_path / "other", {"sam": (6.0, 0.5, 4e-4)}, per_category=2, peers=(), manifest=manifest)
+    other = build_run(tmp_path / "other", {"sam": (6.0, 0.5, 4e-4)}, per_category=2, manifest=manifest)
     findings = read_findings([one.runs[0].directory, other])
     matches = compare(findings, [figure(2.0), figure(2.0, method="sam", corpus="a corpus")])
     assert [match.figure.method for match in matches] == ["pld", "sam"]

@@ -77,13 +77,6 @@ def test_speedups_of_few_cases_by_hand():
     assert (estimate.value, estimate.low, estimate.high) == (1.0, 1.0, 1.0)
 
 
-def test_same_seed_same_interval():
-    generator = np.random.default_rng(3)
-    totals = [(generator.integers(10, 90, 30), generator.integers(5, 40, 30))]
-    assert stats.estimates(totals) == stats.estimates(totals)
-    assert stats.estimates(totals) != stats.estimates(totals, seed=1)
-
-
 def test_resampling_by_weights_is_resampling_by_index():
     generator = np.random.default_rng(5)
     columns = generator.uniform(1, 9, (4, 25))

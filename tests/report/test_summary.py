@@ -1,17 +1,16 @@
 """The summary against figures worked out by hand, of few records and of many that are read in blocks."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from report.conftest import build_run
-from report.test_predict import FIT
 
+from builders.profiles import FIT
 from builders.records import EQUAL, failed, record, turn
-from builders.reports import rows_of
+from builders.reports import found_in, of_overall, rows_of
 from specbench.records.record import CONTROL, OVERALL, VANILLA, Lossless
-from specbench.records.store import Run, open_run, read_run
+from specbench.records.store import open_run, read_run
 from specbench.report import gather
 from specbench.report.frames import steps
 from specbench.report.frames.load import model_load
@@ -53,10 +52,9 @@ def test_figures_blanks_and_categories_by_hand(two_cases):
 
 def test_order_of_rows(two_cases):
     records, manifest = two_cases
-    records += [record("zeta", "a", [turn([1] * 4)]), record(CONTROL, "a", [turn([1] * 4)])]
+    records += [record(name, "a", [turn([1] * 4)]) for name in ("zeta", CONTROL, "abc")]
     manifest["methods"] |= {"zeta": {}, "abc": {}}
-    records.append(record("abc", "a", [turn([1] * 4)]))
-    frame = gather([Run(Path("r"), manifest, records[::-1])]).summary
+    frame = found_in(records[::-1], manifest).summary
     overall = frame[frame["category"] == OVERALL]
     assert list(overall["method"]) == [VANILLA, CONTROL, "pld", "zeta", "abc"]
     assert list(dict.fromkeys(frame["category"])) == [OVERALL, "qa", "rag"]
@@ -80,18 +78,14 @@ def test_case_that_fails_in_one_round_is_out(two_cases):
 
 
 def test_method_that_always_fails_is_blank(two_cases):
+    """And one whose vanilla always failed has no speedup."""
     records, manifest = two_cases
     manifest["methods"]["broken"] = {}
-    rows = rows_of([*records, failed("broken", "a"), failed("broken", "b", "rag")], manifest)
-    row = rows[OVERALL, "broken"]
+    row = rows_of([*records, failed("broken", "a"), failed("broken", "b", "rag")], manifest)[OVERALL, "broken"]
     assert (row["cases"], row["errors"], row["tokens"]) == (0, 2, 0)
     for name in ("mat", "tokens_per_s", "speedup", "draft_rate", "tokens_fed", "prefill_ms", "state_bytes", "lossless"):
         assert math.isnan(row[name]), name
-
-
-def test_vanilla_failing_everywhere_leaves_no_speedup(two_cases):
-    records, manifest = two_cases
-    records = [failed(VANILLA, r.case, r.category) if r.method == VANILLA else r for r in records]
+    records = [failed(VANILLA, each.case, each.category) if each.method == VANILLA else each for each in records]
     row = rows_of(records, manifest)[OVERALL, "pld"]
     assert math.isnan(row["speedup"])
     assert row["mat"] == pytest.approx(3)
@@ -136,14 +130,6 @@ def test_answers_of_one_token_and_of_no_time(make_manifest):
     row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
     assert math.isnan(row["tokens_per_s"])
     assert math.isnan(row["decode_tokens_per_s"])
-
-
-def test_one_token_answer_among_others(two_cases):
-    records, manifest = two_cases
-    records += [record(name, "c", [turn([], decode_s=0.0, phases_s={})]) for name in (VANILLA, "pld")]
-    row = rows_of(records, manifest)[OVERALL, "pld"]
-    assert (row["cases"], row["tokens"], row["mat"]) == (3, 15, 3)
-    assert row["draft_ms"] == pytest.approx(1e3 * 0.5 / 4)
 
 
 def test_intervals_from_eight_cases_and_no_rates_without_drafts(make_manifest):
@@ -191,10 +177,10 @@ def test_lossless(make_manifest, verdicts, lossless, equal, violations):
 def test_close_steps_are_a_share_of_the_steps_that_were_counted(make_manifest, counts, share):
     verdicts = [Lossless(True, None, 3, 0, 0, 0.0, count) for count in counts]
     records = [record(VANILLA, f"c{i}", [turn([1, 1])], lossless=verdict) for i, verdict in enumerate(verdicts)]
-    run = Run(Path("r"), make_manifest({}, model={"name": "m", "dtype": "bfloat16"}), records)
-    assert rows_of(records, run.manifest)[OVERALL, VANILLA]["close_steps"] == pytest.approx(share, nan_ok=True)
-    warned = [text for text in gather([run]).warnings if "rounding step of bfloat16" in text]
-    assert warned == ([] if math.isnan(share) else [warned[0]])
+    found = found_in(records, make_manifest({}, model={"name": "m", "dtype": "bfloat16"}))
+    assert of_overall(found).loc[VANILLA, "close_steps"] == pytest.approx(share, nan_ok=True)
+    warned = [text for text in found.warnings if "rounding step of bfloat16" in text]
+    assert len(warned) == (not math.isnan(share))
     assert all(text.startswith(f"{100 * share:.2g} % of vanilla's steps") for text in warned)
 
 

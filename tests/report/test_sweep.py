@@ -35,10 +35,6 @@ def sweep(tmp_path_factory):
     return read_findings(write_sweep(tmp_path_factory.mktemp("sweep"), settings))
 
 
-def grid_of(metric, cells):
-    return Heatmap(metric, "m", "x", "y", pd.DataFrame(cells), "model", "suite", "", 1)
-
-
 def test_two_parameters_give_a_grid_of_the_summary(sweep):
     axes = ("cacheback.leader", "cacheback.follower")
     mat, fed, speedup = default_grids(sweep)
@@ -82,7 +78,8 @@ def test_with_a_profile_the_predicted_speedup_has_a_grid_that_names_it(tmp_path)
     ],
 )
 def test_cells_that_read_alike_are_all_the_best(metric, values, best):
-    grid = grid_of(metric, values)
+    cells = pd.DataFrame(values).rename(index=str, columns=str)
+    grid = Heatmap(metric, "m", "x", "y", cells, "model", "suite", "", 1)
     assert grid.best == best
     boxes = [patch for patch in draw_heatmap(grid).axes[0].patches if not patch.get_fill()]
     assert [(round(box.get_y() + 0.5), round(box.get_x() + 0.5)) for box in boxes] == best
@@ -246,10 +243,10 @@ def test_what_repeats_is_averaged(tmp_path, runs, found):
     for x, (methods, repeats) in found.items():
         assert list(dict.fromkeys(curves[x].rows["method"])) == methods
         lines = [line for line in draw_curve(curves[x]).axes[0].lines if line.get_linestyle() != "None"]
-        for method, line in zip(methods, lines, strict=False):
-            rows = curves[x].rows.query("method == @method").groupby("place")["mat"]
+        for method, drawn in zip(methods, lines, strict=False):
+            rows = curves[x].rows[curves[x].rows["method"] == method].groupby("place")["mat"]
             assert rows.size().max() == repeats
-            assert line.get_ydata() == pytest.approx(rows.mean().to_numpy())
+            assert drawn.get_ydata() == pytest.approx(rows.mean().to_numpy())
 
 
 def test_the_command_draws_the_curve_and_prints_vanilla_once(tmp_path, output):

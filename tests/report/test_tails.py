@@ -17,7 +17,7 @@ from specbench.report import gather, read_findings
 from specbench.report.frames.detail import DETAILS, count_lengths, count_tails, split_answers
 from specbench.report.frames.trials import read_trials
 from specbench.report.table import ROW
-from specbench.report.tables.detail import lengths_tables, tails_table, thinking_tables, turns_tables
+from specbench.report.tables.detail import tails_table, thinking_tables, turns_tables
 from specbench.report.tokenizer import read_tokenizer
 from specbench.runs.session import Session
 from specbench.suite import prompt
@@ -44,25 +44,19 @@ def test_percentiles_of_waiting():
 
 
 def test_steps_fall_into_bins_of_position_and_context():
-    steps = turn([10, 10, 2], [9, 9, 1], prompt_tokens=50, step_s=[0.001, 0.003, 0.005])
-    frame = pd.DataFrame(
-        count_lengths(tried([record("pld", "a", [steps])]), True), columns=list(DETAILS["by_length"].columns)
-    )
-    by = frame.set_index(["axis", "from"])
+    found = tried([record("pld", "a", [turn([10, 10, 2], [9, 9, 1], prompt_tokens=50, step_s=[0.001, 0.003, 0.005])])])
+    by = lengths(found, None)
     assert by.loc[("position", 0), ["steps", "mat"]].tolist() == [2, 10]
     assert by.loc[("position", 16), ["steps", "mat"]].tolist() == [1, 2]
     assert by.loc[("position", 0), "step_ms"] == pytest.approx(2)
     assert by.loc[("context", 0), "steps"] == 2  # contexts 50, 60, 70
     assert by.loc[("context", 64), "emitted"] == 2
-    untimed = pd.DataFrame(
-        count_lengths(tried([record("pld", "a", [steps])]), False), columns=list(DETAILS["by_length"].columns)
-    )
-    assert untimed["step_ms"].isna().all()
+    assert lengths(found, None, timed=False)["step_ms"].isna().all()
 
 
-def lengths(found, vanilla):
+def lengths(found, vanilla, timed=True):
     columns = list(DETAILS["by_length"].columns)
-    return pd.DataFrame(count_lengths(found, True, vanilla), columns=columns).set_index(["axis", "from"])
+    return pd.DataFrame(count_lengths(found, timed, vanilla), columns=columns).set_index(["axis", "from"])
 
 
 def test_speedup_of_a_bin_is_over_the_cases_in_which_both_have_steps():
@@ -90,14 +84,6 @@ def test_speedup_of_a_bin_has_an_interval_from_eight_cases_on():
         row = lengths(found.of("pld"), found.of(VANILLA)).loc[("context", 0)]
         bounds = row[["speedup_low", "speedup_high"]].tolist()
         assert np.isnan(bounds).all() if count == 7 else bounds[0] < row["speedup"] < bounds[1]
-
-
-def test_the_table_has_a_pair_of_columns_for_each_bin_of_the_context(make_run):
-    run = make_run(per_category=3, edit=timed)
-    (table,) = lengths_tables(read_findings([run]).detail["by_length"])
-    assert table.header == ("Method", "Speedup 64", "MAT 64", "Speedup 128", "MAT 128")
-    assert [row[0].text for row in table.rows] == ["pld", "token_recycling", "hf_assisted"]
-    assert all(row[1].interval and row[3].interval for row in table.rows)
 
 
 def test_a_million_tokens_at_the_price_of_an_hour(two_cases):
