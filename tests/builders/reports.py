@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 
 from specbench.profile import Profile
 from specbench.records.record import CaseRecord
@@ -37,3 +40,9 @@ def rows_of(records: list[CaseRecord], manifest: dict[str, Any]) -> dict[tuple[s
 def of_overall(findings: Findings) -> pd.DataFrame:
     """The rows of all cases, by method."""
     return findings.summary.query("category == 'overall'").set_index("method")
+
+
+def check(row: Mapping[str, Any], *blank: str, **wanted: float) -> None:
+    """Figures of a row: those that are blank, and the values of others."""
+    wanted |= dict.fromkeys(blank, math.nan)
+    assert {name: row[name] for name in wanted} == pytest.approx(wanted, nan_ok=True)

@@ -58,7 +58,7 @@ def by_hand(method_file, baseline_file, tokenizer, task):
     """speed.py's loops, written again from the protocol: tokens/s, the baseline's, accept lengths."""
 
     def chosen(path):
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         names = MULTI_TURN if task == "multi-turn" else {task}
         return [line["choices"][0] for line in lines if task == "overall" or line["category"] in names]
 
@@ -98,7 +98,7 @@ def test_compat_is_spec_bench_by_hand_and_files_read_back(exported):
         assert answer.new_tokens == sum(answer.accept_lengths)
         assert sum(turn.decoding_steps for turn in answer.turns) == len(answer.accept_lengths)
     again = "".join(answer.to_json() + "\n" for answer in answers)
-    assert again == path.read_text(encoding="utf-8")
+    assert again == path.read_text("utf-8")
 
 
 def test_compat_is_next_to_ours(exported):

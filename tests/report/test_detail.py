@@ -126,7 +126,7 @@ def test_every_figure_of_the_summary_is_declared_once_and_documented():
     names = [name for column in RESULT for name in column.names]
     assert len(set(names)) == len(names)
     assert (*KEYS, *names) == COLUMNS
-    page = (Path(__file__).parents[2] / "docs" / "measurement.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "measurement.md").read_text("utf-8")
     assert all(f"`{column.figure}`" in page for column in RESULT if column.value)
 
 

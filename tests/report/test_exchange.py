@@ -49,13 +49,18 @@ def written(name, folder):
 
 def test_conventions_disagree_on_the_length_of_one_trace():
     """SGLang's pull request 13754: 200 tokens, 188 verify steps, 940 draft tokens, 11 accepted."""
-    lengths = {name: (length, rate) for name, length, rate in count_all_ways(SGLANG)}
-    assert lengths["SGLang"] == (200 / 188, 11 / 940)
-    assert lengths["specbench"][0] == lengths["vLLM"][0] == lengths["llama.cpp"][0] == 1 + 11 / 188
-    assert lengths["TensorRT-LLM"][0] == lengths["Spec-Bench"][0] == 200 / 189
+
+    def lengths_of(requests):
+        return {name: length for name, length, _ in count_all_ways(requests)}
+
+    rates = {name: rate for name, _, rate in count_all_ways(SGLANG)}
+    assert rates["SGLang"] == 11 / 940
+    lengths = lengths_of(SGLANG)
+    wanted = dict.fromkeys(("specbench", "vLLM", "llama.cpp"), 1 + 11 / 188)
+    wanted |= dict.fromkeys(("TensorRT-LLM", "Spec-Bench"), 200 / 189) | {"SGLang": 200 / 188}
+    assert {name: lengths[name] for name in wanted} == wanted
     assert (round(200 / 188, 4), round(1 + 11 / 188, 4)) == (1.0638, 1.0585)
-    found = {name: length for name, length, _ in count_all_ways(SMALL)}
-    assert found == pytest.approx(
+    assert lengths_of(SMALL) == pytest.approx(
         {
             "specbench": 8 / 5,
             "vLLM": 1 + 3 / 4,  # the step without a draft is none of its steps
@@ -70,10 +75,9 @@ def test_conventions_disagree_on_the_length_of_one_trace():
     )
     uneven = {"tokens": np.array([8, 30]), "steps": np.array([4, 10])}  # pooled or averaged: vLLM's issue 42508
     assert [DEFINITIONS[name].length(uneven) for name in ("SGLang", "SpecForge")] == [38 / 14, (2 + 3) / 2]
-    rates = {name: each.rate(SMALL) for name, each in DEFINITIONS.items() if each.rate}
-    assert rates["specbench"] == rates["vLLM"] == 3 / 14
-    assert (rates["SGLang"], rates["AIPerf"]) == (3 / 20, pytest.approx((3 / 10 + 0) / 2))
-    assert all(math.isnan(length) for _, length, _ in count_all_ways(requests_of()))
+    wanted = {"specbench": 3 / 14, "vLLM": 3 / 14, "SGLang": 3 / 20, "AIPerf": (3 / 10 + 0) / 2}
+    assert {name: DEFINITIONS[name].rate(SMALL) for name in wanted} == pytest.approx(wanted)
+    assert all(map(math.isnan, lengths_of(requests_of()).values()))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import itertools
 import re
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -310,18 +309,3 @@ def test_a_run_without_a_finished_case_has_no_scene_and_no_load(make_run, tmp_pa
     assert model_load(findings) is None
     with pytest.raises(RunError, match="no case has finished yet"):
         first_scene(findings)
-
-
-@pytest.mark.parametrize("name", ["predicted", "replay_predicted", "replay", "hurt", "sweep", "time_only"])
-def test_the_rows_on_a_terminal_fall_by_a_column_that_is_there(name):
-    """In the stored texts: the speedup falls from row to row, the modelled one if it decides, or else MAT."""
-    text = (Path(__file__).with_name("golden") / f"{name}.txt").read_text("utf-8")
-    lines = text.partition("==== terminal")[2].splitlines()
-    start = next(place for place, line in enumerate(lines) if line.startswith(" method "))
-    titles, _, *rows = (re.split(r"\s{2,}", line.strip()) for line in itertools.takewhile(str.strip, lines[start:]))
-    ranked = [title for title in titles if title.startswith(("speedup", "modelled"))] or ["MAT"]
-    for title in ranked:
-        cells = [row[titles.index(title)] for row in rows if not row[0].startswith("vanilla")]
-        figures = [float(re.split(r"[ /]", cell)[0]) for cell in cells if cell != "–"]
-        assert figures == sorted(figures, reverse=True)
-    assert any(title.startswith("modelled") for title in titles) is (name == "replay_predicted")

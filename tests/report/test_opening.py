@@ -15,7 +15,7 @@ from specbench.report.page import page as page_module
 from specbench.report.page.opening import opening
 
 FAST, SLOW, STEADY = (8.0, 0.9, 1e-4), (4.0, 0.05, 4e-2), 9  # cases per category with which the control is steady
-CSS = Path(page_module.__file__).with_name("page.css").read_text(encoding="utf-8")
+CSS = Path(page_module.__file__).with_name("page.css").read_text("utf-8")
 
 
 def differ(manifest, records):
@@ -50,7 +50,7 @@ def read_page(folder, edit=None, methods=None, **options):
     methods = methods or {"pld": FAST, "slow": SLOW}
     run = build_run(folder / "run", methods, edit=edit, **{"per_category": STEADY} | options)
     report = build_report([run], plots=False)
-    return report, (report.output / "report.html").read_text(encoding="utf-8")
+    return report, (report.output / "report.html").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def page(tmp_path_factory):
 
 
 def text_of(report):
-    return (report.output / "report.html").read_text(encoding="utf-8")
+    return (report.output / "report.html").read_text("utf-8")
 
 
 def test_the_leaderboard_is_the_summary_without_a_script(page):
@@ -183,7 +183,7 @@ def test_pieces_are_kept_next_to_the_run_and_used_without_its_tokenizer(make_run
     build_report([directory], plots=False)
     kept = read_pieces(read_run(directory))
     assert " the" in kept.values()
-    assert "tokenizer was not found" not in (directory / "report.html").read_text(encoding="utf-8")
+    assert "tokenizer was not found" not in (directory / "report.html").read_text("utf-8")
     assert kept[0] == "<|pad|>"
     elsewhere = json.loads((directory / "manifest.json").read_text())
     elsewhere["config"]["model"]["path"] = "/nowhere"

@@ -136,11 +136,6 @@ def test_nothing_is_predicted_for_vanilla_its_control_and_peers_or_without_a_pro
     assert np.isnan(row_of(records, manifest, None)["predicted_speedup"])
 
 
-def test_vanillas_own_steps_would_be_predicted_as_1(make_manifest):
-    own = [record(name, "a", [turn([1] * 9, phases_s={})]) for name in (VANILLA, "pld")]
-    assert row_of(own, make_manifest({"pld": {}}), MEASURED)["predicted_speedup"] == pytest.approx(1)
-
-
 def test_steps_beyond_the_profile_are_flagged(make_manifest):
     records = [record(VANILLA, "a", [turn([1] * 4)]), record("pld", "a", [turn([3, 1], [20, 0], prompt_tokens=200)])]
     for profile, outside in ((MEASURED, True), (FIT, False)):

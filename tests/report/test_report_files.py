@@ -39,7 +39,7 @@ class Outline(HTMLParser):
 
 def outline(page: Path) -> Outline:
     parser = Outline()
-    parser.feed(page.read_text(encoding="utf-8"))
+    parser.feed(page.read_text("utf-8"))
     parser.close()
     assert parser.open == []
     return parser
@@ -57,7 +57,7 @@ def test_files_are_whole_and_the_page_holds_everything_itself(built):
     found = outline(built.output / "report.html")
     assert found.tags.count("img") == sum(path.suffix == ".png" for path in built.files) > 0
     assert all(source.startswith(("data:image/png;base64,", "#")) for source in found.loads)
-    assert "url(" not in (built.output / "report.html").read_text(encoding="utf-8")
+    assert "url(" not in (built.output / "report.html").read_text("utf-8")
 
 
 @pytest.mark.exhaustive

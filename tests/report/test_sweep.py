@@ -137,7 +137,7 @@ def test_command_draws_them(tmp_path, output, refused):
         if given:
             wide = pd.read_csv(folder / f"report/tables/{names[1]}.csv")
             assert list(wide.columns)[:2] == [asked[3], asked[2]]
-    assert "Heatmap" in (folder / "report/report.html").read_text(encoding="utf-8")
+    assert "Heatmap" in (folder / "report/report.html").read_text("utf-8")
     error = refused("report", folder, "--heatmap", "mat", "a", "b")
     assert "cacheback.a_long_parameter_name, cacheback.leader" in error
 

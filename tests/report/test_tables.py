@@ -37,8 +37,8 @@ def test_latex_is_well_formed(make_run):
     build_report([directory], plots=False)
     for path in (directory / "tables").glob("*.tex"):
         if not path.name.endswith(".notes.tex"):
-            check_latex(path.read_text(encoding="utf-8"))
-    text = (directory / "tables/overall.tex").read_text(encoding="utf-8")
+            check_latex(path.read_text("utf-8"))
+    text = (directory / "tables/overall.tex").read_text("utf-8")
     assert r"a\_b\%c\&d\#e\$f\{g\}" in text
     assert r"\textbf{" in text
 

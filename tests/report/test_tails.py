@@ -10,10 +10,9 @@ import pytest
 
 import specbench
 from builders.records import record, turn
-from builders.reports import rows_of, tried
+from builders.reports import check, found_in, rows_of, tried
 from specbench.records.record import VANILLA, CaseRecord
-from specbench.records.store import Run
-from specbench.report import gather, read_findings
+from specbench.report import read_findings
 from specbench.report.frames.detail import DETAILS, count_lengths, count_tails, split_answers
 from specbench.report.frames.trials import read_trials
 from specbench.report.table import ROW
@@ -33,13 +32,10 @@ def test_percentiles_of_waiting():
     one = turn([2] * 200, step_s=steps, prefill_s=0.3, decode_s=sum(steps))
     two = turn([1], step_s=[0.5], prefill_s=0.1, decode_s=0.5)
     found = tails([record("pld", "a", [one]), record("pld", "b", [two])])
-    assert (found["requests"], found["steps"]) == (2, 201)
-    assert found["first_token_p50_ms"] == pytest.approx(200)
-    assert found["burst_p50_ms"] == pytest.approx(101)
-    assert found["burst_p95_ms"] == pytest.approx(1e3 * np.percentile([*steps, 0.5], 95))
-    assert found["burst_p99_ms"] == pytest.approx(1e3 * np.percentile([*steps, 0.5], 99))
-    assert found["per_token_p50_ms"] == pytest.approx((1e3 * sum(steps) / 400 + 500) / 2)
-    assert np.isnan(found["first_token_p99_ms"])  # of two requests it would be the larger one
+    p95, p99 = np.percentile([*steps, 0.5], (95, 99))
+    check(found, requests=2, steps=201, first_token_p50_ms=200, per_token_p50_ms=(1e3 * sum(steps) / 400 + 500) / 2)
+    check(found, burst_p50_ms=101, burst_p95_ms=1e3 * p95, burst_p99_ms=1e3 * p99)
+    check(found, "first_token_p99_ms")  # of two requests it would be the larger one
     assert not list(count_tails(tried([record("pld", "a", [turn([1, 2])])])))
 
 
@@ -98,19 +94,22 @@ def test_a_million_tokens_at_the_price_of_an_hour(two_cases):
 
 def test_joules_a_token_over_all_rounds_where_every_turn_has_them(two_cases):
     records, manifest = two_cases
-    assert np.isnan(rows_of(records, manifest)["overall", "pld"]["joules_per_token"])
+
+    def joules(made, category="overall", method="pld"):
+        return rows_of(made, manifest)[category, method]["joules_per_token"]
+
+    assert np.isnan(joules(records))
     again = [replace(each, round=1, turns=[replace(turn, energy_j=12.0) for turn in each.turns]) for each in records]
     for each in records:
         each.turns[0].energy_j = 6.0
-    rows = rows_of([*records, *again], manifest)
-    assert rows["overall", VANILLA]["joules_per_token"] == pytest.approx(2 * 18 / (2 * 14))
-    assert rows["qa", "pld"]["joules_per_token"] == pytest.approx(18 / (2 * 5))
+    both = [*records, *again]
+    assert joules(both, method=VANILLA) == pytest.approx(2 * 18 / (2 * 14))
+    assert joules(both, "qa") == pytest.approx(18 / (2 * 5))
     again[1].turns[0].energy_j = None
-    rows = rows_of([*records, *again], manifest)
-    assert np.isnan(rows["overall", "pld"]["joules_per_token"])
-    assert rows["rag", "pld"]["joules_per_token"] == pytest.approx(18 / (2 * 9))
+    assert np.isnan(joules(both))
+    assert joules(both, "rag") == pytest.approx(18 / (2 * 9))
     manifest["config"]["engine"] = {"kind": "timed"}  # the record's tokens are nobody's claim
-    assert np.isnan(rows_of(records, manifest)["overall", VANILLA]["joules_per_token"])
+    assert np.isnan(joules(both, method=VANILLA))
 
 
 def timed(manifest, records):
@@ -179,13 +178,9 @@ def test_figures_before_and_after_the_end():
 def test_turns_that_end_in_their_thinking_are_reported(make_manifest, thinking):
     """Five ids each; the thinking of two turns ends with the fourth or the last of them."""
     made = [turn([1] * 4, thinking=count) for count in (thinking, thinking, 2, None)]
-    records = [record(name, "a", made) for name in (VANILLA, "pld")]
-    findings = gather([Run(Path("r"), make_manifest({"pld": {}}), records)])
-    message = [text for text in findings.warnings if "thinking" in text]
-    assert message == [
-        text for text in message if text.startswith("4 of 6 turns that think end before their thinking does")
-    ]
-    assert len(message) == (thinking == 5)
+    found = found_in([record(name, "a", made) for name in (VANILLA, "pld")], make_manifest({"pld": {}}))
+    warned = [text for text in found.warnings if "thinking" in text]
+    assert [text.startswith("4 of 6 turns that think end before") for text in warned] == [True] * (thinking == 5)
 
 
 def test_an_answer_is_what_stands_behind_the_thinking():
