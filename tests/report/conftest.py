@@ -212,8 +212,8 @@ def build_run(
 ) -> Path:
     """Write a synthetic run.
 
-    manifest: changes of it; edit: called with it and the records; parameters: of the methods that have any; other
-    options as ``records_of`` takes them.
+    manifest: changes of it; edit: called with it and the records; parameters: of the methods that
+    have any; other options as ``records_of`` takes them.
     """
     specs = THREE if methods is None else methods
     changes = {"rounds": options.get("rounds", 1)} | options.pop("manifest", {})
@@ -247,7 +247,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, fine_plots: Callable) -> Rep
 
 @pytest.fixture
 def output(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command and return what it prints: of an exit code of 2 the message, which must name the command."""
+    """Run a command and return what it prints: the message, which names the command, of code 2."""
 
     def run(command: str, *arguments: object, code: int = 0) -> str:
         capsys.readouterr()
@@ -309,6 +309,28 @@ def serve(manifest: dict[str, Any], records: list[CaseRecord], requests: int) ->
             made.load = {"arrival_s": ends_s, "queue_s": 0.0, "requests": alike, "rows": alike}
             ends_s += made.wall_s
         each.stretch = about | {"seconds": ends_s, "tokens": sum(len(made.ids) for made in each.turns)}
+
+
+def stretch_of(
+    method: str,
+    block: int,
+    seconds: float,
+    tokens: int,
+    cases: int = 4,
+    requests: int = 4,
+    decode_s: float = 1.0,
+) -> list[CaseRecord]:
+    """A stretch in which each request waits ``case`` times 40 ms before its prompt is read."""
+    about = {"seconds": seconds, "tokens": tokens, "forwards": 10, "requests": 40, "rows": 70}
+    accept, drafted = ([1] * 4, 0) if method == VANILLA else ([2, 2], 2)
+    steps = len(accept)
+    found = []
+    for case in range(cases):
+        made = turn(accept, [drafted] * steps, text="words", step_s=[decode_s / steps] * steps, decode_s=decode_s)
+        alike = {"requests": [requests] * steps, "rows": [7] * steps}
+        made.load = {"arrival_s": 0.1 * case, "queue_s": 0.04 * case, **alike}
+        found.append(record(method, f"{block}-{case}", [made], block=block, stretch=about))
+    return found
 
 
 @pytest.fixture

@@ -338,7 +338,7 @@ def scale_times(times):
 
 @pytest.fixture
 def limits(make_run, output):
-    """What ``diff`` prints of limits on two equal runs, of which the second was edited line by line."""
+    """What ``diff`` prints of limits on two equal runs, after an edit of the second's records."""
 
     def limits(edit, /, *words, code=0, per_category=2, **options):
         one, two = (make_run(name, per_category=per_category, **options) for name in ("one", "two"))

@@ -9,10 +9,9 @@ import re
 from pathlib import Path
 
 import pytest
-from report.conftest import build_run, fail, printed
+from report.conftest import build_run, fail, printed, stretch_of
 
 from builders.profiles import FIT
-from builders.records import record, turn
 from specbench.profile import write_profile
 from specbench.records.record import VANILLA, Lossless
 from specbench.report import Report, build_report
@@ -93,24 +92,16 @@ def trace(name):
 
 
 def serve(requests):
-    """Eight stretches of three requests; pld serves them in half of the time."""
+    """Eight stretches of three requests, which end with the last; pld takes half of the time."""
 
     def change(manifest, records):
-        manifest["config"]["load"] = {"kind": "closed", "requests": requests, "rate": None, "slo": {"ttft_ms": 600.0}}
+        slo = {"ttft_ms": 600.0}
+        manifest["config"]["load"] = {"kind": "closed", "requests": requests, "rate": None, "slo": slo}
         records.clear()
         for block in range(8):
             for method, seconds in ((VANILLA, 2.0), ("pld", 1.0 + 0.1 * (block % 2))):
-                about = {"seconds": seconds, "tokens": 100, "forwards": 10, "requests": 40, "rows": 70}
-                accept = [1] * 4 if method == VANILLA else [2, 2]
-                for case in range(3):
-                    proposed = [0 if method == VANILLA else 2] * len(accept)
-                    decode_s = seconds - 0.78  # the last prompt is read after 0.28 s, in 0.5 s
-                    made = turn(
-                        accept, proposed, text="words", step_s=[decode_s / len(accept)] * len(accept), decode_s=decode_s
-                    )
-                    alike = {"requests": [requests] * len(accept), "rows": [7] * len(accept)}
-                    made.load = {"arrival_s": 0.1 * case, "queue_s": 0.04 * case, **alike}
-                    records.append(record(method, f"{block}-{case}", [made], block=block, stretch=about))
+                decode_s = seconds - 0.78  # the last prompt is read after 0.28 s, in 0.5 s
+                records += stretch_of(method, block, seconds, 100, 3, requests, decode_s)
 
     return change
 

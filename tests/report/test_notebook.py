@@ -8,9 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from report.conftest import build_run, fail, write_run
-from report.test_golden import replay
-from report.test_served import run_of
+from report.conftest import build_run, fail
+from report.test_golden import ONE, replay, serve
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -154,15 +153,9 @@ def test_the_third_draws_a_papers_figures(execute, live, sweep, make_run):
 
 
 @pytest.mark.exhaustive
-def test_the_fifth_says_where_drafting_stops_paying(execute, make_manifest, tmp_path, live):
-    runs = [run_of(make_manifest, count) for count in (2, 4)]
-    for count, record in ((count, record) for count, run in zip((2, 4), runs, strict=True) for record in run.records):
-        (made,) = record.turns  # which ends with its stretch
-        before = made.prefill_s + made.load["arrival_s"] + made.load["queue_s"]
-        made.decode_s, most = record.stretch["seconds"] - before, len(made.accept)
-        made.step_s, made.phases_s = [made.decode_s / most] * most, {"forward": made.decode_s}
-        made.load["requests"] = [count] * most
-    outputs = execute(LOAD, *(write_run(tmp_path / str(run.directory), run.manifest, run.records) for run in runs))
+def test_the_fifth_says_where_drafting_stops_paying(execute, tmp_path, live):
+    runs = [build_run(tmp_path / str(n), ONE, edit=serve(n), control=False, per_category=1) for n in (2, 4)]
+    outputs = execute(LOAD, *runs)
     assert images(outputs) == 2
     assert "2 runs, 4 rows of method and load" in words(outputs)
     assert re.search(r"<td>pld</td>\s*<td></td>\s*<td>4</td>\s*<td>NaN</td>\s*<td>1</td>", words(outputs))

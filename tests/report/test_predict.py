@@ -65,7 +65,7 @@ def with_processor(records, share):
 
 
 def test_of_a_busy_machine_drafting_counts_with_the_processors_time(two_cases):
-    """A run without that figure keeps the recorded time; that of a replay tells that the machine was busy."""
+    """Without that figure the recorded time counts; a replay's tells that the machine was busy."""
     records, manifest = two_cases
     busy = manifest | {"warnings": ["load average is 3.1 a core: other processes compete, times are unsafe"]}
     quarter = with_processor(records, 0.25)

@@ -42,7 +42,7 @@ def figure(value: float, metric: str = "mat", **changes) -> PublishedFigure:
 
 @pytest.fixture
 def measured(tmp_path):
-    """A run of pld and hf_generate on Spec-Bench; config: changes, options as ``build_run`` takes them."""
+    """A run of pld and hf_generate on Spec-Bench; config: changes, others as of ``build_run``."""
 
     def make(name: str = "run", model: str = MODEL, config: dict | None = None, **options):
         settings = {

@@ -3,13 +3,12 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from builders.records import failed, record, turn
 from builders.reports import found_in, rows_of
-from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord, Lossless
+from specbench.records.record import CONTROL, OVERALL, VANILLA, Lossless
 from specbench.records.store import Run, RunError
 from specbench.report import gather
 from specbench.report.frames.facts import read_facts
@@ -82,9 +81,9 @@ def test_missing_essentials_are_named(two_cases, key, named):
 def test_warnings_name_what_is_wrong(two_cases, make_manifest):
     records, _ = two_cases
     records[1].lossless = Lossless(False, [0, 1], 9, 0, 4, 2.5)
+    records += [failed("pld", "c"), record(VANILLA, "c", [turn([1])])]
     manifest = make_manifest({"pld": {}}, warnings=["dirty tree"], control=False)
-    findings = gather([Run(Path("r"), manifest, [*records, failed("pld", "c"), record(VANILLA, "c", [turn([1])])])])
-    text = "\n".join(findings.warnings)
+    text = "\n".join(found_in(records, manifest).warnings)
     parts = ("dirty tree", "3 of 60 cases", "pld: 1 of 3 cases failed", "4 ids", "3 cases: no", "no A/A control")
     assert all(expected in text for expected in parts), text
 
@@ -111,21 +110,20 @@ def test_warnings_of_several_runs_and_of_a_failed_control(two_cases, make_manife
 
 
 def test_control_is_judged_by_retiming(make_manifest):
-    def block(number: int, again: float) -> list[CaseRecord]:
-        first = [turn([1] * 5, prefill_s=0.0, decode_s=10.0)]
-        second = [turn([1] * 5, prefill_s=0.0, decode_s=again)]
-        case = f"c{number}"
-        return [record(VANILLA, case, first, block=number), record(CONTROL, case, second, block=number)]
+    def control(*times):
+        records = []
+        for number, again in enumerate(times):
+            for name, seconds in ((VANILLA, 10.0), (CONTROL, again)):
+                made = turn([1] * 5, prefill_s=0.0, decode_s=seconds)
+                records.append(record(name, f"c{number}", [made], block=number))
+        return found_in(records, make_manifest({})).reported[0].control
 
-    def control(times: list[float]) -> Any:
-        records = [entry for number, again in enumerate(times) for entry in block(number, again)]
-        return gather([Run(Path("r"), make_manifest({}), records)]).reported[0].control
-
-    assert control([10.01, 9.99] * 6).steady is True
-    assert control([11.0] * 12).steady is False
-    assert "it should contain 1" in control([11.0] * 12).sentence()
-    assert "narrower" in control([10.0, 9.0, 11.0] * 4).sentence()
-    assert control([10.0] * 3).steady is None
+    slow, wide = control(*[11.0] * 12), control(*[10.0, 9.0, 11.0] * 4)
+    assert control(*[10.01, 9.99] * 6).steady is True
+    assert slow.steady is False
+    assert "it should contain 1" in slow.sentence()
+    assert "narrower" in wide.sentence()
+    assert control(10.0, 10.0, 10.0).steady is None
 
 
 def test_sweep_starts_are_its_order(make_run):

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from report.conftest import stretch_of
 
-from builders.records import failed, record, turn
+from builders.records import failed
 from builders.reports import check
-from specbench.records.record import CONTROL, VANILLA, CaseRecord
+from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import Run
 from specbench.report.frames.findings import gather
 from specbench.report.frames.headline import find_headlines
@@ -23,20 +24,6 @@ from specbench.report.plots.scene import scenes
 from specbench.report.plots.served import draw_load_speedup, draw_served
 
 SLO = {"ttft_ms": 600.0, "tpot_ms": None}
-
-
-def stretch_of(method: str, block: int, seconds: float, tokens: int, cases: int = 4) -> list[CaseRecord]:
-    """Each request waits ``case`` times 40 ms before its prompt is read."""
-    about = {"seconds": seconds, "tokens": tokens, "forwards": 10, "requests": 40, "rows": 70}
-    accept = [1] * 4 if method == VANILLA else [2, 2]
-    found = []
-    for case in range(cases):
-        load = {"arrival_s": 0.1 * case, "queue_s": 0.04 * case}
-        load |= {"requests": [4] * len(accept), "rows": [7] * len(accept)}
-        made = turn(accept, [0 if method == VANILLA else 2] * len(accept), step_s=[1.0 / len(accept)] * len(accept))
-        made.load = load
-        found.append(record(method, f"{block}-{case}", [made], block=block, stretch=about))
-    return found
 
 
 def run_of(make_manifest: Any, requests: int = 4, blocks: int = 8, cases: int = 4) -> Run:

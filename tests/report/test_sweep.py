@@ -60,7 +60,7 @@ def test_two_parameters_give_a_grid_of_the_summary(sweep):
 
 
 def test_with_a_profile_the_predicted_speedup_has_a_grid_that_names_it(tmp_path):
-    settings = [{"leader": leader, "follower": follower} for leader in (1, 2) for follower in (1, 2)]
+    settings = [{"a": a, "b": b} for a in (1, 2) for b in (1, 2)]
     findings = read_findings(write_sweep(tmp_path, settings), write_profile(FIT, tmp_path))
     found = {grid.metric: grid.profile for grid in default_grids(findings)}
     assert found == {"mat": "", "tokens_fed": "", "predicted_speedup": FIT.label, "speedup": ""}
