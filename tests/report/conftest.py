@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,12 +21,17 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from report.browser import Browser, find_browser
+from rich.console import Console
 
 from builders.records import record, turn
+from specbench.commands import main
 from specbench.records.record import CONTROL, PHASES, VANILLA, CaseRecord, Lossless, TurnRecord
 from specbench.records.store import MANIFEST, RECORDS
-from specbench.report import Report, build_report
+from specbench.report import Report, build_report, print_findings
+from specbench.report.frames.findings import Findings
+from specbench.report.frames.load import Load
 from specbench.report.plots import canvas
+from specbench.screen import USAGE
 
 CATEGORIES = ("multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag")
 _FORWARD_S = 0.025
@@ -134,11 +141,16 @@ def records_of(
     return found
 
 
-def fail(record: CaseRecord, message: str) -> None:
+def fail(record: CaseRecord, message: str = "no") -> None:
     """Turn a record into that of a case that raised."""
     record.status, record.turns, record.lossless = "error", [], None
     trace = f"Traceback (most recent call last):\n  ...\nValueError: {message}\n"
     record.error = {"type": "ValueError", "message": message, "traceback": trace, "turn": 0}
+
+
+def fail_one(manifest: dict[str, Any], records: list[CaseRecord]) -> None:
+    """An edit of a run, after which pld failed in its first case."""
+    fail(next(record for record in records if record.method == "pld"))
 
 
 def manifest_of(methods: dict[str, dict[str, Any]], **changes: Any) -> dict[str, Any]:
@@ -188,13 +200,28 @@ def make_manifest() -> Callable[..., dict[str, Any]]:
     return manifest_of
 
 
-def build_run(directory: Path, methods: MethodSpecs | None = None, **options: Any) -> Path:
-    """Write a synthetic run; options as ``records_of`` takes them, manifest: changes, edit: called with both."""
+def build_run(
+    directory: Path,
+    methods: MethodSpecs | None = None,
+    *,
+    peers: Sequence[str] = ("hf_assisted",),
+    edit: Callable[[dict[str, Any], list[CaseRecord]], object] | None = None,
+    engine: str = "eager",
+    parameters: dict[str, dict[str, Any]] | None = None,
+    **options: Any,
+) -> Path:
+    """Write a synthetic run.
+
+    manifest: changes of it; edit: called with it and the records; parameters: of the methods that
+    have any; other options as ``records_of`` takes them.
+    """
     specs = THREE if methods is None else methods
-    peers = options.pop("peers", ("hf_assisted",))
-    edit = options.pop("edit", None)
     changes = {"rounds": options.get("rounds", 1)} | options.pop("manifest", {})
     manifest = manifest_of({method: {"peer": method in peers} for method in specs}, **changes)
+    for method, values in (parameters or {}).items():
+        manifest["methods"][method]["parameters"] = values
+    if engine != "eager":
+        manifest["config"]["engine"]["kind"] = engine
     records = records_of(specs, peers=peers, **options)
     if edit:
         edit(manifest, records)
@@ -216,6 +243,37 @@ def built(tmp_path_factory: pytest.TempPathFactory, fine_plots: Callable) -> Rep
     """A report with its plots, made once; not to be changed."""
     with fine_plots():
         return build_report([build_run(tmp_path_factory.mktemp("built") / "run", per_category=2)])
+
+
+@pytest.fixture
+def output(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command and return what it prints: the message, which names the command, of code 2."""
+
+    def run(command: str, *arguments: object, code: int = 0) -> str:
+        capsys.readouterr()
+        try:
+            found = main([command, *map(str, arguments)])
+        except SystemExit as end:
+            found = end.code
+        out, error = capsys.readouterr()
+        assert found == code, out + error
+        assert code != USAGE or f"specbench {command}: error: " in error
+        return error if code == USAGE else out
+
+    return run
+
+
+@pytest.fixture
+def refused(output: Callable[..., str]) -> Callable[..., str]:
+    """Run a command that must refuse its arguments, and return the message."""
+    return partial(output, code=USAGE)
+
+
+def printed(findings: Findings, width: int = 100, load: Load | None = None) -> str:
+    """What a terminal of this width shows of a report."""
+    stream = io.StringIO()
+    print_findings(findings, Console(file=stream, width=width, highlight=False), load)
+    return stream.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -251,6 +309,28 @@ def serve(manifest: dict[str, Any], records: list[CaseRecord], requests: int) ->
             made.load = {"arrival_s": ends_s, "queue_s": 0.0, "requests": alike, "rows": alike}
             ends_s += made.wall_s
         each.stretch = about | {"seconds": ends_s, "tokens": sum(len(made.ids) for made in each.turns)}
+
+
+def stretch_of(
+    method: str,
+    block: int,
+    seconds: float,
+    tokens: int,
+    cases: int = 4,
+    requests: int = 4,
+    decode_s: float = 1.0,
+) -> list[CaseRecord]:
+    """A stretch in which each request waits ``case`` times 40 ms before its prompt is read."""
+    about = {"seconds": seconds, "tokens": tokens, "forwards": 10, "requests": 40, "rows": 70}
+    accept, drafted = ([1] * 4, 0) if method == VANILLA else ([2, 2], 2)
+    steps = len(accept)
+    found = []
+    for case in range(cases):
+        made = turn(accept, [drafted] * steps, text="words", step_s=[decode_s / steps] * steps, decode_s=decode_s)
+        alike = {"requests": [requests] * steps, "rows": [7] * steps}
+        made.load = {"arrival_s": 0.1 * case, "queue_s": 0.04 * case, **alike}
+        found.append(record(method, f"{block}-{case}", [made], block=block, stretch=about))
+    return found
 
 
 @pytest.fixture

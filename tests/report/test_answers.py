@@ -2,11 +2,13 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
-from report.conftest import build_run, fail
+from report.conftest import build_run, fail_one
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -36,7 +38,7 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(tokenizer, tmp_path_factory):
-    """A run in two rounds and its answer files, compared by the command."""
+    """A run in two rounds, its answer files and their tokenizer, compared by the command."""
 
     def edit(manifest, records):
         for entry in records:
@@ -56,7 +58,7 @@ def by_hand(method_file, baseline_file, tokenizer, task):
     """speed.py's loops, written again from the protocol: tokens/s, the baseline's, accept lengths."""
 
     def chosen(path):
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         names = MULTI_TURN if task == "multi-turn" else {task}
         return [line["choices"][0] for line in lines if task == "overall" or line["category"] in names]
 
@@ -73,48 +75,43 @@ def by_hand(method_file, baseline_file, tokenizer, task):
 
 
 def test_compat_is_spec_bench_by_hand_and_files_read_back(exported):
-    run, answers, tokenizer = exported
+    run, folder, tokenizer = exported
     frame = pd.read_csv(run / "tables/compat_spec_bench.csv")
     assert len(frame) == 5 * 7
     for row in frame.to_dict("records"):
-        folders = [answers / f"run_{number}" for number in (1, 2)]
-        files = [(each / f"{row['method']}.jsonl", each / f"{VANILLA}.jsonl") for each in folders]
+        parts = [folder / f"run_{number}" for number in (1, 2)]
+        files = [(each / f"{row['method']}.jsonl", each / f"{VANILLA}.jsonl") for each in parts]
         found = [by_hand(*pair, tokenizer, row["category"]) for pair in files]
+        speeds, bases, lengths = zip(*found, strict=True)
         ratios = [speed / base for speed, base, _ in found]
-        lengths = [length for *_, part in found for length in part]
-        assert row["tokens_per_s"] == pytest.approx(sum(speed for speed, *_ in found) / 2)
-        assert row["baseline_tokens_per_s"] == pytest.approx(sum(base for _, base, _ in found) / 2)
+        assert row["tokens_per_s"] == pytest.approx(sum(speeds) / 2)
+        assert row["baseline_tokens_per_s"] == pytest.approx(sum(bases) / 2)
         assert row["speedup"] == pytest.approx(sum(ratios) / 2)
         assert row["speedup_std"] == pytest.approx(abs(ratios[0] - ratios[1]) / math.sqrt(2))
-        assert row["mat"] == pytest.approx(sum(lengths) / len(lengths))
-    _, folder, _ = exported
+        assert row["mat"] == pytest.approx(sum(map(sum, lengths)) / sum(map(len, lengths)))
     path = folder / "run_1/token_recycling.jsonl"
     answers = read_answers(path)
     assert [answer.question_id for answer in answers] == list(range(100, 112))
     assert (answers[0].category, answers[0].task) == ("writing", "multi-turn")
+    assert answers[0].model_id == "tiny-token_recycling-float32-temp-0.0"
     for answer in answers:
         assert answer.new_tokens == sum(answer.accept_lengths)
         assert sum(turn.decoding_steps for turn in answer.turns) == len(answer.accept_lengths)
-    assert answers[0].model_id == "tiny-token_recycling-float32-temp-0.0"
     again = "".join(answer.to_json() + "\n" for answer in answers)
-    assert again == path.read_text(encoding="utf-8")
+    assert again == path.read_text("utf-8")
 
 
 def test_compat_is_next_to_ours(exported):
     run, _, _ = exported
-    frame = pd.read_csv(run / "tables/compat_spec_bench.csv").set_index(["method", "category"])
     assert main([str(run), "--no-plots"]) == 0
-    summary = pd.read_csv(run / "summary.csv").set_index(["method", "category"])
+    files = (run / "tables/compat_spec_bench.csv", run / "summary.csv")
+    frame, summary = (pd.read_csv(file).set_index(["method", "category"]) for file in files)
     for figure in ("tokens_per_s", "mat", "speedup"):
-        pd.testing.assert_series_equal(
-            frame[f"{figure}_ours"].sort_index(), summary[figure].sort_index(), check_names=False
-        )
-        difference = 100 * (frame[figure] / frame[f"{figure}_ours"] - 1)
-        assert frame[f"{figure}_difference"].to_numpy() == pytest.approx(difference.to_numpy(), abs=1e-9)
+        ours = summary[figure].reindex(frame.index)
+        assert frame[f"{figure}_ours"].equals(ours.rename(f"{figure}_ours"))
+        difference = 100 * (frame[figure] / ours - 1)
+        assert np.allclose(frame[f"{figure}_difference"], difference, atol=1e-9)
     assert frame.loc[(VANILLA, "overall"), "speedup"] > 1  # the baseline's text has no EOS to count
-    text = (run / "tables/compat_spec_bench.md").read_text(encoding="utf-8")
-    assert "prefill's forward as a step" in text
-    assert "vanilla (A/A)" in text
 
 
 @pytest.mark.parametrize(
@@ -128,63 +125,50 @@ def test_a_case_that_is_a_number_is_its_question(case, question, make_manifest):
     assert answers_of(run, read_facts(run), VANILLA, 0)[0].question_id == question
 
 
-def test_failed_cases_are_left_out_and_a_replayed_run_has_mat_only(make_run, tokenizer, tmp_path, capsys):
-    def edit(manifest, records):
-        fail(next(record for record in records if record.method == "pld"), "no")
-
-    run = make_run(per_category=2, edit=edit)
-    assert main([str(run), "--export-answers", str(tmp_path / "out")]) == 0
-    assert "pld: 1 failed cases" in capsys.readouterr().out
+def test_failed_cases_are_left_out_and_a_replayed_run_has_mat_only(make_run, tokenizer, tmp_path, output, refused):
+    compat = ("--compat", "spec_bench", "--tokenizer", tokenizer)
+    run = make_run(per_category=2, edit=fail_one)
+    text = output("report", run, "--export-answers", tmp_path / "out")
+    assert "pld: 1 failed cases" in text
     assert len(read_answers(tmp_path / "out/pld.jsonl")) == 11
-    assert main([str(run), "--compat", "spec_bench", "--tokenizer", str(tokenizer)]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "pld: 1 questions are in only one of method (11) and baseline (12)" in printed
-    run = make_run(per_category=1, manifest={"config": {"engine": {"kind": "replay"}}})
-    assert main([str(run), "--compat", "spec_bench", "--tokenizer", str(tokenizer)]) == 0
+    assert "only one of method (11) and baseline (12)" in " ".join(output("report", run, *compat).split())
+    run = make_run(per_category=1, engine="replay")
+    output("report", run, *compat)
     frame = pd.read_csv(run / "tables/compat_spec_bench.csv")
     assert frame["speedup"].isna().all()
     assert frame["mat"].notna().all()
-    assert main([str(run), "--export-answers", str(tmp_path / "x")]) == 2
-    assert "replayed" in capsys.readouterr().err
+    assert "replayed" in refused("report", run, "--export-answers", tmp_path / "x")
 
 
-def test_a_missing_tokenizer_says_how_to_give_it(make_run, capsys, tokenizer, tmp_path):
-    run = make_run(per_category=1, manifest={"model": {"name": "m", "path": str(tmp_path / "gone")}})
-    assert main([str(run), "--compat", "spec_bench"]) == 2
-    error = capsys.readouterr().err
-    assert "gone" in error
-    assert "--tokenizer DIR" in error
-    assert main([str(run), "--compat", "spec_bench", "--tokenizer", str(tmp_path)]) == 2
-    assert "contains no tokenizer.json" in capsys.readouterr().err
-    named = make_run("named", per_category=1, manifest={"model": {"name": "m", "path": str(tokenizer)}})
-    assert main([str(named), "--compat", "spec_bench"]) == 0
+def test_a_missing_tokenizer_says_how_to_give_it(make_run, output, refused, tokenizer, tmp_path):
+    def run_of(path):
+        return make_run(per_category=1, manifest={"model": {"name": "m", "path": str(path)}})
+
+    compat = ("--compat", "spec_bench")
+    for gone in (tmp_path / "gone", "nobody/no-such-model"):  # a folder, and a model of the hub
+        error = refused("report", run_of(gone), *compat)
+        assert re.search(f"{gone}.*--tokenizer DIR", error, re.S)
+    assert "contains no tokenizer.json" in refused("report", run_of(tokenizer), *compat, "--tokenizer", tmp_path)
+    output("report", run_of(tokenizer), *compat)
 
 
-def test_answer_files_alone(exported, capsys, tmp_path):
+def test_answer_files_alone(exported, output, refused, tmp_path):
     _, folder, tokenizer = exported
-    vanilla, pld = (str(folder / f"run_1/{name}.jsonl") for name in (VANILLA, "pld"))
-    options = ["--tokenizer", str(tokenizer), "--output", str(tmp_path / "out")]
-    assert main(["--answers", vanilla, pld, *options]) == 0
+    vanilla, pld = files = [folder / f"run_1/{name}.jsonl" for name in (VANILLA, "pld")]
+    options = ["--tokenizer", tokenizer, "--output", tmp_path / "out"]
+    output("report", "--answers", *files, *options)
     frame = pd.read_csv(tmp_path / "out/tables/compat_spec_bench.csv").set_index(["file", "category"])
-    speed, base, lengths = by_hand(folder / "run_1/pld.jsonl", folder / "run_1/vanilla.jsonl", tokenizer, "rag")
+    speed, base, lengths = by_hand(pld, vanilla, tokenizer, "rag")
     assert frame.loc[("pld", "rag"), "speedup"] == pytest.approx(speed / base)
     assert frame.loc[("pld", "rag"), "mat"] == pytest.approx(sum(lengths) / len(lengths))
-    capsys.readouterr()
     for wrong, named in (
         ([pld, vanilla, *options], "no baseline"),
-        ([vanilla, pld], "--tokenizer DIR"),
-        ([vanilla], "got one file"),
-        ([vanilla, str(tmp_path / "gone.jsonl"), *options], "gone.jsonl: no such file"),
-        ([vanilla, pld, "--compat", "spec_bench"], "alone"),
+        (files, "--tokenizer DIR"),
+        ([vanilla], "one file"),
+        ([vanilla, tmp_path / "gone.jsonl", *options], "gone.jsonl"),
+        ([*files, "--compat", "spec_bench"], "alone"),
     ):
-        assert main(["--answers", *wrong]) == 2
-        assert named in capsys.readouterr().err
-
-
-def test_a_hub_model_that_was_never_downloaded_has_no_tokenizer(make_run, capsys):
-    run = make_run(per_category=1, manifest={"model": {"name": "m", "path": "nobody/no-such-model"}})
-    assert main([str(run), "--compat", "spec_bench"]) == 2
-    assert "nobody/no-such-model" in capsys.readouterr().err
+        assert named in refused("report", "--answers", *wrong)
 
 
 def test_real_answer_files(data, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from report.conftest import manifest_of
 
 from builders.records import record
-from specbench.commands.report import main
 from specbench.input import InputError
 from specbench.records.store import Run
 from specbench.report.exchange.figures import Measured, conditionals, count_values, survival
@@ -51,13 +49,18 @@ def written(name, folder):
 
 def test_conventions_disagree_on_the_length_of_one_trace():
     """SGLang's pull request 13754: 200 tokens, 188 verify steps, 940 draft tokens, 11 accepted."""
-    lengths = {name: (length, rate) for name, length, rate in count_all_ways(SGLANG)}
-    assert lengths["SGLang"] == (200 / 188, 11 / 940)
-    assert lengths["specbench"][0] == lengths["vLLM"][0] == lengths["llama.cpp"][0] == 1 + 11 / 188
-    assert lengths["TensorRT-LLM"][0] == lengths["Spec-Bench"][0] == 200 / 189
+
+    def lengths_of(requests):
+        return {name: length for name, length, _ in count_all_ways(requests)}
+
+    rates = {name: rate for name, _, rate in count_all_ways(SGLANG)}
+    assert rates["SGLang"] == 11 / 940
+    lengths = lengths_of(SGLANG)
+    wanted = dict.fromkeys(("specbench", "vLLM", "llama.cpp"), 1 + 11 / 188)
+    wanted |= dict.fromkeys(("TensorRT-LLM", "Spec-Bench"), 200 / 189) | {"SGLang": 200 / 188}
+    assert {name: lengths[name] for name in wanted} == wanted
     assert (round(200 / 188, 4), round(1 + 11 / 188, 4)) == (1.0638, 1.0585)
-    found = {name: length for name, length, _ in count_all_ways(SMALL)}
-    assert found == pytest.approx(
+    assert lengths_of(SMALL) == pytest.approx(
         {
             "specbench": 8 / 5,
             "vLLM": 1 + 3 / 4,  # the step without a draft is none of its steps
@@ -72,10 +75,9 @@ def test_conventions_disagree_on_the_length_of_one_trace():
     )
     uneven = {"tokens": np.array([8, 30]), "steps": np.array([4, 10])}  # pooled or averaged: vLLM's issue 42508
     assert [DEFINITIONS[name].length(uneven) for name in ("SGLang", "SpecForge")] == [38 / 14, (2 + 3) / 2]
-    rates = {name: each.rate(SMALL) for name, each in DEFINITIONS.items() if each.rate}
-    assert rates["specbench"] == rates["vLLM"] == 3 / 14
-    assert (rates["SGLang"], rates["AIPerf"]) == (3 / 20, pytest.approx((3 / 10 + 0) / 2))
-    assert all(math.isnan(length) for _, length, _ in count_all_ways(requests_of()))
+    wanted = {"specbench": 3 / 14, "vLLM": 3 / 14, "SGLang": 3 / 20, "AIPerf": (3 / 10 + 0) / 2}
+    assert {name: DEFINITIONS[name].rate(SMALL) for name in wanted} == pytest.approx(wanted)
+    assert all(map(math.isnan, lengths_of(requests_of()).values()))
 
 
 @pytest.mark.parametrize(
@@ -203,27 +205,24 @@ def test_names_of_a_file_are_printed_safely(tmp_path):
     assert "<script" not in text
 
 
-def test_command_exports_and_imports(make_run, tmp_path, capsys):
-    run = make_run(per_category=1)
-    out = tmp_path / "out"
-    assert main([str(run), "--export", "timing", "--output", str(out)]) == 0
+def test_command_exports_and_imports(make_run, tmp_path, output):
+    run, out = make_run(per_category=1), tmp_path / "out"
+    output("report", run, "--export", "timing", "--output", out)
     names = {"vanilla", "pld", "token_recycling", "hf_assisted"}
     assert {path.parent.name for path in out.rglob("timing.json")} == names
-    assert main([str(run), "--export", "speculation_profile"]) == 0
-    assert "hf_assisted: recorded no drafts" in re.sub(r"\s+", " ", capsys.readouterr().out)
+    text = output("report", run, "--export", "speculation_profile")
+    assert "hf_assisted: recorded no drafts" in " ".join(text.split())
     profile = run / "exchange/pld/speculation_profile.json"
-    files = [str(out / "pld/timing.json"), str(profile)]
-    assert main([str(run), "--import", *files, "--output", str(out)]) == 0
+    output("report", run, "--import", out / "pld/timing.json", profile, "--output", out)
     frame = pd.read_csv(out / "tables/imported.csv")
+    whole = frame[frame["group"] == "overall"]
     for name, figure in (("timing", "tokens_per_s"), ("speculation_profile", "length")):
-        alike = frame[frame["row"].isin([f"{name}.json", "pld"]) & (frame["format"] == name)]
-        alike = alike[alike["group"] == "overall"]
+        alike = whole[whole["row"].isin([f"{name}.json", "pld"]) & (whole["format"] == name)]
         assert len(alike) == 2
         assert alike[figure].nunique() == 1
     assert frame.loc[frame["row"] == "vanilla", "length"].isna().all()
     assert (out / "tables/imported.md").is_file()
-    assert main(["--import", str(profile)]) == 0
-    assert main(["--import", str(Path("nothing.json"))]) == 2
+    output("report", "--import", profile)
 
 
 @pytest.mark.parametrize(
@@ -236,23 +235,22 @@ def test_command_exports_and_imports(make_run, tmp_path, capsys):
         (["--export-answers"], "pld.jsonl"),
     ],
 )
-def test_a_file_that_another_wrote_is_never_replaced(make_run, tmp_path, capsys, options, file):
+def test_a_file_that_another_wrote_is_never_replaced(make_run, tmp_path, output, refused, options, file):
     run, out = make_run(per_category=1), tmp_path / "out"
     (out / file).parent.mkdir(parents=True)
     (out / file).write_text("mine")
-    assert main([str(run), *options, str(out)]) == 2
-    assert f"{out / file}: exists and was not written by specbench; move it" in capsys.readouterr().err
+    given = ("report", run, *options, out)
+    assert f"{out / file}: exists and was not written by specbench" in refused(*given)
     assert [path.read_text() for path in out.rglob("*") if path.is_file()] == ["mine"]
     (out / file).unlink()
-    assert [main([str(run), *options, str(out)]) for _ in range(2)] == [0, 0]  # its own are
+    output(*given)
+    output(*given)  # its own are
 
 
-def test_a_replay_has_no_times_to_export(make_run, capsys):
-    replay = {"config": {"decode": {"temperature": 0.0}, "engine": {"kind": "replay"}}}
-    run = make_run(per_category=1, manifest=replay)
-    assert main([str(run), "--export", "timing"]) == 2
-    assert "no method can be written as timing (vanilla: not timed" in capsys.readouterr().err
-    assert main([str(run), "--export", "acceptance_rate"]) == 0
+def test_a_replay_has_no_times_to_export(make_run, output, refused):
+    run = make_run(per_category=1, engine="replay")
+    assert "vanilla: not timed" in refused("report", run, "--export", "timing")
+    output("report", run, "--export", "acceptance_rate")
 
 
 def test_a_profile_names_its_checkpoints_by_their_ids_alone():

@@ -8,6 +8,7 @@ from report.conftest import fail, manifest_of, write_run
 
 from builders.profiles import FIT
 from builders.records import record, turn
+from builders.reports import of_overall
 from specbench.profile import write_profile
 from specbench.records.record import VANILLA
 from specbench.report import read_findings
@@ -21,9 +22,9 @@ def scene_of(directory, profile=None):
     return next(scenes(read_findings([directory], profile)))
 
 
-def drawn(scene):
+def drawn(scene, draw=draw_frontier):
     with drawing():
-        return draw_frontier(scene)
+        return draw(scene)
 
 
 def lines(axes, colour="#999999"):
@@ -54,33 +55,27 @@ def test_a_point_lies_on_the_line_of_what_its_step_costs(tmp_path, cost):
 
 def test_both_intervals_are_drawn_and_hold_inside_the_axes(make_run):
     methods = {"pld": (4.0, 0.35, 1e-3), "sam": (20.0, 0.5, 1e-3)}
-    findings = read_findings([make_run(methods=methods, peers=(), per_category=3)])
-    rows = findings.summary.query("category == 'overall' and method in ['pld', 'sam']").set_index("method")
+    findings = read_findings([make_run(methods=methods, per_category=3)])
     scene = next(scenes(findings))
     figure = drawn(scene)
     (axes,) = figure.axes
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     for series in scene.series:
-        row = rows.loc[series.name]
-        spans = lines(axes, series.style.colour)
-        found = [span for span in spans if len(span) == 2]
-        wanted = [
-            [(row["mat_low"], row["speedup"]), (row["mat_high"], row["speedup"])],
-            [(row["mat"], row["speedup_low"]), (row["mat"], row["speedup_high"])],
-        ]
-        assert np.allclose(found, wanted)
-        for x, y in np.concatenate(found):
-            assert axes.get_xlim()[0] <= x <= axes.get_xlim()[1]
-            assert axes.get_ylim()[0] <= y <= axes.get_ylim()[1]
+        row = of_overall(findings).loc[series.name]
+        found = [span for span in lines(axes, series.style.colour) if len(span) == 2]
+        assert np.allclose(
+            found,
+            [
+                [(row["mat_low"], row["speedup"]), (row["mat_high"], row["speedup"])],
+                [(row["mat"], row["speedup_low"]), (row["mat"], row["speedup_high"])],
+            ],
+        )
+        assert all(left <= x <= right and low <= y <= high for x, y in np.concatenate(found))
     assert any("whiskers: 95" in text.get_text() for text in figure.texts)
 
 
 def test_without_times_the_prediction_is_drawn_and_named_as_one(make_run, tmp_path):
-    def replayed(manifest, records):
-        manifest["config"]["engine"]["kind"] = "replay"
-        for each in records:
-            each.lossless = None
-
-    directory = make_run(methods={"pld": (4.0, 0.35, 1e-3)}, peers=(), per_category=2, control=False, edit=replayed)
+    directory = make_run(methods={"pld": (4.0, 0.35, 1e-3)}, per_category=2, control=False, engine="replay")
     assert find_gains(scene_of(directory)) == ("speedup", [])
     scene = scene_of(directory, write_profile(FIT, tmp_path))
     assert find_gains(scene)[0] == "predicted_speedup"
@@ -105,13 +100,10 @@ def test_the_front_is_what_none_beats(points):
 
 def test_every_method_is_a_named_point(make_run):
     methods = {"pld": (4.0, 0.35, 1e-3), "sam": (20.0, 0.5, 1e-3), "hf_assisted": (5.0, 0.6, 4e-3)}
-    scene = scene_of(make_run(methods=methods, peers=("hf_assisted",), per_category=2))
-    assert [entry.name for entry in find_dots(scene, "tokens_fed", "mat")] == [
-        "pld",
-        "sam",
-    ]  # a peer's drafts nobody saw
-    with drawing():
-        figure = draw_front(scene)
+    scene = scene_of(make_run(methods=methods, per_category=2))
+    # a peer's drafts nobody saw
+    assert [entry.name for entry in find_dots(scene, "tokens_fed", "mat")] == ["pld", "sam"]
+    figure = drawn(scene, draw_front)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["vanilla", "pld", "sam"]
     assert any("hf_assisted" in text.get_text() for text in figure.texts)  # in the note
     points = {tuple(line.get_xydata()[0]) for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 1}
@@ -121,13 +113,11 @@ def test_every_method_is_a_named_point(make_run):
 def test_a_method_with_failed_cases_is_no_part_of_the_front(make_run):
     def edit(manifest, records):
         for each in [each for each in records if each.method == "sam"][2:]:
-            fail(each, "no")
+            fail(each)
 
     methods = {"pld": (4.0, 0.3, 1e-3), "sam": (9.0, 0.9, 1e-3)}
-    scene = scene_of(make_run(methods=methods, peers=(), per_category=2, edit=edit))
-    with drawing():
-        figure = draw_front(scene)
-    (front,) = [line for line in figure.axes[0].get_lines() if line.get_color() == "#999999"]
+    scene = scene_of(make_run(methods=methods, per_category=2, edit=edit))
+    (front,) = lines(drawn(scene, draw_front).axes[0])
     sam = next(entry for entry in find_dots(scene, "tokens_fed", "mat") if entry.series.name == "sam")
     assert sam.name == "sam (2 of 12 cases)"
-    assert sam.at[0] not in front.get_xdata()
+    assert sam.at[0] not in front[:, 0]

@@ -4,20 +4,17 @@ After an intended change, ``GOLDEN=write pytest tests/report/test_golden.py`` st
 """
 
 import html
-import io
 import os
 import re
 from pathlib import Path
 
 import pytest
-from report.conftest import build_run, fail
-from rich.console import Console
+from report.conftest import build_run, fail, printed, stretch_of
 
 from builders.profiles import FIT
-from builders.records import record, turn
 from specbench.profile import write_profile
 from specbench.records.record import VANILLA, Lossless
-from specbench.report import Report, build_report, print_findings
+from specbench.report import Report, build_report
 
 FOLDER = Path(__file__).with_name("golden")
 TRACE = "answers: 12 conversations, 14 answers, 640 tokens; 13 of 14 answers have the recorded number of tokens"
@@ -83,16 +80,6 @@ def lossy(manifest, records):
     manifest["methods"]["token_recycling"]["lossless"] = False
 
 
-def vary(edit, method="pld", **parameters):
-    """An edit that also sets the parameters of a method."""
-
-    def change(manifest, records):
-        edit(manifest, records)
-        manifest["methods"][method]["parameters"] = parameters
-
-    return change
-
-
 def trace(name):
     """An edit that makes a replay of another trace."""
 
@@ -104,35 +91,24 @@ def trace(name):
     return change
 
 
-def keep(manifest, records):
-    """Changes nothing."""
-
-
 def serve(requests):
-    """Eight stretches of three requests; pld serves them in half of the time."""
+    """Eight stretches of three requests, which end with the last; pld takes half of the time."""
 
     def change(manifest, records):
-        manifest["config"]["load"] = {"kind": "closed", "requests": requests, "rate": None, "slo": {"ttft_ms": 600.0}}
+        slo = {"ttft_ms": 600.0}
+        manifest["config"]["load"] = {"kind": "closed", "requests": requests, "rate": None, "slo": slo}
         records.clear()
         for block in range(8):
             for method, seconds in ((VANILLA, 2.0), ("pld", 1.0 + 0.1 * (block % 2))):
-                about = {"seconds": seconds, "tokens": 100, "forwards": 10, "requests": 40, "rows": 70}
-                accept = [1] * 4 if method == VANILLA else [2, 2]
-                for case in range(3):
-                    proposed = [0 if method == VANILLA else 2] * len(accept)
-                    decode_s = seconds - 0.78  # the last prompt is read after 0.28 s, in 0.5 s
-                    made = turn(
-                        accept, proposed, text="words", step_s=[decode_s / len(accept)] * len(accept), decode_s=decode_s
-                    )
-                    alike = {"requests": [requests] * len(accept), "rows": [7] * len(accept)}
-                    made.load = {"arrival_s": 0.1 * case, "queue_s": 0.04 * case, **alike}
-                    records.append(record(method, f"{block}-{case}", [made], block=block, stretch=about))
+                decode_s = seconds - 0.78  # the last prompt is read after 0.28 s, in 0.5 s
+                records += stretch_of(method, block, seconds, 100, 3, requests, decode_s)
 
     return change
 
 
 BIG = {"model": {"name": "big/model 7b", "dtype": "float16", "device": "cuda"}}
 ONE = {"pld": TWO["pld"]}
+REPLAYED = {"edit": replay, "methods": TWO, "control": False}
 # Name -> the runs of the report: name -> options of ``build_run``.
 RUNS = {
     "predicted": {"run": {"per_category": 9}},
@@ -143,13 +119,13 @@ RUNS = {
     "one_category": {"run": {"methods": ONE, "categories": ("qa",)}},
     "no_method": {"run": {"methods": {}, "per_category": 1}},
     "two_models": {"one": {"methods": ONE}, "two": {"methods": ONE, "manifest": BIG}},
-    "sweep": {str(n): {"methods": ONE, "seed": n, "edit": vary(keep, n=n, k=1)} for n in (1, 2, 3)},
-    "replay": {"run": {"edit": replay, "methods": TWO, "control": False}},
-    "replay_with_failures": {"run": {"edit": fail_most, "methods": TWO, "control": False}},
-    "replay_sweep": {str(n): {"methods": TWO, "control": False, "edit": vary(replay, n=n)} for n in (1, 2, 3)},
-    "replay_and_live": {"run": {"edit": replay, "methods": TWO, "control": False}, "live": {"methods": TWO}},
-    "replay_predicted": {"run": {"edit": replay, "methods": TWO, "control": False}},
-    "two_traces": {name: {"methods": TWO, "control": False, "edit": trace(name)} for name in ("first", "second")},
+    "sweep": {str(n): {"methods": ONE, "seed": n, "parameters": {"pld": {"n": n, "k": 1}}} for n in (1, 2, 3)},
+    "replay": {"run": REPLAYED},
+    "replay_with_failures": {"run": REPLAYED | {"edit": fail_most}},
+    "replay_sweep": {str(n): REPLAYED | {"parameters": {"pld": {"n": n}}} for n in (1, 2, 3)},
+    "replay_and_live": {"run": REPLAYED, "live": {"methods": TWO}},
+    "replay_predicted": {"run": REPLAYED},
+    "two_traces": {name: REPLAYED | {"edit": trace(name)} for name in ("first", "second")},
     "time_only": {"run": {"edit": timed, "methods": TWO}},
     "time_only_and_live": {"run": {"edit": timed, "methods": TWO}, "live": {"methods": TWO}},
     "loads": {str(n): {"edit": serve(n), "methods": ONE, "control": False, "per_category": 1} for n in (2, 4)},
@@ -166,11 +142,9 @@ def read_page(report: Report) -> str:
 
 def spell(report: Report) -> str:
     """All texts of a report."""
-    stream = io.StringIO()
-    print_findings(report.findings, Console(file=stream, width=100, highlight=False), report.load)
     files = sorted(path for path in report.files if path.suffix == ".md" or path.name == "overall.tex")
     names = "\n".join(sorted(str(path.relative_to(report.output)) for path in report.files))
-    texts = {"files": names, "terminal": stream.getvalue()}
+    texts = {"files": names, "terminal": printed(report.findings, load=report.load)}
     texts |= {path.name: path.read_text("utf-8") for path in files} | {"page": read_page(report)}
     found = "\n".join(f"==== {name}\n{text}" for name, text in texts.items())
     return "\n".join(line.rstrip() for line in found.splitlines()) + "\n"
@@ -181,7 +155,7 @@ def test_a_report_reads_as_stored(name, request, tmp_path):
     if name == "built":
         report = request.getfixturevalue("built")
     else:
-        named = {run: {"peers": ("hf_assisted",), "per_category": 2} | options for run, options in RUNS[name].items()}
+        named = {run: {"per_category": 2} | options for run, options in RUNS[name].items()}
         runs = [build_run(tmp_path / run, **options) for run, options in named.items()]
         options = {"profile": write_profile(FIT, tmp_path), "concurrency": (1, 8)} if "predicted" in name else {}
         report = build_report(runs, tmp_path / "out", plots=False, **options)

@@ -1,7 +1,6 @@
 """MAT against what a method remembers: whose records count, what a window holds, which lines are drawn."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,24 +9,23 @@ from report.conftest import build_run
 
 from builders.records import record, turn
 from builders.reports import tried
-from specbench.records.record import VANILLA
-from specbench.records.store import Run
-from specbench.report import gather, read_findings
+from specbench.report import read_findings
 from specbench.report.frames.detail import CACHED, DETAILS, count_growth
 from specbench.report.plots.acceptance import average_windows, choose_window, draw_growth, keep_growing
 from specbench.report.plots.canvas import drawing
 from specbench.report.plots.scene import scenes
+
+MAT = "mean accepted tokens (MAT)"
 
 
 def stored(tokens: float, accept: list[int], **changes):
     return turn(accept, stats={CACHED: tokens}, **changes)
 
 
-def remember(start=0.0, engine="eager"):
+def remember(start=0.0):
     """Records of a method that holds 100 tokens more after every case."""
 
     def change(manifest, records):
-        manifest["config"]["engine"]["kind"] = engine
         for entry in records:
             if entry.method == "ssd":
                 for each in entry.turns:
@@ -54,34 +52,21 @@ def test_one_row_per_case_in_the_order_of_the_run():
 def test_running_figures_are_ratios_of_totals_over_a_window_of_cases():
     random = np.random.default_rng(0)
     count = 30
-    frame = pd.DataFrame(
-        {
-            CACHED: random.permutation(count) * 10.0,
-            "emitted": random.integers(1, 99, count),
-            "steps": random.integers(1, 50, count),
-        }
-    )
+    columns = [random.permutation(count) * 10.0, random.integers(1, 99, count), random.integers(1, 50, count)]
+    frame = pd.DataFrame(dict(zip((CACHED, "emitted", "steps"), columns, strict=True)))
     at, mat = average_windows(frame, "emitted", "steps")
     size = choose_window(count)
-    by_hand = sorted(zip(*(frame[name] for name in (CACHED, "emitted", "steps")), strict=True))
-    windows = [by_hand[start : start + size] for start in range(count - size + 1)]
-    assert at == pytest.approx([sum(row[0] for row in window) / size for window in windows])
-    assert mat == pytest.approx([sum(r[1] for r in window) / sum(r[2] for r in window) for window in windows])
-    frame = pd.DataFrame({CACHED: [1.0, 2.0], "emitted": [3, 4], "steps": [1, 1]})
-    at, mat = average_windows(frame, "emitted", "steps")
+    rows = np.stack(columns)[:, np.argsort(columns[0])]
+    windows = [rows[:, start : start + size].sum(axis=1) for start in range(count - size + 1)]
+    assert at == pytest.approx([stored / size for stored, _, _ in windows])
+    assert mat == pytest.approx([emitted / steps for _, emitted, steps in windows])
+    at, mat = average_windows(frame[:2], "emitted", "steps")
     assert len(at) == len(mat) == 0
 
 
 @pytest.mark.parametrize(("cases", "window"), [(8, 8), (100, 8), (480, 40), (5000, 50)])
 def test_a_window_is_a_part_of_the_cases_within_bounds(cases, window):
     assert choose_window(cases) == window
-
-
-def test_vanilla_and_silent_methods_have_no_rows(two_cases):
-    records, manifest = two_cases
-    findings = gather([Run(Path("r"), manifest, records)])
-    assert findings.detail["growth"].empty
-    assert VANILLA not in set(findings.detail["growth"]["method"])
 
 
 def test_only_state_that_grows_is_drawn():
@@ -103,12 +88,9 @@ def panels(findings):
     return figure, [axes.get_ylabel() for axes in figure.axes]
 
 
-@pytest.mark.parametrize(
-    ("engine", "titles"),
-    [("eager", ["mean accepted tokens (MAT)", "tokens/s"]), ("replay", ["mean accepted tokens (MAT)"])],
-)
+@pytest.mark.parametrize(("engine", "titles"), [("eager", [MAT, "tokens/s"]), ("replay", [MAT])])
 def test_speed_stands_next_to_mat_where_it_was_timed(make_run, engine, titles):
-    run = make_run(methods={"ssd": (4.0, 0.5, 1e-3)}, peers=(), per_category=3, edit=remember(engine=engine))
+    run = make_run(methods={"ssd": (4.0, 0.5, 1e-3)}, per_category=3, edit=remember(), engine=engine)
     figure, found = panels(read_findings([run]))
     assert found == titles
     assert [axes.get_xlabel() for axes in figure.axes][-1] == "tokens stored when the case began"
@@ -116,19 +98,16 @@ def test_speed_stands_next_to_mat_where_it_was_timed(make_run, engine, titles):
 
 def test_a_line_a_run_in_the_colour_of_its_method(tmp_path):
     methods = {"pld": (4.0, 0.3, 1e-3), "ssd": (4.0, 0.5, 1e-3)}
+    starts = {"first": 0.0, "second": 1800.0, "shuffled": 0.0}
     passes = [
-        build_run(tmp_path / name, methods, peers=(), per_category=3, seed=seed, edit=remember(start, "replay"))
-        for name, seed, start in (("first", 1, 0.0), ("second", 2, 1800.0), ("shuffled", 3, 0.0))
+        build_run(tmp_path / name, methods, per_category=3, seed=seed, edit=remember(start), engine="replay")
+        for seed, (name, start) in enumerate(starts.items())
     ]
     findings = read_findings(passes)
     figure, _ = panels(findings)
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [
-        f"ssd [run={name}]" for name in ("first", "second", "shuffled")
-    ]
+    assert [text.get_text() for text in legend.get_texts()] == [f"ssd [run={name}]" for name in starts]
     lines = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 2]
     looks = next(scenes(findings)).looks
-    assert [line.get_color() for line in lines] == [
-        looks["ssd", f"run={name}"].colour for name in ("first", "second", "shuffled")
-    ]
+    assert [line.get_color() for line in lines] == [looks["ssd", f"run={name}"].colour for name in starts]
     assert min(lines[1].get_xdata()) > 1800

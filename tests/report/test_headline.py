@@ -1,21 +1,18 @@
 """What a report begins with: the fastest method, ties, and a speedup as a product of factors."""
 
 import html
-import io
 import itertools
-import json
 import re
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from report.conftest import build_run
-from rich.console import Console
+from report.conftest import build_run, printed
 
 from builders.profiles import FIT
+from builders.reports import of_overall
 from specbench import stats
 from specbench.profile import find_pair, write_profile
 from specbench.records.record import OVERALL
@@ -33,7 +30,6 @@ from specbench.report.plots.scene import first_scene, scenes
 from specbench.report.table import FEW
 from specbench.report.tables.pairs import pair_frame, pair_tables
 from specbench.report.tables.summary import build_tables
-from specbench.report.tables.terminal import print_findings
 from specbench.report.writers import to_html
 from specbench.stats import MIN_CASES
 
@@ -41,7 +37,7 @@ FAST, SAME, SLOW = (8.0, 0.9, 1e-4), (8.0, 0.9, 1e-4), (4.0, 0.05, 4e-2)
 
 
 def findings_of(folder, methods, **options):
-    return gather([read_run(build_run(folder / "run", methods, peers=(), **options))])
+    return gather([read_run(build_run(folder / "run", methods, **options))])
 
 
 def first(findings):
@@ -107,7 +103,7 @@ def test_a_tied_cell_is_not_crowned(tmp_path):
 
 
 def test_pairs_are_over_the_cases_of_both_and_bars_shares_of_the_width(tmp_path):
-    findings = findings_of(tmp_path, {"a": FAST, "b": SLOW, "c": SAME}, per_category=3)
+    findings = findings_of(tmp_path, {"a": FAST, "b": SLOW, "c": SAME}, per_category=4)
     headline = first(findings)
     (table,) = pair_tables(findings, [headline])
     assert [len(row) for row in table.rows] == [4] * 3
@@ -118,27 +114,25 @@ def test_pairs_are_over_the_cases_of_both_and_bars_shares_of_the_width(tmp_path)
     contest = find_contest(findings.contests, headline.place, "speedup", ("a", ""))
     row = frame[(frame["method"] == "a") & (frame["over"] == "b")].iloc[0]
     assert row["ratio"] == pytest.approx(contest.over(("a", ""), ("b", "")).value)
-    findings = findings_of(tmp_path, {"a": FAST, "b": SLOW}, per_category=4)
-    html = opening(findings, find_headlines(findings))
-    widths = [float(found) for found in re.findall(r'<rect class="\w+" x="0" y="3" width="([\d.]+)%"', html)]
-    figures = [row["speedup"] for row in first(findings).ranking]
-    assert widths[0] / widths[1] == pytest.approx(figures[0] / figures[1], rel=1e-2)
-    assert max(float(found) for found in re.findall(r' x2?="([\d.]+)%"', html)) <= 100
-    assert "style=" not in html
+    page = opening(findings, [headline])
+    widths = [float(found) for found in re.findall(r'<rect class="\w+" x="0" y="3" width="([\d.]+)%"', page)]
+    figures = [row["speedup"] for row in headline.ranking]
+    assert widths[0] / widths[-1] == pytest.approx(figures[0] / figures[-1], rel=1e-2)
+    assert max(float(found) for found in re.findall(r' x2?="([\d.]+)%"', page)) <= 100
+    assert "style=" not in page
 
 
 def test_the_first_screen_has_winner_why_losses_and_pictures(browser, tmp_path):
     """On a desk's screen all of it, the pictures next to the words; on a phone's the winner, why, and the ranks."""
-    directory = build_run(
-        tmp_path / "run", {"a_long_method_name": FAST, "b": SAME, "c": SLOW}, peers=(), per_category=3
-    )
+    methods = {"a_long_method_name": FAST, "b": SAME, "c": SLOW}
+    directory = build_run(tmp_path / "run", methods, per_category=3)
     build_report([directory], plots=False)
     desk = ("h1", ".headline h2", ".factors", ".losses", ".verdicts")
     for width, height, order in ((1400, 900, desk), (390, 844, ("h1", "h2", ".factors", ".ranks"))):
         for scheme in ("light", "dark"):
             browser.open(directory / "report.html", width, height, scheme)
             boxes = {
-                name: browser.run(f"document.querySelector({json.dumps(name)}).getBoundingClientRect().toJSON()")
+                name: browser.run(f"document.querySelector('{name}').getBoundingClientRect().toJSON()")
                 for name in (*order, ".ranks", ".dots")
             }
             ends = [boxes[name]["bottom"] for name in order]
@@ -166,9 +160,7 @@ def test_the_first_screen_has_winner_why_losses_and_pictures(browser, tmp_path):
 
 def test_a_run_that_is_not_paired_says_so(tmp_path):
     """Two runs on other cases share none: no tie is reported."""
-    runs = [
-        build_run(tmp_path / name, {"pld": FAST}, peers=(), per_category=8, categories=(name,)) for name in ("x", "y")
-    ]
+    runs = [build_run(tmp_path / name, {"pld": FAST}, per_category=8, categories=(name,)) for name in ("x", "y")]
     (found, *_) = find_headlines(read_findings(runs))
     assert "0 shared cases are too few" in found.rest
 
@@ -176,16 +168,13 @@ def test_a_run_that_is_not_paired_says_so(tmp_path):
 def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(tmp_path):
     """In the first box of the page, and above the table on a terminal; each run alone, and what two differ in."""
 
-    def edited(**changes):
-        def edit(manifest, records):
-            manifest["model"] |= changes
-            manifest["temperature"] = 0.5 if changes else 0.0
-
-        return edit
+    def random_weights(manifest, records):
+        manifest["model"] |= {"path": "random", "parameters": 5_000_000}
+        manifest["temperature"] = 0.5
 
     plain, drawn = (
-        read_run(build_run(tmp_path / name, {"pld": FAST}, peers=(), per_category=2, edit=edit))
-        for name, edit in (("plain", edited()), ("drawn", edited(path="random", parameters=5_000_000)))
+        read_run(build_run(tmp_path / str(edit), {"pld": FAST}, per_category=2, edit=edit))
+        for edit in (None, random_weights)
     )
     assert not first(gather([plain])).remarks
     random, sized = first(gather([drawn], [find_pair("h100-8b")])).remarks
@@ -196,14 +185,14 @@ def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(
     assert differing.startswith("The runs differ in temperature (0, 0.5)")
     findings = gather([drawn])
     assert random in html.unescape(opening(findings, find_headlines(findings)))
-    console = Console(file=io.StringIO(), width=400)
-    print_findings(findings, console)
-    sentence, table = console.file.getvalue().split(random)
+    sentence, table = printed(findings, 400).split(random)
     assert "speedup [95 %]" in table
     assert "speedup [95 %]" not in sentence
-    assert [read_size(name) for name in ("vicuna-7b-v1.3", "random-110m", "Qwen2.5-0.5B", "tiny", "bloom-560mm")] == [
-        7e9, 1.1e8, 5e8, None, None,
-    ]  # fmt: skip
+
+
+def test_the_size_of_a_model_is_read_from_its_name():
+    sizes = {"vicuna-7b-v1.3": 7e9, "random-110m": 1.1e8, "Qwen2.5-0.5B": 5e8, "tiny": None, "bloom-560mm": None}
+    assert {name: read_size(name) for name in sizes} == sizes
 
 
 @pytest.mark.parametrize(
@@ -217,12 +206,11 @@ def test_what_random_weights_and_another_size_mean_stands_where_the_figure_does(
 )
 def test_a_run_without_answers_says_so_in_its_first_lines(tmp_path, change, stated):
     def edit(manifest, records):
-        records[:] = [replace(each, turns=[replace(turn, **change) for turn in each.turns]) for each in records]
+        for each in records:
+            each.turns = [replace(turn, **change) for turn in each.turns]
 
-    findings = findings_of(tmp_path, {"pld": FAST}, per_category=2, edit=edit)
-    console = Console(file=io.StringIO(), width=300)
-    print_findings(findings, console)
-    lines = [line for line in console.file.getvalue().splitlines() if line][:3]
+    text = printed(findings_of(tmp_path, {"pld": FAST}, per_category=2, edit=edit), 300)
+    lines = [line for line in text.splitlines() if line][:3]
     assert any("Every answer is empty or of one token" in line for line in lines) == stated, lines
 
 
@@ -231,34 +219,27 @@ def test_unsafe_times_and_the_weights_behind_a_replay_stand_next_to_the_sentence
         manifest["warnings"] = ["load average is 3.1 a core: other processes compete, times are unsafe"]
         manifest["model"]["weights"] = "random"
 
-    run = read_run(build_run(tmp_path, {"pld": FAST}, peers=(), per_category=2, edit=busy))
-    findings = gather([run])
-    assert first(findings).remarks[0].startswith("The times are unsafe: other processes competed for the processor")
-    assert first(findings).remarks[1].startswith("The weights are random")
-    replayed = replace(findings.reported[0], facts=replace(findings.facts[0], timed=False))
-    assert find_remarks([replayed])[0].startswith("The drafting times are unsafe: other processes competed")
-    unsteady = Control(stats.Estimate(1.0, 0.97, 1.04, 50))
-    entry = replace(findings.reported[0], control=unsteady)
+    findings = findings_of(tmp_path, {"pld": FAST}, per_category=2, edit=busy)
+    (entry,) = findings.reported
+    unsafe, random = first(findings).remarks[:2]
+    assert unsafe.startswith("The times are unsafe: other processes competed for the processor")
+    assert random.startswith("The weights are random")
+    replayed = replace(entry, facts=replace(entry.facts, timed=False))
+    assert find_remarks([replayed])[0].startswith("The drafting times are unsafe")
+    entry = replace(entry, control=Control(stats.Estimate(1.0, 0.97, 1.04, 50)))
     assert "vanilla against itself differs by up to 4.0 %." in find_remarks([entry])[0]
     assert "(unsteady: 1 of 2 runs)" in find_remarks([entry, replace(entry, control=None)])[0]
 
 
 def test_a_figure_of_too_few_cases_is_in_brackets_and_not_the_best(tmp_path):
-    few, many = (
-        findings_of(tmp_path / str(count), {"a": FAST, "b": SLOW}, per_category=count) for count in (2, MIN_CASES)
-    )
-    for findings, marked in ((few, True), (many, False)):
+    for count, few in ((2, True), (MIN_CASES, False)):
+        findings = findings_of(tmp_path / str(count), {"a": FAST, "b": SLOW}, per_category=count)
         tables = build_tables(findings.summary, findings.facts, findings.contests)["speedup_by_category"]
         qa, overall = tables[0].header.index("qa"), tables[0].header.index(OVERALL)
-        assert all(row[qa].text.startswith("(") is marked for row in tables[0].rows)
-        assert not any(row[overall].text.startswith("(") for row in tables[0].rows)
-        assert any(column == qa for _, column in tables[0].best) is not marked
-        assert (FEW in tables[0].meaning) is marked
-        tinted = re.findall(r'<td class="(?:gain|loss)\d">(?:<b>)?\(', to_html(tables[:1]))
-        assert not tinted
-        console = Console(file=io.StringIO(), width=200)
-        print_findings(findings, console)
-        assert (FEW in console.file.getvalue()) is marked
+        assert {(row[qa].text[0] == "(", row[overall].text[0] == "(") for row in tables[0].rows} == {(few, False)}
+        assert any(column == qa for _, column in tables[0].best) is not few
+        assert (FEW in tables[0].meaning) is (FEW in printed(findings, 200)) is few
+        assert not re.search(r'<td class="(?:gain|loss)\d">(?:<b>)?\(', to_html(tables[:1]))  # tinted
 
 
 def test_a_load_names_who_is_best_without_drafting_and_with_it():
@@ -280,24 +261,20 @@ METHODS = {"pld": (4.0, 0.35, 4e-4), "sam": (20.0, 0.5, 9e-3), "hf_assisted": (5
 
 @pytest.fixture
 def three_methods(make_run, tmp_path):
-    run = make_run(methods=METHODS, peers=("hf_assisted",), per_category=3)
-    return read_findings([run], write_profile(FIT, tmp_path))
+    return read_findings([make_run(methods=METHODS, per_category=3)], write_profile(FIT, tmp_path))
 
 
 def test_the_factors_multiply_to_the_speedups_of_the_summary(three_methods):
-    rows = explain(three_methods)
-    assert set(zip(rows["method"], rows["basis"], strict=True)) == {
-        (method, basis) for method in ("pld", "sam") for basis in (MEASURED, MODELLED)
-    }
+    rows = explain(three_methods).set_index(["method", "basis"])
+    assert set(rows.index) == set(itertools.product(("pld", "sam"), (MEASURED, MODELLED)))
     assert np.allclose(rows[list(FACTORS)].prod(axis=1), rows["speedup"])
-    overall = three_methods.summary.query("category == 'overall'").set_index("method")
-    for _, row in rows.iterrows():
-        column = "decode_speedup" if row["basis"] == MEASURED else "predicted_speedup"
-        assert row["speedup"] == pytest.approx(overall.loc[row["method"], column])
-        assert row["mat"] == pytest.approx(overall.loc[row["method"], "mat"])
-    modelled = rows[rows["basis"] == MODELLED]
-    assert np.allclose(modelled["remainder"], 1)
-    measured = rows[rows["basis"] == MEASURED].set_index("method")
+    overall = of_overall(three_methods)
+    for (method, basis), row in rows.iterrows():
+        column = "decode_speedup" if basis == MEASURED else "predicted_speedup"
+        assert row["speedup"] == pytest.approx(overall.loc[method, column])
+        assert row["mat"] == pytest.approx(overall.loc[method, "mat"])
+    assert np.allclose(rows.xs(MODELLED, level="basis")["remainder"], 1)
+    measured = rows.xs(MEASURED, level="basis")
     assert measured.loc["sam", "overhead"] < measured.loc["pld", "overhead"] < 1  # 9 ms of drafting against 0.4
     assert np.allclose(measured["remainder"], 1, atol=0.1)
 
@@ -318,38 +295,17 @@ def test_settings_are_ranked_by_a_figure(three_methods):
     assert known.is_monotonic_decreasing
     assert rows.index[-1] == "hf_assisted"  # blank: the last, and never on the front
     assert not rows.loc["hf_assisted", "front"]
-    assert rows.iloc[0]["as_good"] is True
-    for _, row in rows.iloc[1:2].iterrows():
-        assert row["as_good"] == (row["predicted_speedup_high"] >= known.iloc[0])
+    best, second, _ = rows["as_good"]
+    assert best is True
+    assert second == (rows["predicted_speedup_high"].iloc[1] >= known.iloc[0])
     cheap, dear = rows.loc["pld"], rows.loc["sam"]
     assert cheap["tokens_fed"] < dear["tokens_fed"]
     assert cheap["front"]
     assert dear["front"] == (dear["mat"] > cheap["mat"])
 
 
-def test_a_run_without_a_finished_case_has_no_scene(make_run):
-    with pytest.raises(RunError, match="no case has finished yet"):
-        first_scene(read_findings([make_run(per_category=0)]))
-
-
-def test_a_profile_without_a_step_to_price_changes_nothing(make_run, tmp_path):
+def test_a_run_without_a_finished_case_has_no_scene_and_no_load(make_run, tmp_path):
     findings = read_findings([make_run(per_category=0)], write_profile(FIT, tmp_path))
     assert model_load(findings) is None
-
-
-@pytest.mark.parametrize("name", ["predicted", "replay_predicted", "replay", "hurt", "sweep", "time_only"])
-def test_the_rows_on_a_terminal_fall_by_a_column_that_is_there(name):
-    """In the stored texts: one of the columns of figures falls from row to row, the modelled one if it decides."""
-    text = (Path(__file__).with_name("golden") / f"{name}.txt").read_text("utf-8")
-    lines = text.partition("==== terminal")[2].splitlines()
-    start = next(place for place, line in enumerate(lines) if line.startswith(" method "))
-    titles = re.split(r"\s{2,}", lines[start].strip())
-    rows = itertools.takewhile(str.strip, lines[start + 2 :])
-    cells = [re.split(r"\s{2,}", line.strip()) for line in rows if not line.strip().startswith("vanilla")]
-    falling = []
-    for title, *column in zip(titles[1:], *(row[1:] for row in cells), strict=True):
-        figures = [float(re.split(r"[ /]", text)[0]) for text in column if text != "–"]
-        falling += [title] if figures == sorted(figures, reverse=True) else []
-    ranked = [title for title in titles if title.startswith(("speedup", "modelled"))] or ["MAT"]
-    assert set(ranked) <= set(falling)
-    assert any(title.startswith("modelled") for title in titles) is (name == "replay_predicted")
+    with pytest.raises(RunError, match="no case has finished yet"):
+        first_scene(findings)

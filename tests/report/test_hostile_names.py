@@ -46,35 +46,26 @@ def test_a_usual_name_stays_and_no_two_names_become_one():
     assert slug("random-110m") == "random_110m"
 
 
-def test_a_report_is_written_into_its_own_folder(make_run, tmp_path):
+def test_a_report_is_written_into_its_own_folder(make_run, tmp_path, refused):
     """Links in a run directory lead nowhere: those to files and folders that others made are refused."""
-    run = make_run(per_category=1, control=False)
-    (tmp_path / "victim").mkdir()
-    (tmp_path / "victim" / "page").write_text("mine")
-    (run / "report.html").symlink_to(tmp_path / "victim" / "page")
-    (run / f".summary.csv.{os.getpid()}.partial").symlink_to(tmp_path / "victim" / "page")
+    run = make_run("sweep/a", per_category=1, control=False)
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "page").write_text("mine")
+    (run / "report.html").symlink_to(victim / "page")
+    (run / f".summary.csv.{os.getpid()}.partial").symlink_to(victim / "page")
     with pytest.raises(InputError, match=r"report.html: exists and was not written by specbench"):
         build_report([run], plots=False)
     (run / "report.html").unlink()
     build_report([run], plots=False)
-    assert (tmp_path / "victim" / "page").read_text() == "mine"
-    for folder in ("tables", "plots"):
-        if (run / folder).is_dir():
-            (run / folder).rename(run / f"{folder}.old")
-        (run / folder).symlink_to(tmp_path / "victim")
-        assert main([str(run)]) == 2
-        (run / folder).unlink()
-    assert [path.name for path in (tmp_path / "victim").iterdir()] == ["page"]
-
-
-def test_the_report_of_a_sweep_is_not_written_through_a_link(make_run, tmp_path, capsys):
-    for name in ("sweep/a", "sweep/b"):
-        make_run(name, per_category=1, control=False)
-    (tmp_path / "victim").mkdir()
-    (tmp_path / "sweep" / "report").symlink_to(tmp_path / "victim")
-    assert main([str(tmp_path / "sweep"), "--no-plots"]) == 2
-    assert "is a link" in capsys.readouterr().err
-    assert list((tmp_path / "victim").iterdir()) == []
+    (run / "tables").rename(run / "tables.old")
+    make_run("sweep/b", per_category=1, control=False)
+    for reported, link in ((run, "tables"), (run, "plots"), (run.parent, "report")):
+        (reported / link).symlink_to(victim)
+        assert "is a link" in refused("report", reported)
+        (reported / link).unlink()
+    assert [path.name for path in victim.iterdir()] == ["page"]
+    assert (victim / "page").read_text() == "mine"
 
 
 METHODS = dict.fromkeys(("../../escape", MARKUP, "=1+1", ESCAPES), (4.0, 0.35, 4e-4))
@@ -117,10 +108,15 @@ def test_a_terminal_gets_no_escape_sequence(hostile, capsys):
 
 
 def test_files_have_no_character_that_steers_or_hides(hostile, tmp_path):
-    files = build_report([hostile], tmp_path / "out", plots=False).files
-    assert {"summary.csv", "overall.csv", "report.html"} <= {path.name for path in files}
-    for path in files:
+    """And the page has names, messages and answers as text."""
+    report = build_report([hostile], tmp_path / "out", plots=False)
+    assert {"summary.csv", "overall.csv", "report.html"} <= {path.name for path in report.files}
+    for path in report.files:
         assert not re.search("[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]", path.read_text("utf-8")), path
+    page = (report.output / "report.html").read_text("utf-8")
+    assert page.count("<script") == page.count("</script>") == 2
+    assert "<img" not in page
+    assert page.partition("<section")[0].count("&lt;/script&gt;") > 5
 
 
 def test_a_page_runs_nothing_in_a_browser(hostile, browser, tmp_path):

@@ -1,17 +1,13 @@
 """Tokens in loops: which they are, against the definition word by word, and what they do to a MAT."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.records import record, turn
-from builders.reports import rows_of
-from specbench.records.record import OVERALL, VANILLA
-from specbench.records.store import Run
-from specbench.report import gather
+from builders.reports import check, found_in, of_overall
+from specbench.records.record import VANILLA
 from specbench.report.frames.reported import find_remarks
 from specbench.report.frames.trials import LEAST_LOOP, LEAST_TIMES, MOST_PERIOD, find_loops
 
@@ -53,17 +49,15 @@ LOOP = [*range(100, 119), *[7, 8] * 40]  # 19 tokens, then a loop whose repetiti
 def test_mat_with_and_without_a_loop_by_hand(make_manifest):
     """Five steps of four tokens begin before the repetition, then ten of eight within it."""
     ids = [*LOOP, 3, 4]
-    looping = [4] * 5 + [8] * 10
-    made = [turn([1] * (len(ids) - 1), ids=ids), turn(looping, [7] * 15, ids=ids)]
-    records = [record(name, "a", [each]) for name, each in zip((VANILLA, "pld"), made, strict=True)]
-    manifest = make_manifest({"pld": {}})
-    row = rows_of(records, manifest)[OVERALL, "pld"]
-    assert row["loop_share"] == pytest.approx(78 / 101)
-    assert row["mat"] == pytest.approx(100 / 15)
-    assert row["mat_outside_loops"] == pytest.approx(20 / 5)
-    remarks = find_remarks(gather([Run(Path("r"), manifest, records)]).reported)
-    assert any(
-        "77.2 % of the tokens are in loops" in text and "pld 6.67 (4.00 outside loops)" in text for text in remarks
-    )
-    plain = [record(each.method, "a", [turn(each.turns[0].accept, each.turns[0].proposed)]) for each in records]
-    assert not any("loops" in text for text in find_remarks(gather([Run(Path("r"), manifest, plain)]).reported))
+    vanilla, pld = turn([1] * (len(ids) - 1), ids=ids), turn([4] * 5 + [8] * 10, [7] * 15, ids=ids)
+
+    def found(*turns):
+        records = [record(name, "a", [each]) for name, each in zip((VANILLA, "pld"), turns, strict=True)]
+        findings = found_in(records, make_manifest({"pld": {}}))
+        return of_overall(findings).loc["pld"], " ".join(find_remarks(findings.reported))
+
+    row, remarks = found(vanilla, pld)
+    check(row, loop_share=78 / 101, mat=100 / 15, mat_outside_loops=20 / 5)
+    assert "77.2 % of the tokens are in loops" in remarks
+    assert "pld 6.67 (4.00 outside loops)" in remarks
+    assert "loops" not in found(*(turn(each.accept, each.proposed) for each in (vanilla, pld)))[1]

@@ -8,9 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from report.conftest import build_run, fail, write_run
-from report.test_golden import replay, vary
-from report.test_served import run_of
+from report.conftest import build_run, fail
+from report.test_golden import ONE, replay, serve
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -18,7 +17,7 @@ READ, WHY, FIGURES, COMPARE, LOAD = NOTEBOOKS
 
 
 def cells(notebook):
-    return json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return json.loads(notebook.read_text("utf-8"))["cells"]
 
 
 def code(notebook):
@@ -93,7 +92,7 @@ def test_the_others_say_what_there_is_nothing_of(execute, make_run, tmp_path, no
             if kind == "all failed":
                 fail(each, "no")
 
-    run = make_run(methods={} if kind == "no method" else None, peers=(), per_category=1, edit=edit)
+    run = make_run(methods={} if kind == "no method" else None, per_category=1, edit=edit)
     folder = tmp_path if kind == "no profile" else FOLDER.parent
     message = words(execute(notebook, run, folder=folder))
     expected = {
@@ -110,7 +109,7 @@ def test_the_others_say_what_there_is_nothing_of(execute, make_run, tmp_path, no
 def live(tmp_path_factory):
     """A run of two methods whose target was timed."""
     methods = {"pld": (4.0, 0.35, 4e-4), "token_recycling": (20.0, 0.5, 9e-4)}
-    return build_run(tmp_path_factory.mktemp("live"), methods, peers=(), per_category=2)
+    return build_run(tmp_path_factory.mktemp("live"), methods, per_category=2)
 
 
 @pytest.fixture(scope="module")
@@ -118,9 +117,9 @@ def sweep(tmp_path_factory):
     """Replays with four settings of a method."""
     folder = tmp_path_factory.mktemp("sweep")
     for place, (ngram, count) in enumerate(itertools.product((1, 2), (2, 4))):
-        edit = vary(replay, "sam", max_ngram=ngram, num_draft=count)
-        methods = {"sam": (3.0 + place, 0.4, 4e-6)}
-        build_run(folder / f"{ngram}-{count}", methods, peers=(), control=False, per_category=2, seed=place, edit=edit)
+        about = {"parameters": {"sam": {"max_ngram": ngram, "num_draft": count}}, "edit": replay}
+        about |= {"methods": {"sam": (3.0 + place, 0.4, 4e-6)}, "control": False}
+        build_run(folder / f"{ngram}-{count}", per_category=2, seed=place, **about)
     return folder
 
 
@@ -141,34 +140,22 @@ def test_the_second_explains_a_speedup(execute, live):
 
 @pytest.mark.exhaustive
 def test_the_third_draws_a_papers_figures(execute, live, sweep, make_run):
-    published = make_run(
-        "published",
-        {"pld": (4.0, 0.35, 4e-4)},
-        peers=(),
-        per_category=2,
-        manifest={
-            "model": {"name": "vicuna-7b-v1.3", "dtype": "float16", "device": "cuda:0", "parameters": 10**9},
-            "suite": {"name": "spec_bench", "cases": 12, "turns": 14, "sha256": "ab" * 32},
-        },
-    )
+    manifest = {
+        "model": {"name": "vicuna-7b-v1.3", "dtype": "float16", "device": "cuda:0", "parameters": 10**9},
+        "suite": {"name": "spec_bench", "cases": 12, "turns": 14, "sha256": "ab" * 32},
+    }
+    published = make_run("published", {"pld": (4.0, 0.35, 4e-4)}, per_category=2, manifest=manifest)
     outputs = execute(FIGURES, live, sweep, published)
-    assert "does not apply" not in words(outputs)
-    assert "no two parameters vary" not in words(outputs)
-    assert "nothing of these runs was published" not in words(outputs)
+    for nothing in ("does not apply", "no two parameters vary", "nothing of these runs was published"):
+        assert nothing not in words(outputs)
     assert "Spec-Bench" in words(outputs)
     assert images(outputs) >= 3 * 4 + 2  # scenes by plots, and heatmaps
 
 
 @pytest.mark.exhaustive
-def test_the_fifth_says_where_drafting_stops_paying(execute, make_manifest, tmp_path, live):
-    runs = [run_of(make_manifest, count) for count in (2, 4)]
-    for count, record in ((count, record) for count, run in zip((2, 4), runs, strict=True) for record in run.records):
-        (made,) = record.turns  # which ends with its stretch
-        before = made.prefill_s + made.load["arrival_s"] + made.load["queue_s"]
-        made.decode_s, most = record.stretch["seconds"] - before, len(made.accept)
-        made.step_s, made.phases_s = [made.decode_s / most] * most, {"forward": made.decode_s}
-        made.load["requests"] = [count] * most
-    outputs = execute(LOAD, *(write_run(tmp_path / str(run.directory), run.manifest, run.records) for run in runs))
+def test_the_fifth_says_where_drafting_stops_paying(execute, tmp_path, live):
+    runs = [build_run(tmp_path / str(n), ONE, edit=serve(n), control=False, per_category=1) for n in (2, 4)]
+    outputs = execute(LOAD, *runs)
     assert images(outputs) == 2
     assert "2 runs, 4 rows of method and load" in words(outputs)
     assert re.search(r"<td>pld</td>\s*<td></td>\s*<td>4</td>\s*<td>NaN</td>\s*<td>1</td>", words(outputs))

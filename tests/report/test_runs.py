@@ -3,13 +3,12 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from builders.records import failed, record, turn
-from builders.reports import rows_of
-from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord, Lossless
+from builders.reports import found_in, rows_of
+from specbench.records.record import CONTROL, OVERALL, VANILLA, Lossless
 from specbench.records.store import Run, RunError
 from specbench.report import gather
 from specbench.report.frames.facts import read_facts
@@ -35,25 +34,23 @@ def test_a_bare_manifest_is_enough_and_one_run_has_no_variant(two_cases):
 
 
 def test_a_variant_names_what_differs(two_cases, make_manifest):
-    runs = sweep(make_manifest, two_cases[0], {"n": 2, "k": 5}, {"n": 3, "k": 5})
-    frame = gather(runs).summary
+    def of(*sheets):
+        frame = gather([Run(Path(name), sheet, two_cases[0]) for name, sheet in zip("xy", sheets, strict=True)]).summary
+        assert not frame.duplicated(["model", "suite", "category", "method", "variant"]).any()
+        return frame
+
+    frame = of(*(make_manifest({"pld": {"parameters": {"n": n, "k": 5}}}) for n in (2, 3)))
     overall = frame[frame["category"] == OVERALL]
     assert list(overall[overall["method"] == "pld"]["variant"]) == ["n=2", "n=3"]
-    assert list(overall[overall["method"] == VANILLA]["variant"]) == ["run=0", "run=1"]
-    assert not frame.duplicated(["model", "suite", "category", "method", "variant"]).any()
-    heats = {"x": 0.0, "y": 1.0}
-    sheets = [make_manifest({"pld": {}}, config={"decode": {"temperature": t}}, temperature=t) for t in heats.values()]
-    runs = [Run(Path(name), sheet, two_cases[0]) for name, sheet in zip(heats, sheets, strict=True)]
-    assert set(gather(runs).summary["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
-    runs = [
-        Run(Path(name), make_manifest({method: {}}, config={"model": {"frozen_table": table}}), two_cases[0])
-        for name, table, method in (("x", "old", "cacheback"), ("y", "new", "pld"))
-    ]
-    overall = gather(runs).summary.query("category == 'overall' and method == 'pld'")
-    assert not any("frozen_table" in variant for variant in overall["variant"])
-    other = make_manifest({"pld": {}}, model={"name": "big"})
-    runs = [Run(Path("x"), make_manifest({"pld": {}}), two_cases[0]), Run(Path("y"), other, two_cases[0])]
-    frame = gather(runs).summary
+    assert list(overall[overall["method"] == VANILLA]["variant"]) == ["run=x", "run=y"]
+    heats = (make_manifest({"pld": {}}, config={"decode": {"temperature": t}}, temperature=t) for t in (0.0, 1.0))
+    assert set(of(*heats)["variant"]) == {"decode.temperature=0.0", "decode.temperature=1.0"}
+    frame = of(
+        make_manifest({"cacheback": {}}, config={"model": {"frozen_table": "old"}}),
+        make_manifest({"pld": {}}, config={"model": {"frozen_table": "new"}}),
+    )
+    assert not frame[frame["method"] == "pld"]["variant"].str.contains("frozen_table").any()
+    frame = of(make_manifest({"pld": {}}), make_manifest({"pld": {}}, model={"name": "big"}))
     assert list(dict.fromkeys(frame["model"])) == ["tiny", "big"]
     assert set(frame["variant"]) == {""}
 
@@ -73,12 +70,6 @@ def test_the_variant_of_a_command_has_the_words_that_differ(two_cases, make_mani
     assert list(overall["variant"]) == [f"command={each}" for each in variants]
 
 
-def test_no_records_no_rows(make_manifest):
-    findings = gather([Run(Path("empty"), make_manifest({"pld": {}}), [])])
-    assert findings.summary.empty
-    assert any("no records" in warning for warning in findings.warnings)
-
-
 @pytest.mark.parametrize(("key", "named"), [("model", "model.name"), ("suite", "suite.name"), ("methods", "methods")])
 def test_missing_essentials_are_named(two_cases, key, named):
     records, manifest = two_cases
@@ -90,9 +81,9 @@ def test_missing_essentials_are_named(two_cases, key, named):
 def test_warnings_name_what_is_wrong(two_cases, make_manifest):
     records, _ = two_cases
     records[1].lossless = Lossless(False, [0, 1], 9, 0, 4, 2.5)
+    records += [failed("pld", "c"), record(VANILLA, "c", [turn([1])])]
     manifest = make_manifest({"pld": {}}, warnings=["dirty tree"], control=False)
-    findings = gather([Run(Path("r"), manifest, [*records, failed("pld", "c"), record(VANILLA, "c", [turn([1])])])])
-    text = "\n".join(findings.warnings)
+    text = "\n".join(found_in(records, manifest).warnings)
     parts = ("dirty tree", "3 of 60 cases", "pld: 1 of 3 cases failed", "4 ids", "3 cases: no", "no A/A control")
     assert all(expected in text for expected in parts), text
 
@@ -100,41 +91,39 @@ def test_warnings_name_what_is_wrong(two_cases, make_manifest):
 def test_warnings_of_several_runs_and_of_a_failed_control(two_cases, make_manifest):
     """Asked for, and yet without a pair of answers."""
     records, _ = two_cases
-    runs = [Run(Path("r"), make_manifest({"pld": {}}, control=asked), records) for asked in (True, False)]
-    failed_text, missing_text = ("\n".join(gather([run]).warnings) for run in runs)
-    assert "the A/A control has no finished case" in failed_text
-    assert "measure.control=true" not in failed_text
-    assert "measure.control=true" in missing_text
-    manifests = [make_manifest({"pld": {}}, warnings=["hot", *more]) for more in ([], ["busy"])]
-    findings = gather([Run(Path(name), manifest, records) for name, manifest in zip("xy", manifests, strict=True)])
-    assert "all runs: hot" in findings.warnings
-    assert "y: busy" in findings.warnings
+
+    def warned(*of_runs, **changes):
+        sheets = [make_manifest({"pld": {}}, warnings=texts, **changes) for texts in of_runs]
+        return gather([Run(Path(name), sheet, records) for name, sheet in zip("xy", sheets, strict=False)]).warnings
+
+    for asked, message in ((True, "the A/A control has no finished case"), (False, "measure.control=true")):
+        text = "\n".join(warned([], control=asked))
+        assert message in text
+        assert asked is ("measure.control=true" not in text)
+    assert {"all runs: hot", "y: busy"} <= set(warned(["hot"], ["hot", "busy"]))
     busy = "load average is {} a core: other processes compete, times are unsafe".format
     for own, message in (
         ([[busy("10.20")], [busy("0.61"), busy("9.00")]], f"all runs: {busy('0.61 to 10.20')}"),
         ([[], [busy("0.61")]], f"y: {busy('0.61')}"),
     ):
-        manifests = [make_manifest({"pld": {}}, warnings=texts) for texts in own]
-        warnings = gather([Run(Path(name), each, records) for name, each in zip("xy", manifests, strict=True)]).warnings
-        assert [text for text in warnings if "load average" in text] == [message]
+        assert [text for text in warned(*own) if "load average" in text] == [message]
 
 
 def test_control_is_judged_by_retiming(make_manifest):
-    def block(number: int, again: float) -> list[CaseRecord]:
-        first = [turn([1] * 5, prefill_s=0.0, decode_s=10.0)]
-        second = [turn([1] * 5, prefill_s=0.0, decode_s=again)]
-        case = f"c{number}"
-        return [record(VANILLA, case, first, block=number), record(CONTROL, case, second, block=number)]
+    def control(*times):
+        records = []
+        for number, again in enumerate(times):
+            for name, seconds in ((VANILLA, 10.0), (CONTROL, again)):
+                made = turn([1] * 5, prefill_s=0.0, decode_s=seconds)
+                records.append(record(name, f"c{number}", [made], block=number))
+        return found_in(records, make_manifest({})).reported[0].control
 
-    def control(times: list[float]) -> Any:
-        records = [entry for number, again in enumerate(times) for entry in block(number, again)]
-        return gather([Run(Path("r"), make_manifest({}), records)]).reported[0].control
-
-    assert control([10.01, 9.99] * 6).steady is True
-    assert control([11.0] * 12).steady is False
-    assert "it should contain 1" in control([11.0] * 12).sentence()
-    assert "narrower" in control([10.0, 9.0, 11.0] * 4).sentence()
-    assert control([10.0] * 3).steady is None
+    slow, wide = control(*[11.0] * 12), control(*[10.0, 9.0, 11.0] * 4)
+    assert control(*[10.01, 9.99] * 6).steady is True
+    assert slow.steady is False
+    assert "it should contain 1" in slow.sentence()
+    assert "narrower" in wide.sentence()
+    assert control(10.0, 10.0, 10.0).steady is None
 
 
 def test_sweep_starts_are_its_order(make_run):
@@ -144,12 +133,12 @@ def test_sweep_starts_are_its_order(make_run):
     assert [run.name for run in find_runs([sweep])] == ["b", "a"]
 
 
-@pytest.mark.parametrize(("lossy", "expected"), [(True, 0), (False, 1)])
-def test_only_lossless_methods_are_blamed(two_cases, make_manifest, lossy, expected):
+def test_only_lossless_methods_are_blamed(two_cases, make_manifest):
     records, _ = two_cases
     records[1].lossless = Lossless(False, [0, 1], 9, 0, 4, 2.5)
-    findings = gather([Run(Path("r"), make_manifest({"pld": {"lossless": not lossy}}), records)])
-    assert sum("beyond the tolerance" in warning for warning in findings.warnings) == expected
+    for lossless in (True, False):
+        findings = found_in(records, make_manifest({"pld": {"lossless": lossless}}))
+        assert any("beyond the tolerance" in warning for warning in findings.warnings) is lossless
 
 
 def shard(part: str, seconds: float, noise: float = 0.001, width: float = 0.0001) -> MeasuredShard:

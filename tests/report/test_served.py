@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from report.conftest import stretch_of
 
-from builders.records import failed, record, turn
-from specbench.records.record import CONTROL, VANILLA, CaseRecord
+from builders.records import failed
+from builders.reports import check
+from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import Run
 from specbench.report.frames.findings import gather
 from specbench.report.frames.headline import find_headlines
@@ -22,20 +24,6 @@ from specbench.report.plots.scene import scenes
 from specbench.report.plots.served import draw_load_speedup, draw_served
 
 SLO = {"ttft_ms": 600.0, "tpot_ms": None}
-
-
-def stretch_of(method: str, block: int, seconds: float, tokens: int, cases: int = 4) -> list[CaseRecord]:
-    """Each request waits ``case`` times 40 ms before its prompt is read."""
-    about = {"seconds": seconds, "tokens": tokens, "forwards": 10, "requests": 40, "rows": 70}
-    accept = [1] * 4 if method == VANILLA else [2, 2]
-    found = []
-    for case in range(cases):
-        load = {"arrival_s": 0.1 * case, "queue_s": 0.04 * case}
-        load |= {"requests": [4] * len(accept), "rows": [7] * len(accept)}
-        made = turn(accept, [0 if method == VANILLA else 2] * len(accept), step_s=[1.0 / len(accept)] * len(accept))
-        made.load = load
-        found.append(record(method, f"{block}-{case}", [made], block=block, stretch=about))
-    return found
 
 
 def run_of(make_manifest: Any, requests: int = 4, blocks: int = 8, cases: int = 4) -> Run:
@@ -57,18 +45,14 @@ def rows(make_manifest):
 def test_throughput_and_waits_of_the_stretches(rows):
     vanilla, pld = rows[VANILLA], rows["pld"]
     assert (vanilla["tokens_per_s"], vanilla["stretches"], vanilla["served"]) == (50.0, 8, 32)
-    assert pld["tokens_per_s"] == pytest.approx(75 / 1.05)
-    assert pld["speedup"] == pytest.approx(75 / 1.05 / 50)
+    check(pld, tokens_per_s=75 / 1.05, speedup=75 / 1.05 / 50, mat=2.0, mean_requests=4.0, mean_rows=7.0)
     assert 75 / 1.1 / 50 <= pld["speedup_low"] < pld["speedup"] < pld["speedup_high"] <= 1.5
     assert np.isnan(vanilla["speedup_low"])
-    assert (pld["mat"], pld["mean_requests"], pld["mean_rows"]) == (2.0, 4.0, 7.0)
     assert pld["user_tokens_per_s"] == vanilla["user_tokens_per_s"] == 4.0  # of decode_s = 1 for 4 tokens
     # Prompts take 500 ms, the requests of a stretch have waited 0, 40, 80 and 120 ms.
-    assert rows["pld"]["ttft_p50_ms"] == pytest.approx(560)
-    assert rows["pld"]["queue_p50_ms"] == pytest.approx(60)
-    assert rows["pld"]["itl_p50_ms"] == pytest.approx(500)
-    assert rows["pld"]["kept"] == 0.75  # 620 ms is beyond the objective of 600
-    assert rows["pld"]["goodput"] == pytest.approx(24 / 8.4)
+    check(pld, ttft_p50_ms=560, queue_p50_ms=60, itl_p50_ms=500)
+    assert pld["kept"] == 0.75  # 620 ms is beyond the objective of 600
+    assert pld["goodput"] == pytest.approx(24 / 8.4)
 
 
 @pytest.mark.parametrize(("burst_s", "kept"), [(0.4, 1.0), (0.6, 0.0), (None, None)])

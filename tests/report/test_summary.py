@@ -1,17 +1,16 @@
 """The summary against figures worked out by hand, of few records and of many that are read in blocks."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from report.conftest import build_run
-from report.test_predict import FIT
 
+from builders.profiles import FIT
 from builders.records import EQUAL, failed, record, turn
-from builders.reports import rows_of
+from builders.reports import check, found_in, of_overall, rows_of
 from specbench.records.record import CONTROL, OVERALL, VANILLA, Lossless
-from specbench.records.store import Run, open_run, read_run
+from specbench.records.store import open_run, read_run
 from specbench.report import gather
 from specbench.report.frames import steps
 from specbench.report.frames.load import model_load
@@ -19,94 +18,67 @@ from specbench.report.frames.trials import Tally, read_trials
 
 
 def test_figures_blanks_and_categories_by_hand(two_cases):
-    row = rows_of(*two_cases)[OVERALL, "pld"]
-    assert (row["cases"], row["tokens"], row["steps"], row["errors"]) == (2, 14, 4, 0)
-    assert row["mat"] == pytest.approx(12 / 4)
-    assert row["tokens_per_s"] == pytest.approx(14 / 5.0)
-    assert row["decode_tokens_per_s"] == pytest.approx(12 / 4.0)
-    assert row["speedup"] == pytest.approx((13.0 / 14) / (5.0 / 14))
-    assert row["acceptance_rate"] == pytest.approx((12 - 4) / 14)
-    assert row["draft_rate"] == pytest.approx(3 / 4)
-    assert row["mean_draft"] == pytest.approx(14 / 4)
-    assert row["tokens_fed"] == pytest.approx(18 / 4)
-    assert row["target_compute"] == pytest.approx(1e-3 * 18 / 4)
-    assert row["draft_ms"] == pytest.approx(1e3 * 0.5 / 4)
-    assert row["prefill_ms"] == pytest.approx(500)
-    assert (row["state_bytes"], row["lossless"], row["equal"], row["violations"]) == (64, 1, 1, 0)
     rows = rows_of(*two_cases)
     vanilla, pld = rows[OVERALL, VANILLA], rows[OVERALL, "pld"]
-    assert vanilla["mat"] == 1
-    assert vanilla["speedup"] == 1
-    for name in ("speedup_low", "speedup_high", "speedup_hf", "acceptance_rate", "draft_rate", "mean_draft"):
-        assert math.isnan(vanilla[name]), name
-    for name in ("speedup_low", "mat_low", "mat_high", "speedup_hf", "prepare_ms", "verify_ms", "update_ms"):
-        assert math.isnan(pld[name]), name
-    assert rows["rag", "pld"]["mat"] == pytest.approx(4)
-    assert rows["rag", "pld"]["speedup"] == pytest.approx(8.5 / 3.5)
-    assert rows["qa", "pld"]["acceptance_rate"] == pytest.approx(2 / 4)
+    check(pld, cases=2, tokens=14, steps=4, errors=0, mat=12 / 4, tokens_per_s=14 / 5.0, decode_tokens_per_s=12 / 4.0)
+    check(pld, speedup=13.0 / 5.0, acceptance_rate=(12 - 4) / 14, draft_rate=3 / 4, mean_draft=14 / 4, prefill_ms=500)
+    check(pld, tokens_fed=18 / 4, target_compute=1e-3 * 18 / 4, draft_ms=1e3 * 0.5 / 4)
+    check(pld, state_bytes=64, lossless=1, equal=1, violations=0)
+    check(pld, "speedup_low", "mat_low", "mat_high", "speedup_hf", "prepare_ms", "verify_ms", "update_ms")
+    check(vanilla, "speedup_low", "speedup_high", "speedup_hf", *RATES, mat=1, speedup=1)
+    check(rows["rag", "pld"], mat=4, speedup=8.5 / 3.5)
+    check(rows["qa", "pld"], acceptance_rate=2 / 4)
     records, manifest = two_cases
     row = rows_of(records, manifest | {"temperature": 1.0})[OVERALL, "pld"]
-    assert math.isnan(row["lossless"])
-    assert math.isnan(row["violations"])
-    assert row["equal"] == 1
+    check(row, "lossless", "violations", equal=1)
 
 
 def test_order_of_rows(two_cases):
     records, manifest = two_cases
-    records += [record("zeta", "a", [turn([1] * 4)]), record(CONTROL, "a", [turn([1] * 4)])]
+    records += [record(name, "a", [turn([1] * 4)]) for name in ("zeta", CONTROL, "abc")]
     manifest["methods"] |= {"zeta": {}, "abc": {}}
-    records.append(record("abc", "a", [turn([1] * 4)]))
-    frame = gather([Run(Path("r"), manifest, records[::-1])]).summary
+    frame = found_in(records[::-1], manifest).summary
     overall = frame[frame["category"] == OVERALL]
     assert list(overall["method"]) == [VANILLA, CONTROL, "pld", "zeta", "abc"]
     assert list(dict.fromkeys(frame["category"])) == [OVERALL, "qa", "rag"]
+
+
+RATES = ("acceptance_rate", "draft_rate", "mean_draft")
 
 
 def test_errors_leave_figures_and_pairs(two_cases):
     records, manifest = two_cases
     records += [record(VANILLA, "c", [turn([1] * 99, decode_s=500.0)]), failed("pld", "c")]
     rows = rows_of(records, manifest)
-    assert (rows[OVERALL, "pld"]["cases"], rows[OVERALL, "pld"]["errors"]) == (2, 1)
-    assert (rows[OVERALL, VANILLA]["cases"], rows[OVERALL, VANILLA]["errors"]) == (3, 0)
-    assert rows[OVERALL, "pld"]["speedup"] == pytest.approx(13.0 / 5.0)  # case c is in neither side
-    assert rows["qa", "pld"]["errors"] == 1
+    check(rows[OVERALL, "pld"], cases=2, errors=1, speedup=13.0 / 5.0)  # case c is in neither side
+    check(rows[OVERALL, VANILLA], cases=3, errors=0)
+    check(rows["qa", "pld"], errors=1)
 
 
 def test_case_that_fails_in_one_round_is_out(two_cases):
     records, manifest = two_cases
     records += [record(VANILLA, "a", [turn([1] * 4)], round=1), failed("pld", "a", round=1)]
-    row = rows_of(records, manifest)[OVERALL, "pld"]
-    assert (row["cases"], row["errors"], row["tokens"]) == (1, 1, 9)
+    check(rows_of(records, manifest)[OVERALL, "pld"], cases=1, errors=1, tokens=9)
 
 
 def test_method_that_always_fails_is_blank(two_cases):
+    """And one whose vanilla always failed has no speedup."""
     records, manifest = two_cases
     manifest["methods"]["broken"] = {}
     rows = rows_of([*records, failed("broken", "a"), failed("broken", "b", "rag")], manifest)
-    row = rows[OVERALL, "broken"]
-    assert (row["cases"], row["errors"], row["tokens"]) == (0, 2, 0)
-    for name in ("mat", "tokens_per_s", "speedup", "draft_rate", "tokens_fed", "prefill_ms", "state_bytes", "lossless"):
-        assert math.isnan(row[name]), name
-
-
-def test_vanilla_failing_everywhere_leaves_no_speedup(two_cases):
-    records, manifest = two_cases
-    records = [failed(VANILLA, r.case, r.category) if r.method == VANILLA else r for r in records]
-    row = rows_of(records, manifest)[OVERALL, "pld"]
-    assert math.isnan(row["speedup"])
-    assert row["mat"] == pytest.approx(3)
+    blank = ("mat", "tokens_per_s", "speedup", "draft_rate", "tokens_fed", "prefill_ms", "state_bytes", "lossless")
+    check(rows[OVERALL, "broken"], *blank, cases=0, errors=2, tokens=0)
+    records = [failed(VANILLA, each.case, each.category) if each.method == VANILLA else each for each in records]
+    check(rows_of(records, manifest)[OVERALL, "pld"], "speedup", mat=3)
 
 
 def test_peer_shows_only_what_was_seen(make_manifest):
     unseen = turn([4, 4], phases_s={}, decode_s=2.0)
     records = [record(VANILLA, "a", [turn([1] * 8, decode_s=8.0)]), record("hf_generate", "a", [unseen])]
     rows = rows_of(records, make_manifest({"hf_generate": {"peer": True}}))
-    peer = rows[OVERALL, "hf_generate"]
-    assert (peer["mat"], peer["speedup"]) == (4, pytest.approx(8.5 / 2.5))
-    assert peer["speedup_hf"] == 1
-    assert rows[OVERALL, VANILLA]["speedup_hf"] == pytest.approx(2.5 / 8.5)
-    for name in ("acceptance_rate", "draft_rate", "mean_draft", "tokens_fed", "draft_ms", "forward_ms", "state_bytes"):
-        assert math.isnan(peer[name]), name
+    blank = (*RATES, "tokens_fed", "draft_ms", "forward_ms", "state_bytes")
+    check(rows[OVERALL, "hf_generate"], *blank, mat=4, speedup=8.5 / 2.5, speedup_hf=1)
+    check(rows[OVERALL, VANILLA], speedup_hf=2.5 / 8.5)
 
 
 def test_rounds_are_folded_by_their_median(make_manifest):
@@ -115,58 +87,40 @@ def test_rounds_are_folded_by_their_median(make_manifest):
         records.append(record(VANILLA, "a", [turn([1] * 3, prefill_s=0.0, decode_s=slow)], round=number))
         records.append(record("pld", "a", [turn([3], [2], prefill_s=0.0, decode_s=quick)], round=number))
     row = rows_of(records, make_manifest({"pld": {}}, rounds=3))[OVERALL, "pld"]
-    assert (row["cases"], row["tokens"], row["steps"]) == (1, 12, 3)  # counts are of all rounds
-    assert row["speedup"] == pytest.approx(8.5 / 3.0)
-    assert row["tokens_per_s"] == pytest.approx(4 / 3.0)
-    assert row["mat"] == 3
+    # counts are of all rounds
+    check(row, cases=1, tokens=12, steps=3, speedup=8.5 / 3.0, tokens_per_s=4 / 3.0, mat=3)
 
 
 def test_answers_of_one_token_and_of_no_time(make_manifest):
-    only = {"decode_s": 0.0, "phases_s": {}}
-    records = [record(name, "a", [turn([], **only)]) for name in (VANILLA, "pld")]
-    rows = rows_of(records, make_manifest({"pld": {}}))
+    def rows(accept, **times):
+        made = turn(accept, phases_s={}, **times)
+        return rows_of([record(name, "a", [made]) for name in (VANILLA, "pld")], make_manifest({"pld": {}}))
+
+    found = rows([], decode_s=0.0)
     for method in (VANILLA, "pld"):
-        row = rows[OVERALL, method]
-        assert (row["tokens"], row["steps"], row["tokens_per_s"]) == (1, 0, 2)
-        assert math.isnan(row["mat"])
-        assert math.isnan(row["decode_tokens_per_s"])
-    assert rows[OVERALL, "pld"]["speedup"] == 1
-    tiny = {"prefill_s": 5e-324, "decode_s": 5e-324, "phases_s": {}}
-    records = [record(name, "a", [turn([1, 1], **tiny)]) for name in (VANILLA, "pld")]
-    row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
-    assert math.isnan(row["tokens_per_s"])
-    assert math.isnan(row["decode_tokens_per_s"])
-
-
-def test_one_token_answer_among_others(two_cases):
-    records, manifest = two_cases
-    records += [record(name, "c", [turn([], decode_s=0.0, phases_s={})]) for name in (VANILLA, "pld")]
-    row = rows_of(records, manifest)[OVERALL, "pld"]
-    assert (row["cases"], row["tokens"], row["mat"]) == (3, 15, 3)
-    assert row["draft_ms"] == pytest.approx(1e3 * 0.5 / 4)
+        row = found[OVERALL, method]
+        check(row, "mat", "decode_tokens_per_s", tokens=1, steps=0, tokens_per_s=2, speedup=1)
+    row = rows([1, 1], prefill_s=5e-324, decode_s=5e-324)[OVERALL, "pld"]
+    check(row, "tokens_per_s", "decode_tokens_per_s")
 
 
 def test_intervals_from_eight_cases_and_no_rates_without_drafts(make_manifest):
     records = [record(name, "a", [turn([1, 1], [0, 0])]) for name in (VANILLA, "pld")]
-    row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
-    assert all(math.isnan(row[name]) for name in ("acceptance_rate", "draft_rate", "mean_draft"))
-    assert row["tokens_fed"] == 1
+    check(rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"], *RATES, tokens_fed=1)
     records = [
         record(name, f"c{i}", [turn(accept, [2] * len(accept), decode_s=float(len(accept)))])
         for i in range(8)
         for name, accept in ((VANILLA, [1] * (6 + i)), ("pld", [2] * 3 + [1] * i))
     ]
     row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
-    assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
-    assert row["mat_low"] < row["mat"] < row["mat_high"]
+    for name in ("speedup", "mat"):
+        assert row[f"{name}_low"] < row[name] < row[f"{name}_high"]
 
 
 def test_category_without_drafts_has_a_rate_of_zero(two_cases):
     records, manifest = two_cases
     records += [record(name, "c", [turn([1, 1], [0, 0])], "zebra") for name in (VANILLA, "pld")]
-    row = rows_of(records, manifest)["zebra", "pld"]
-    assert (row["draft_rate"], row["mean_draft"]) == (0, 0)
-    assert math.isnan(row["acceptance_rate"])
+    check(rows_of(records, manifest)["zebra", "pld"], "acceptance_rate", draft_rate=0, mean_draft=0)
 
 
 @pytest.mark.parametrize(
@@ -183,18 +137,17 @@ def test_category_without_drafts_has_a_rate_of_zero(two_cases):
 def test_lossless(make_manifest, verdicts, lossless, equal, violations):
     records = [record("pld", f"c{i}", [turn([1, 1])], lossless=verdict) for i, verdict in enumerate(verdicts)]
     row = rows_of(records, make_manifest({"pld": {}}))[OVERALL, "pld"]
-    found = [row["lossless"], row["equal"], row["violations"]]
-    assert found == pytest.approx([lossless, equal, violations], nan_ok=True)
+    check(row, lossless=lossless, equal=equal, violations=violations)
 
 
 @pytest.mark.parametrize(("counts", "share"), [([0, 1], 0.25), ([None, 1], 0.5), ([None, None], math.nan)])
 def test_close_steps_are_a_share_of_the_steps_that_were_counted(make_manifest, counts, share):
     verdicts = [Lossless(True, None, 3, 0, 0, 0.0, count) for count in counts]
     records = [record(VANILLA, f"c{i}", [turn([1, 1])], lossless=verdict) for i, verdict in enumerate(verdicts)]
-    run = Run(Path("r"), make_manifest({}, model={"name": "m", "dtype": "bfloat16"}), records)
-    assert rows_of(records, run.manifest)[OVERALL, VANILLA]["close_steps"] == pytest.approx(share, nan_ok=True)
-    warned = [text for text in gather([run]).warnings if "rounding step of bfloat16" in text]
-    assert warned == ([] if math.isnan(share) else [warned[0]])
+    found = found_in(records, make_manifest({}, model={"name": "m", "dtype": "bfloat16"}))
+    assert of_overall(found).loc[VANILLA, "close_steps"] == pytest.approx(share, nan_ok=True)
+    warned = [text for text in found.warnings if "rounding step of bfloat16" in text]
+    assert len(warned) == (not math.isnan(share))
     assert all(text.startswith(f"{100 * share:.2g} % of vanilla's steps") for text in warned)
 
 
@@ -203,13 +156,9 @@ def test_replayed_target_has_the_drafters_times_alone(two_cases):
     for entry in records:
         entry.turns[0].phases_s |= {"update": 0.125, "verify": 0.25, "prepare": 0.25}
     row = rows_of(records, manifest | {"config": {"engine": {"kind": "replay"}}})[OVERALL, "pld"]
-    assert (row["mat"], row["tokens_fed"], row["acceptance_rate"]) == (3, 4.5, 8 / 14)
-    assert row["draft_ms"] == pytest.approx(1e3 * 0.5 / 4)
-    assert row["update_ms"] == pytest.approx(1e3 * 0.25 / 4)
-    for name in ("tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_low", "speedup_hf"):
-        assert math.isnan(row[name]), name
-    for name in ("prepare_ms", "forward_ms", "verify_ms", "prefill_ms"):
-        assert math.isnan(row[name]), name
+    check(row, mat=3, tokens_fed=4.5, acceptance_rate=8 / 14, draft_ms=1e3 * 0.5 / 4, update_ms=1e3 * 0.25 / 4)
+    check(row, "tokens_per_s", "decode_tokens_per_s", "speedup", "speedup_low", "speedup_hf")
+    check(row, "prepare_ms", "forward_ms", "verify_ms", "prefill_ms")
 
 
 @pytest.fixture(scope="module")

@@ -33,12 +33,12 @@ def check_latex(text: str) -> None:
 
 def test_latex_is_well_formed(make_run):
     odd = {"a_b%c&d#e$f{g}": (3.0, 0.4, 1e-3), "x^y~z\\w": (3.0, 0.4, 1e-3)}
-    directory = make_run(methods=odd, peers=(), per_category=9)
+    directory = make_run(methods=odd, per_category=9)
     build_report([directory], plots=False)
     for path in (directory / "tables").glob("*.tex"):
         if not path.name.endswith(".notes.tex"):
-            check_latex(path.read_text(encoding="utf-8"))
-    text = (directory / "tables/overall.tex").read_text(encoding="utf-8")
+            check_latex(path.read_text("utf-8"))
+    text = (directory / "tables/overall.tex").read_text("utf-8")
     assert r"a\_b\%c\&d\#e\$f\{g\}" in text
     assert r"\textbf{" in text
 
@@ -58,7 +58,7 @@ def test_latex_compiles(make_run, tmp_path, layout):
     odd = dict.fromkeys(("a_b%c&d#e$f{g}", "x^y~z\\w"), (3.0, 0.4, 1e-3)) | {
         "2\N{MULTIPLICATION SIGN}3": (1.0, 0.2, 1e-3)
     }
-    directory = make_run(methods=odd, peers=())
+    directory = make_run(methods=odd)
     report = build_report([directory], plots=False, profile=PROFILE, concurrency=[1, 8, 32, 128])
     assert report.summary["speedup_low"].notna().any()
     assert report.summary["predicted_speedup"].notna().any()

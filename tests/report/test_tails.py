@@ -10,14 +10,13 @@ import pytest
 
 import specbench
 from builders.records import record, turn
-from builders.reports import rows_of, tried
+from builders.reports import check, found_in, rows_of, tried
 from specbench.records.record import VANILLA, CaseRecord
-from specbench.records.store import Run
-from specbench.report import gather, read_findings
+from specbench.report import read_findings
 from specbench.report.frames.detail import DETAILS, count_lengths, count_tails, split_answers
 from specbench.report.frames.trials import read_trials
 from specbench.report.table import ROW
-from specbench.report.tables.detail import lengths_tables, tails_table, thinking_tables, turns_tables
+from specbench.report.tables.detail import tails_table, thinking_tables, turns_tables
 from specbench.report.tokenizer import read_tokenizer
 from specbench.runs.session import Session
 from specbench.suite import prompt
@@ -33,36 +32,27 @@ def test_percentiles_of_waiting():
     one = turn([2] * 200, step_s=steps, prefill_s=0.3, decode_s=sum(steps))
     two = turn([1], step_s=[0.5], prefill_s=0.1, decode_s=0.5)
     found = tails([record("pld", "a", [one]), record("pld", "b", [two])])
-    assert (found["requests"], found["steps"]) == (2, 201)
-    assert found["first_token_p50_ms"] == pytest.approx(200)
-    assert found["burst_p50_ms"] == pytest.approx(101)
-    assert found["burst_p95_ms"] == pytest.approx(1e3 * np.percentile([*steps, 0.5], 95))
-    assert found["burst_p99_ms"] == pytest.approx(1e3 * np.percentile([*steps, 0.5], 99))
-    assert found["per_token_p50_ms"] == pytest.approx((1e3 * sum(steps) / 400 + 500) / 2)
-    assert np.isnan(found["first_token_p99_ms"])  # of two requests it would be the larger one
+    p95, p99 = np.percentile([*steps, 0.5], (95, 99))
+    check(found, requests=2, steps=201, first_token_p50_ms=200, per_token_p50_ms=(1e3 * sum(steps) / 400 + 500) / 2)
+    check(found, burst_p50_ms=101, burst_p95_ms=1e3 * p95, burst_p99_ms=1e3 * p99)
+    check(found, "first_token_p99_ms")  # of two requests it would be the larger one
     assert not list(count_tails(tried([record("pld", "a", [turn([1, 2])])])))
 
 
 def test_steps_fall_into_bins_of_position_and_context():
-    steps = turn([10, 10, 2], [9, 9, 1], prompt_tokens=50, step_s=[0.001, 0.003, 0.005])
-    frame = pd.DataFrame(
-        count_lengths(tried([record("pld", "a", [steps])]), True), columns=list(DETAILS["by_length"].columns)
-    )
-    by = frame.set_index(["axis", "from"])
+    found = tried([record("pld", "a", [turn([10, 10, 2], [9, 9, 1], prompt_tokens=50, step_s=[0.001, 0.003, 0.005])])])
+    by = lengths(found, None)
     assert by.loc[("position", 0), ["steps", "mat"]].tolist() == [2, 10]
     assert by.loc[("position", 16), ["steps", "mat"]].tolist() == [1, 2]
     assert by.loc[("position", 0), "step_ms"] == pytest.approx(2)
     assert by.loc[("context", 0), "steps"] == 2  # contexts 50, 60, 70
     assert by.loc[("context", 64), "emitted"] == 2
-    untimed = pd.DataFrame(
-        count_lengths(tried([record("pld", "a", [steps])]), False), columns=list(DETAILS["by_length"].columns)
-    )
-    assert untimed["step_ms"].isna().all()
+    assert lengths(found, None, timed=False)["step_ms"].isna().all()
 
 
-def lengths(found, vanilla):
+def lengths(found, vanilla, timed=True):
     columns = list(DETAILS["by_length"].columns)
-    return pd.DataFrame(count_lengths(found, True, vanilla), columns=columns).set_index(["axis", "from"])
+    return pd.DataFrame(count_lengths(found, timed, vanilla), columns=columns).set_index(["axis", "from"])
 
 
 def test_speedup_of_a_bin_is_over_the_cases_in_which_both_have_steps():
@@ -92,14 +82,6 @@ def test_speedup_of_a_bin_has_an_interval_from_eight_cases_on():
         assert np.isnan(bounds).all() if count == 7 else bounds[0] < row["speedup"] < bounds[1]
 
 
-def test_the_table_has_a_pair_of_columns_for_each_bin_of_the_context(make_run):
-    run = make_run(per_category=3, edit=timed)
-    (table,) = lengths_tables(read_findings([run]).detail["by_length"])
-    assert table.header == ("Method", "Speedup 64", "MAT 64", "Speedup 128", "MAT 128")
-    assert [row[0].text for row in table.rows] == ["pld", "token_recycling", "hf_assisted"]
-    assert all(row[1].interval and row[3].interval for row in table.rows)
-
-
 def test_a_million_tokens_at_the_price_of_an_hour(two_cases):
     records, manifest = two_cases
     assert np.isnan(rows_of(records, manifest)["overall", "pld"]["cost_per_million"])
@@ -112,19 +94,22 @@ def test_a_million_tokens_at_the_price_of_an_hour(two_cases):
 
 def test_joules_a_token_over_all_rounds_where_every_turn_has_them(two_cases):
     records, manifest = two_cases
-    assert np.isnan(rows_of(records, manifest)["overall", "pld"]["joules_per_token"])
+
+    def joules(made, category="overall", method="pld"):
+        return rows_of(made, manifest)[category, method]["joules_per_token"]
+
+    assert np.isnan(joules(records))
     again = [replace(each, round=1, turns=[replace(turn, energy_j=12.0) for turn in each.turns]) for each in records]
     for each in records:
         each.turns[0].energy_j = 6.0
-    rows = rows_of([*records, *again], manifest)
-    assert rows["overall", VANILLA]["joules_per_token"] == pytest.approx(2 * 18 / (2 * 14))
-    assert rows["qa", "pld"]["joules_per_token"] == pytest.approx(18 / (2 * 5))
+    both = [*records, *again]
+    assert joules(both, method=VANILLA) == pytest.approx(2 * 18 / (2 * 14))
+    assert joules(both, "qa") == pytest.approx(18 / (2 * 5))
     again[1].turns[0].energy_j = None
-    rows = rows_of([*records, *again], manifest)
-    assert np.isnan(rows["overall", "pld"]["joules_per_token"])
-    assert rows["rag", "pld"]["joules_per_token"] == pytest.approx(18 / (2 * 9))
+    assert np.isnan(joules(both))
+    assert joules(both, "rag") == pytest.approx(18 / (2 * 9))
     manifest["config"]["engine"] = {"kind": "timed"}  # the record's tokens are nobody's claim
-    assert np.isnan(rows_of(records, manifest)["overall", VANILLA]["joules_per_token"])
+    assert np.isnan(joules(both, method=VANILLA))
 
 
 def timed(manifest, records):
@@ -193,13 +178,9 @@ def test_figures_before_and_after_the_end():
 def test_turns_that_end_in_their_thinking_are_reported(make_manifest, thinking):
     """Five ids each; the thinking of two turns ends with the fourth or the last of them."""
     made = [turn([1] * 4, thinking=count) for count in (thinking, thinking, 2, None)]
-    records = [record(name, "a", made) for name in (VANILLA, "pld")]
-    findings = gather([Run(Path("r"), make_manifest({"pld": {}}), records)])
-    message = [text for text in findings.warnings if "thinking" in text]
-    assert message == [
-        text for text in message if text.startswith("4 of 6 turns that think end before their thinking does")
-    ]
-    assert len(message) == (thinking == 5)
+    found = found_in([record(name, "a", made) for name in (VANILLA, "pld")], make_manifest({"pld": {}}))
+    warned = [text for text in found.warnings if "thinking" in text]
+    assert [text.startswith("4 of 6 turns that think end before") for text in warned] == [True] * (thinking == 5)
 
 
 def test_an_answer_is_what_stands_behind_the_thinking():

@@ -21,7 +21,7 @@ BLANK_FOR_READERS = (
 def findings(tmp_path_factory):
     """Not to be changed."""
     folder = tmp_path_factory.mktemp("timed")
-    return gather([read_run(build_run(folder, TWO, peers=(), edit=timed, per_category=2))])
+    return gather([read_run(build_run(folder, TWO, edit=timed, per_category=2))])
 
 
 def overall(summary: pd.DataFrame, method: str) -> pd.Series:
@@ -30,7 +30,7 @@ def overall(summary: pd.DataFrame, method: str) -> pd.Series:
 
 def test_speedups_are_moved_and_never_claimed(findings, tmp_path):
     """The same records as those of a model that answered by itself."""
-    live = read_run(build_run(tmp_path, TWO, peers=(), per_category=2))
+    live = read_run(build_run(tmp_path, TWO, per_category=2))
     ours, theirs = overall(findings.summary, "pld"), overall(gather([live]).summary, "pld")
     assert ours[["speedup", "speedup_low", "speedup_hf", "decode_speedup", "cost_per_million"]].isna().all()
     for name in ("speedup", "speedup_low", "speedup_high"):
