@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from report.conftest import fail, printed
+from report.conftest import printed
 
 from specbench.report import build_report, read_findings
 from specbench.report.columns import COLUMNS
