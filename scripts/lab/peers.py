@@ -58,8 +58,8 @@ _SAME = {"constant": "fixed"}  # a value's name in transformers -> its name here
 
 def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
     """Time every pair on one loaded model, and print the table."""
-    settings = "settings of specbench: model=..., engine=..., suite.limit=..."
-    parser.add_argument("overrides", nargs="*", help=settings)
+    about = "settings of specbench: model=..., engine=..., suite.limit=..."
+    parser.add_argument("overrides", nargs="*", help=about)
     parser.add_argument("--pairs", nargs="+", metavar="OURS:PEER", default=[*PAIRS])
     parser.add_argument("--blocks", type=int, default=3, help="rounds of A B B A on every prompt")
     given = parser.parse_intermixed_args(arguments)

@@ -5,8 +5,10 @@
     python -m scripts.tiny tokenizer --out FOLDER
     python -m scripts.tiny tiny_eagle3 --out FOLDER
 
-Without --out the result replaces the bundled files, and the corpus is ``corpus.jsonl`` here. The README of a result is written by hand, from the figures that the training prints. Set
-``OMP_WAIT_POLICY=PASSIVE`` on a machine with other work; otherwise waiting threads keep the other cores busy.
+Without --out the result replaces the bundled files, and the corpus is ``corpus.jsonl`` here. The
+README of a result is written by hand, from the figures that the training prints. Set
+``OMP_WAIT_POLICY=PASSIVE`` on a machine with other work; otherwise waiting threads keep the other
+cores busy.
 """
 
 from __future__ import annotations

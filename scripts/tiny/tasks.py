@@ -171,9 +171,7 @@ def make_summary(rng: random.Random) -> Document:
     """
     texts = TEXTS["news"]
     end = pick(rng, texts["ends"]).format(result=_fill(rng, pick(rng, texts["results"])))
-    plan = pick(rng, texts["nexts"]).format(
-        season=word(rng, "seasons"), plan=_fill(rng, pick(rng, texts["plans"]))
-    )
+    plan = pick(rng, texts["nexts"]).format(season=word(rng, "seasons"), plan=_fill(rng, pick(rng, texts["plans"])))
     who, job, town = person(rng), word(rng, "jobs"), pick(rng, TOWNS).name
     deed, reason = (_fill(rng, pick(rng, texts[name])) for name in ("deeds", "reasons"))
     style = pick(rng, tuple(texts["prompts"]))

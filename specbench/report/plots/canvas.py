@@ -1,7 +1,7 @@
 """Layout and files of every plot: one sheet as wide as fits a paper's column, a png to look at and a pdf to print.
 
 The look is ``paper.mplstyle``. A sheet is at most SHEET_INCH wide, names and legend included, with no text below
-SMALLEST_PT, so that scaled to a column of COLUMN_INCH nothing is below 6 pt.
+8 pt, so that scaled to a column of COLUMN_INCH nothing is below 6 pt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ FORMATS = ("png", "pdf")
 CAPTIONS = "captions.txt"
 COLUMN_INCH = 3.3
 SHEET_INCH = 4.4
-SMALLEST_PT = 8.0
 NOTE = "#555555"
 REFERENCE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": (0, (4, 3))}  # the line of vanilla
 OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a figure stays legible on the dashed line
