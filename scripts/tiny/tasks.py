@@ -328,6 +328,11 @@ _CHANGES = TEXTS["code"]["changes"]  # a description, an expression, a part of t
 _TEXT_FUNCTIONS = TEXTS["code"]["text_functions"]  # a description, an expression over the argument, the name
 
 
+def _fill_parts(rng: random.Random, entries: Any, **values: object) -> list[str]:
+    """Draw an entry, whose parts have blanks for the values."""
+    return [part.format(**values) for part in pick(rng, entries)]
+
+
 def _loop(name: str, many: str, start: str, test: str, update: str, result: str) -> str:
     """A function with an explicit loop; ``test`` may be empty."""
     one = _ITEMS[many]
@@ -339,7 +344,7 @@ def _count(rng: random.Random) -> Snippet:
     """Counts or adds up the items of one kind, with a loop or in one line."""
     many = pick(rng, _LISTS)
     one, n = _ITEMS[many], rng.randint(2, 50)
-    kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
+    kind, test, tag = _fill_parts(rng, _FILTERS, x=one, n=n)
     adds, loop = rng.random() < 0.5, rng.random() < 0.5
     name = f"{'sum' if adds else 'count'}_{tag}_{many}"
     what = f"returns the {'sum' if adds else 'number'} of all {many} that are {kind}"
@@ -354,8 +359,8 @@ def _select(rng: random.Random) -> Snippet:
     """Keeps, changes, or keeps and changes the items of a list."""
     many = pick(rng, _LISTS)
     one, n, m = _ITEMS[many], rng.randint(2, 50), rng.randint(2, 20)
-    kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
-    change, value, verb = (part.format(x=one, m=m) for part in pick(rng, _CHANGES))
+    kind, test, tag = _fill_parts(rng, _FILTERS, x=one, n=n)
+    change, value, verb = _fill_parts(rng, _CHANGES, x=one, m=m)
     share = rng.random()
     if share < 0.3:
         value, name, what = one, f"keep_{tag}_{many}", f"returns a list of all {many} that are {kind}"
@@ -385,7 +390,7 @@ def _any_all(rng: random.Random) -> Snippet:
     """Whether any or all items are of one kind."""
     many, every = pick(rng, _LISTS), rng.random() < 0.5
     one, n = _ITEMS[many], rng.randint(2, 50)
-    kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
+    kind, test, tag = _fill_parts(rng, _FILTERS, x=one, n=n)
     name = f"{'all' if every else 'any'}_{tag}"
     what = f"returns True if {'all' if every else 'any'} of the {many} are {kind}"
     if rng.random() < 0.5:
@@ -398,7 +403,7 @@ def _any_all(rng: random.Random) -> Snippet:
 def _text(rng: random.Random) -> Snippet:
     """A function on a text, plain or with a check for the empty text."""
     text, letter, m = pick(rng, _TEXTS), pick(rng, "abcdefghijklmnoprstuvwz"), rng.randint(2, 9)
-    what, value, name = (part.format(t=text, c=letter, m=m) for part in pick(rng, _TEXT_FUNCTIONS))
+    what, value, name = _fill_parts(rng, _TEXT_FUNCTIONS, t=text, c=letter, m=m)
     kind = rng.random()
     if kind < 0.4:
         return name, what, f"def {name}({text}):\n    return {value}"
@@ -417,7 +422,7 @@ def _lookup(rng: random.Random) -> Snippet:
         name, what = f"tally_{many}", f"counts how often each {one} occurs in {many} and returns a dictionary"
         code = _loop(name, many, "{}", "", f"counts[{one}] = counts.get({one}, 0) + 1", "counts")
         return name, what, code
-    change, value, verb = (part.format(x=one, m=m) for part in pick(rng, _CHANGES))
+    change, value, verb = _fill_parts(rng, _CHANGES, x=one, m=m)
     name, what = f"map_{many}_to_{verb}", f"returns a dictionary from each {one} in {many} to the {one} {change}"
     return name, what, f"def {name}({many}):\n    return {{{one}: {value} for {one} in {many}}}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,11 +102,6 @@ def conditionals(marginals: Sequence[float]) -> list[float]:
     return [after / before if before else 0.0 for before, after in pairwise((1.0, *marginals))]
 
 
-@functools.cache
-def _schema(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def parse(kind: Any, raw: bytes, where: str) -> Any:
     """Reads a JSON text as this type. Raises InputError naming the first key that does not fit."""
-    return parse_as(_schema(kind), raw, where, "expected a file as specdec_bench writes it")
+    return parse_as(TypeAdapter(kind), raw, where, "expected a file as specdec_bench writes it")

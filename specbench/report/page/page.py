@@ -11,7 +11,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -353,11 +353,10 @@ def failures(findings: Findings) -> Markup:
     shown = []  # (title, traceback)
     for run, place in failed[:MAX_ROWS]:
         record = run.records[place]
-        error: Mapping[str, Any] = record.error or {}
-        title = f"{label(record.method)}, case {record.case}, round {record.round}"
-        title += f", turn {error['turn']}" if error.get("turn") is not None else ""
-        reason = f"{error.get('type', 'error')}: {error.get('message', 'no message was recorded')}"
-        shown.append((f"{title}: {reason}", str(error.get("traceback") or "no traceback was recorded")))
+        error = record.error
+        assert error is not None
+        title = f"{label(record.method)}, case {record.case}, round {record.round}, turn {error['turn']}"
+        shown.append((f"{title}: {error['type']}: {error['message']}", error["traceback"]))
     return part("failures", len(failed), _cut(len(failed)), shown) if failed else Markup("")
 
 
