@@ -17,10 +17,7 @@ from specbench.screen import fail
 COMMANDS = {
     "gpu": "the Triton kernels, the latency of each engine, and methods, on a GPU",
     "peers": "our methods timed against the loops of transformers",
-    "forwards": "a draft's forward on a CPU, by compiled code and by torch's operations",
     "overhead": "what a method costs per step in addition to the target's forward",
-    "drafters": "time of drafters alone, without a target",
-    "memory": "peak memory of a long request, against its bound",
     "judge": "which faults the lossless check finds, and the effect of rounding",
     "kernels": "the resources of an H100 that the Triton kernels take, by the compiler",
 }

@@ -3,7 +3,7 @@
 Both sides have the same model, prompts and draft lengths, and run as A B B A on every prompt.
 
     python -m scripts.lab peers model=tiny
-    python -m scripts.lab peers model=random_110m model.threads=2 --dtype bfloat16 --engine eager
+    python -m scripts.lab peers model=random_110m model.threads=2 model.dtype=bfloat16 engine=eager
 
 The table has the peer's time per token over ours; above 1 the peer is slower. cpu: by a prompt's
 least processor time, wall: by its median wall time; in brackets 95 % over prompts.
@@ -20,7 +20,6 @@ import math
 import statistics
 import time
 from argparse import ArgumentParser
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,11 +30,10 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from scripts.lab.bench import add_overrides, print_table, take_turns
+from scripts.lab.bench import print_table
 from specbench.decode.loop import Request, Transcript, decode
 from specbench.measure.clock import Clock, without_collector
 from specbench.models.engine import Engine
-from specbench.records.record import EngineKind
 from specbench.runs.job import job_of
 from specbench.runs.session import set_stage
 from specbench.stats import MIN_CASES, Estimate, speedup
@@ -50,37 +48,36 @@ PAIRS: Mapping[str, tuple[str, ...]] = {
     "pld:hf_prompt_lookup": ("num_draft", "max_ngram"),
     "speculative_sampling:hf_assisted": ("draft", "length", "schedule"),
 }
+USUAL = (  # settings, unless others are given
+    *("model=tiny", "model.dtype=float32", "engine=fast"),
+    *("suite.limit=2", "decode.max_new_tokens=64"),
+)
 FASTER, SLOWER, NONE = "faster", "slower", "no difference shown"
 _SAME = {"constant": "fixed"}  # a value's name in transformers -> its name here
 
 
 def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
     """Time every pair on one loaded model, and print the table."""
-    add_overrides(parser, "model=tiny")
-    engines = (EngineKind.FAST, EngineKind.EAGER)
+    about = "settings of specbench: model=..., engine=..., suite.limit=..."
+    parser.add_argument("overrides", nargs="*", help=about)
     parser.add_argument("--pairs", nargs="+", metavar="OURS:PEER", default=[*PAIRS])
-    parser.add_argument("--engine", choices=engines, default=EngineKind.FAST)
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--prompts", type=int, default=14, help="of the suite, its tasks in turn")
     parser.add_argument("--blocks", type=int, default=3, help="rounds of A B B A on every prompt")
-    parser.add_argument("--tokens", type=int, default=64, help="the most to emit for a prompt")
     given = parser.parse_intermixed_args(arguments)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     names = sorted({name for pair in given.pairs for name in pair_named(pair)})
-    settings = [*given.overrides, f"engine={given.engine}", f"model.dtype={given.dtype}"]
-    settings += [f"method=[{','.join(names)}]", f"decode.max_new_tokens={given.tokens}"]
+    settings = [*USUAL, *given.overrides, f"method=[{','.join(names)}]"]
     job = job_of(settings)
+    card, limit = job.source.card, job.config.decode.max_new_tokens
     if job.source.prompts is None:
-        name = job.source.card.name
-        raise InputError(f"model={name}: recorded tokens have no peer; expected a model")
+        raise InputError(f"model={card.name}: recorded tokens have no peer; expected a model")
     read, cases = job.source.prompts.ids, job.source.suite.cases
-    prompts = in_turn([(case.category, read(case.turns[:1], [])) for case in cases], given.prompts)
+    prompts = [read(case.turns[:1], []) for case in cases]
     if len(prompts) < MIN_CASES or given.blocks < 1:
         found = f"prompts={len(prompts)}, blocks={given.blocks}"
         raise InputError(f"{found}: expected at least {MIN_CASES} and 1")
     if "hf_compiled" in names:  # without slots that are never used
-        length = max(map(len, prompts)) + given.tokens
+        length = max(map(len, prompts)) + limit
         job = job_of([*settings, f"method.hf_compiled.length={length}"])
     torch.set_num_threads(job.config.model.threads or torch.get_num_threads())
     methods = {entry.name: entry.method for entry in job.entries}
@@ -88,14 +85,14 @@ def run(parser: ArgumentParser, arguments: Sequence[str]) -> None:
         require_equal(pair, *(methods[name] for name in pair_named(pair)))
     rows: list[list[str]] = []
     with set_stage(job) as stage:
-        device = stage.target.device
+        device, engine = stage.target.device, stage.engine
         for pair in given.pairs:
             sides = [methods[name] for name in pair_named(pair)]
-            ours, peer = time_pair(stage.engine, device, sides, prompts, given.blocks, given.tokens)
-            rows += pair_rows(pair.replace(":", ", "), ours, peer, cpu=device.type == "cpu")
-    card, threads = job.source.card, torch.get_num_threads()
-    print(f"model={card.name} engine={given.engine} dtype={card.dtype}", end=" ")
-    print(f"tokens={given.tokens} prompts={len(prompts)} blocks={given.blocks} threads={threads}\n")
+            ours, peer = time_pair(engine, device, sides, prompts, given.blocks, limit)
+            rows += pair_rows(pair.replace(":", ", "), ours, peer)
+    threads = torch.get_num_threads()
+    print(f"model={card.name} engine={engine.kind} dtype={card.dtype} tokens={limit}", end=" ")
+    print(f"prompts={len(prompts)} blocks={given.blocks} threads={threads}\n")
     columns = ("pair", "same ids", "MAT, ours / peer", "peer / ours", "ours A/A", "peer A/A")
     print_table((*columns, "verdict"), rows, left=(0, 6))
 
@@ -106,16 +103,6 @@ def pair_named(text: str) -> tuple[str, str]:
         raise InputError(f"pair={text}: expected one of {', '.join(PAIRS)}")
     ours, _, peer = text.partition(":")
     return ours, peer
-
-
-def in_turn(prompts: Sequence[tuple[str, Sequence[int]]], count: int) -> list[Sequence[int]]:
-    """Choose ``count`` of (category, prompt): one of every category, then a second of each."""
-    seen: Counter[str] = Counter()
-    ranked = []
-    for category, prompt in prompts:
-        seen[category] += 1
-        ranked.append((seen[category], prompt))
-    return [prompt for _, prompt in sorted(ranked, key=lambda each: each[0])][: max(count, 0)]
 
 
 def require_equal(text: str, ours: Any, peer: Any) -> None:
@@ -204,6 +191,28 @@ def time_pair(
     return timed
 
 
+def take_turns(calls: Sequence[Callable[[], Any]], rounds: int, turned: bool) -> list[list[Any]]:
+    """Make all calls in every round, in an order by which a drift affects them alike.
+
+    Two calls are made in the order A B, B A, B A, A B, and so on: forwards and backwards.
+
+    Args:
+        calls: A, B, and so on.
+        rounds: How often each is made.
+        turned: Begin backwards.
+
+    Returns:
+        The results: a list per round, in the order of ``calls``.
+    """
+    found = []
+    for number in range(rounds):
+        places = list(range(len(calls)))
+        backwards = ((number + 1) // 2 + turned) % 2
+        results = {place: calls[place]() for place in (places[::-1] if backwards else places)}
+        found.append([results[place] for place in places])
+    return found
+
+
 class Ratio(NamedTuple):
     """The peer's time per token over ours. ours, peer: each side's first runs over its second (A/A)."""
 
@@ -228,8 +237,8 @@ class Ratio(NamedTuple):
         return SLOWER if value.high < 1 and value.value < 1 / spread else NONE
 
 
-def compare(ours: Timed, peer: Timed, cpu: bool = True) -> tuple[dict[str, Ratio], str]:
-    """Compare by medians of wall time. cpu: also by minima of processor time.
+def compare(ours: Timed, peer: Timed) -> tuple[dict[str, Ratio], str]:
+    """Compare by minima of processor time, and by medians of wall time.
 
     Returns the ratios by ``cpu`` and ``wall``, and the verdict, which is NONE if they disagree.
     """
@@ -243,20 +252,22 @@ def compare(ours: Timed, peer: Timed, cpu: bool = True) -> tuple[dict[str, Ratio
         mine, theirs = pick(ours_s, axis=(1, 2)), pick(peer_s, axis=(1, 2))
         return Ratio(speedup(theirs, peer.tokens, mine, ours.tokens), *again)
 
-    ratios = {"cpu": ratio(ours.cpu_s, peer.cpu_s, np.min)} if cpu else {}
-    ratios["wall"] = ratio(ours.wall_s, peer.wall_s, np.median)
+    ratios = {
+        "cpu": ratio(ours.cpu_s, peer.cpu_s, np.min),
+        "wall": ratio(ours.wall_s, peer.wall_s, np.median),
+    }
     verdicts = {each.verdict for each in ratios.values()}
     return ratios, verdicts.pop() if len(verdicts) == 1 else NONE
 
 
-def pair_rows(pair: str, ours: Timed, peer: Timed, cpu: bool = True) -> list[list[str]]:
+def pair_rows(pair: str, ours: Timed, peer: Timed) -> list[list[str]]:
     """Return the row of each measure; the first one has ids and MAT, the last one the verdict."""
 
     def cell(one: Estimate) -> str:
         interval = f" [{one.low:.3f}, {one.high:.3f}]" if one.low is not None else ""
         return f"{one.value:.3f}{interval}"
 
-    ratios, verdict = compare(ours, peer, cpu)
+    ratios, verdict = compare(ours, peer)
     rows = [[f"{pair}: {name}", "", "", *map(cell, ratio), ""] for name, ratio in ratios.items()]
     equal = sum(one == other for one, other in zip(ours.ids, peer.ids, strict=True))
     mats = ["" if math.isnan(each.mat) else f"{each.mat:.2f}" for each in (ours, peer)]

@@ -3,12 +3,12 @@
     python -m scripts.tiny suite
     python -m scripts.tiny corpus --out corpus.jsonl --count 1000 --seed 2
     python -m scripts.tiny tokenizer --out FOLDER
-    python -m scripts.tiny tiny_eagle3
-    python -m scripts.tiny tiny_hydra --out FOLDER
+    python -m scripts.tiny tiny_eagle3 --out FOLDER
 
-Without --out the result replaces the bundled files, and the corpus is ``corpus.jsonl`` here. Hydra heads are too large
-to be bundled (11 MB). The README of a result is written by hand, from the figures that the training prints. Set
-``OMP_WAIT_POLICY=PASSIVE`` on a machine with other work; otherwise waiting threads keep the other cores busy.
+Without --out the result replaces the bundled files, and the corpus is ``corpus.jsonl`` here. The
+README of a result is written by hand, from the figures that the training prints. Set
+``OMP_WAIT_POLICY=PASSIVE`` on a machine with other work; otherwise waiting threads keep the other
+cores busy.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ import torch
 
 from scripts.tiny.blocks import BlockSettings, new_block_head
 from scripts.tiny.corpus import write_corpus, write_suite
-from scripts.tiny.heads import HeadSettings, StackedSettings, new_head, new_stacked_heads
+from scripts.tiny.heads import HeadSettings, MedusaSettings, new_head, new_medusa_heads
 from scripts.tiny.train import (
     ASSETS,
+    HeadTraining,
     Trainee,
     TrainingSettings,
     held_out_figures,
@@ -51,12 +52,10 @@ TRAINED: dict[str, tuple[Callable[[Any], Trainee], TrainingSettings]] = {
     "tiny_eagle3": (new_head, HeadSettings(kind="eagle3", intermediate=160, steps=1400)),
     "tiny_p_eagle": (new_head, HeadSettings(kind="p_eagle", intermediate=160, steps=700, rows=1, passes=7)),
     "tiny_dflash": (new_block_head, BlockSettings()),
-    "tiny_medusa": (new_stacked_heads, StackedSettings()),
-    "tiny_hydra": (new_stacked_heads, StackedSettings(kind="hydra", blocks=4, steps=250, rate=0.002)),
+    "tiny_medusa": (new_medusa_heads, MedusaSettings()),
     "tiny_pard": (
         new_pard,
-        TrainingSettings(1500, warmup=20, decay=0.7, rows=2, length=384, prompt_weight=0, matrix_rate=0.01, rate=0.002,
-                         seed=21),
+        HeadTraining(steps=1500, decay=0.7, matrix_rate=0.01, rate=0.002, seed=21),
     ),
 }  # fmt: skip
 LOG_EVERY = 25
@@ -72,8 +71,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the corpus")
     parser.add_argument("--steps", type=int, help="of the training, to try it out")
     given = parser.parse_args()
-    if given.what == "tiny_hydra" and given.out is None:
-        parser.error("tiny_hydra is not bundled: expected --out FOLDER")
     if given.what == "suite":
         path = given.out or ASSETS / "mini" / "question.jsonl"
         print(f"{write_suite(path)} questions in {path}")

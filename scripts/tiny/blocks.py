@@ -19,25 +19,20 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from scripts.tiny.heads import FUSED, HeadLayer, save_head
-from scripts.tiny.train import PackedBatch, Trainee, TrainingSettings, load_target, separate
+from scripts.tiny.train import HeadTraining, PackedBatch, Trainee, load_target, read_states
 
 
 @dataclass(frozen=True)
-class BlockSettings(TrainingSettings):
-    """The settings of the training of ``tiny_dflash``, whose loss counts answers only.
+class BlockSettings(HeadTraining):
+    """The settings of the training of ``tiny_dflash``.
 
     block: rows of a block. roots: blocks of a sequence. layers, intermediate: of the head. fading: places after which
     the weight of a place's loss has fallen to 1/e.
     """
 
     steps: int = 1800
-    warmup: int = 20
-    decay: float = 0.6
     matrix_rate: float = 0.0
     rate: float = 0.002
-    rows: int = 2
-    length: int = 384
-    prompt_weight: float = 0.0
     seed: int = 17
     block: int = 8
     roots: int = 48
@@ -154,9 +149,7 @@ def loss_of(head: BlockModule, target: Any, batch: PackedBatch, settings: BlockS
     answers = ((batch.weights > 0) & (batch.positions > 1))[:, : length - size].float()
     roots = torch.multinomial(answers + 1e-9, settings.roots).sort().values  # (rows, N), answers' as long as there are
     at = (roots[..., None] + torch.arange(size)).view(rows, -1)
-    with torch.no_grad():
-        kept = {"position_ids": batch.positions, "attention_mask": separate(batch.positions)}
-        states = target.model(batch.ids, **kept, use_cache=False, output_hidden_states=True).hidden_states
+    states = read_states(target, batch)
     made = fill(head, target, states, batch, roots, size)[:, :, 1:]
     truth = states[-1][torch.arange(rows)[:, None], at].view(rows, -1, size, made.shape[-1])[:, :, :-1]
     probs, guess = target.lm_head(truth).softmax(-1), target.lm_head(made)

@@ -1,4 +1,4 @@
-"""Heads of EAGLE's, Medusa's and Hydra's kinds for the bundled model: modules with the published names, and training.
+"""Heads of EAGLE's and Medusa's kinds for the bundled model: modules with the published names, and training.
 
 A head of EAGLE's kind is one decoder layer that continues the target's own features. It is unrolled on its own output:
 pass d computes the nodes of depth d. A node's ancestors are earlier passes, and its context is the target's true
@@ -6,9 +6,8 @@ features (the training-time test of EAGLE-3, Li et al. 2025, section 3.2). The l
 with the target's distribution and, for a head in the shape of EAGLE-1, with a small weight also with the target's next
 feature.
 
-Head d of Medusa's and Hydra's kinds reads a token's last state and drafts the token d + 2 places after that one; a
-Hydra head also reads the tokens between. The loss compares with the target's distribution, and later heads count less
-(Medusa, arXiv 2401.10774, section 2.2.1).
+Head d of Medusa's kind reads a token's last state and drafts the token d + 2 places after that one. The loss compares
+with the target's distribution, and later heads count less (Medusa, arXiv 2401.10774, section 2.2.1).
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import (
-    LlamaDecoderLayer,
     LlamaMLP,
     LlamaRMSNorm,
     LlamaRotaryEmbedding,
@@ -35,7 +33,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from scripts.tiny.corpus import documents
-from scripts.tiny.train import PackedBatch, Trainee, TrainingSettings, load_target, pack, separate
+from scripts.tiny.train import HeadTraining, PackedBatch, Trainee, load_target, pack, read_states, separate
 
 FUSED = (1, 3, 4)  # hidden states that an EAGLE-3 head of this five-layer target fuses
 REGRESSION = 0.2  # weight of the feature loss
@@ -232,8 +230,8 @@ def attend(query: Tensor, past: list[tuple[Tensor, Tensor]], seen: Tensor) -> Te
 
 
 @dataclass(frozen=True)
-class HeadSettings(TrainingSettings):
-    """The settings of a head's training, whose loss counts answers only; the defaults are those of ``tiny_eagle``.
+class HeadSettings(HeadTraining):
+    """The settings of the training of a head of EAGLE's kind; the defaults are those of ``tiny_eagle``.
 
     kind: eagle (the shape of EAGLE-1 and -2) | mtp | eagle3 | p_eagle; the last two have ``vocabulary`` tokens in their
     output head.
@@ -243,13 +241,9 @@ class HeadSettings(TrainingSettings):
     kind: str = "eagle"
     vocabulary: int = 1024
     steps: int = 2300
-    warmup: int = 20
-    decay: float = 0.6
     matrix_rate: float = 0.02
     rate: float = 0.003
-    rows: int = 2
     length: int = 512
-    prompt_weight: float = 0.0
     seed: int = 11
     passes: int = 3
     intermediate: int = 512
@@ -288,8 +282,7 @@ def new_head(settings: HeadSettings) -> Trainee:
 def loss_of(head: EagleModule, target: Any, batch: PackedBatch, settings: HeadSettings) -> tuple[Tensor, list[float]]:
     """Return the loss of a batch, and for each depth the share of answer tokens that the head ranks first."""
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        seen = {"position_ids": batch.positions, "attention_mask": separate(batch.positions)}
-        states = target.model(batch.ids, **seen, use_cache=False, output_hidden_states=True).hidden_states
+        states = read_states(target, batch)
         embedded = functional.pad(target.get_input_embeddings()(batch.ids)[:, 1:], (0, 0, 0, 1))
     truth, ids = states[-1].float(), head.ids
     noise = NOISE if head.training else 0.0
@@ -331,21 +324,12 @@ FADING = 0.8  # weight of a head's loss, as a part of that of the head before it
 
 
 @dataclass(frozen=True)
-class StackedSettings(TrainingSettings):
-    """The settings of a training whose loss counts answers only; the defaults are those of ``tiny_medusa``.
+class MedusaSettings(HeadTraining):
+    """The settings of the training of ``tiny_medusa``. heads: how many. blocks: of each."""
 
-    kind: medusa | hydra. heads: how many. blocks: of each.
-    """
-
-    kind: str = "medusa"
     heads: int = 4
     blocks: int = 3
     steps: int = 400
-    warmup: int = 20
-    decay: float = 0.6
-    rows: int = 2
-    length: int = 384
-    prompt_weight: float = 0.0
     matrix_rate: float = 0.0
     rate: float = 0.004
     seed: int = 23
@@ -354,7 +338,7 @@ class StackedSettings(TrainingSettings):
 class MedusaModule(nn.ModuleList):
     """Medusa's heads without output matrices of their own: the target's reads them all. At first each adds nothing."""
 
-    def __init__(self, target: Any, settings: StackedSettings) -> None:
+    def __init__(self, target: Any, settings: MedusaSettings) -> None:
         hidden = target.config.hidden_size
         super().__init__(
             nn.ModuleList(nn.ModuleDict({"linear": nn.Linear(hidden, hidden)}) for _ in range(settings.blocks))
@@ -364,88 +348,41 @@ class MedusaModule(nn.ModuleList):
             nn.init.zeros_(weight)
         self._lent = [target.lm_head]
 
-    def enter(self, states: Tensor, batch: PackedBatch) -> Tensor:
-        """Return what the heads read, (rows, T, D), from the target's last states."""
-        return states
-
-    def guess(self, head: int, state: Tensor, path: Sequence[Tensor]) -> Tensor:
-        """Return the logits (n, V) of one head from (n, D) entered states and the (n, D) embeddings of a path."""
+    def guess(self, head: int, state: Tensor) -> Tensor:
+        """Return the logits (n, V) of one head from (n, D) states of the target."""
         blocks: Any = self[head]
         for block in blocks:
             state = state + functional.silu(block["linear"](state))
         return self._lent[0](state)
 
 
-class HydraModule(nn.Module):
-    """Hydra++: a decoder layer over the states, and heads that read its output and the embeddings of a path."""
-
-    def __init__(self, target: Any, settings: StackedSettings) -> None:
-        super().__init__()
-        config, hidden = target.config, target.config.hidden_size
-        norm = LlamaRMSNorm(hidden, eps=config.rms_norm_eps)
-        norm.weight.data.copy_(target.model.norm.weight)
-        prefix = {"layers": nn.ModuleList([LlamaDecoderLayer(config, 0)]), "norm": norm}
-        self.prefix_embeding_layer: Any = nn.ModuleDict(prefix)  # spelled as in the published files
-        self.hydra_mlp: Any = nn.ModuleList()
-        self.hydra_lm_head: Any = nn.ModuleList()
-        for head in range(settings.heads):
-            width = (head + 2) * hidden
-            first = nn.ModuleDict({"linear": nn.Linear(width, hidden), "res_connection": nn.Linear(width, hidden)})
-            rest = [nn.ModuleDict({"linear": nn.Linear(hidden, hidden)}) for _ in range(settings.blocks - 1)]
-            self.hydra_mlp.append(nn.Sequential(*(each for block in (first, *rest) for each in (nn.Dropout(), block))))
-            out = nn.Linear(hidden, config.vocab_size)
-            out.weight.data.copy_(target.lm_head.weight)
-            self.hydra_lm_head.append(nn.Sequential(nn.Dropout(), out))
-        self._rotary = [LlamaRotaryEmbedding(config)]
-
-    def enter(self, states: Tensor, batch: PackedBatch) -> Tensor:
-        """Return the prefix layer's outputs, (rows, T, D)."""
-        layers, norm = self.prefix_embeding_layer["layers"], self.prefix_embeding_layer["norm"]
-        turn = self._rotary[0](states, batch.positions)
-        return norm(layers[0](states, attention_mask=separate(batch.positions), position_embeddings=turn))
-
-    def guess(self, head: int, state: Tensor, path: Sequence[Tensor]) -> Tensor:
-        """Return the logits (n, V) of one head; path: from the root to the token below which it drafts."""
-        first, *rest = list(self.hydra_mlp[head])[1::2]
-        read = torch.cat([state, *path], dim=-1)
-        state = first["res_connection"](read) + functional.silu(first["linear"](read))
-        for block in rest:
-            state = state + functional.silu(block["linear"](state))
-        return self.hydra_lm_head[head][1](state)
-
-
-def new_stacked_heads(settings: StackedSettings) -> Trainee:
+def new_medusa_heads(settings: MedusaSettings) -> Trainee:
     """Make untrained heads of the bundled model."""
     target, tokenizer = load_target(settings.seed)
-    module: Any = {"medusa": MedusaModule, "hydra": HydraModule}[settings.kind](target, settings)
-    loss = partial(stacked_loss, module, target, settings=settings)
-    return Trainee(settings, tokenizer, module, loss, partial(save_stacked, module, settings))
+    module = MedusaModule(target, settings)
+    loss = partial(medusa_loss, module, target)
+    return Trainee(settings, tokenizer, module, loss, partial(save_medusa, module))
 
 
-def stacked_loss(
-    module: MedusaModule | HydraModule, target: Any, batch: PackedBatch, settings: StackedSettings
-) -> tuple[Tensor, list[float]]:
+def medusa_loss(module: MedusaModule, target: Any, batch: PackedBatch) -> tuple[Tensor, list[float]]:
     """Return the loss of a batch, and for each head the share of answer tokens that it ranks first."""
+    states = read_states(target, batch)[-1]
     with torch.no_grad():
-        kept = {"position_ids": batch.positions, "attention_mask": separate(batch.positions)}
-        states = target.model(batch.ids, **kept, use_cache=False).last_hidden_state
-        embedded, probs = target.get_input_embeddings()(batch.ids), target.lm_head(states).softmax(-1)
-    entered, total, right = module.enter(states, batch), states.new_zeros(()), []
-    for head in range(settings.heads):
+        probs = target.lm_head(states).softmax(-1)
+    total, right = states.new_zeros(()), []
+    for head in range(len(module)):
         ahead = head + 2
         same = batch.positions[:, ahead:] == batch.positions[:, :-ahead] + ahead
         rows, at = ((batch.weights[:, ahead:] > 0) & same).nonzero(as_tuple=True)
-        wanted = probs[rows, at + ahead - 1]
-        guess = module.guess(head, entered[rows, at], [embedded[rows, at + place] for place in range(1, ahead)])
+        wanted, guess = probs[rows, at + ahead - 1], module.guess(head, states[rows, at])
         total = total + FADING**head * functional.cross_entropy(guess, wanted)
         right.append((guess.argmax(-1) == wanted.argmax(-1)).float().mean().item())
     return total, right
 
 
-def save_stacked(module: MedusaModule | HydraModule, settings: StackedSettings, folder: Path) -> None:
+def save_medusa(module: MedusaModule, folder: Path) -> None:
     """Write weights in half precision under the published file name, and ``config.json``."""
-    save_weights(module, folder / f"{settings.kind}_lm_head.safetensors")
-    blocks = {"medusa_num_layers": settings.blocks}
-    kind = blocks if settings.kind == "medusa" else {"hydra_head_arch": "prefix-mlp", "grounded_heads": True}
-    config = {f"{settings.kind}_num_heads": settings.heads, **kind}
+    save_weights(module, folder / "medusa_lm_head.safetensors")
+    blocks: Any = module[0]
+    config = {"medusa_num_heads": len(module), "medusa_num_layers": len(blocks)}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

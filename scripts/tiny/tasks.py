@@ -20,8 +20,9 @@ from scripts.tiny.world import (
     article,
     capital,
     join,
-    person,  # fmt: skip
+    person,
     pick,
+    word,
 )
 
 Dialogue = tuple[tuple[str, str], tuple[str, str]]
@@ -34,7 +35,7 @@ def _letters(rng: random.Random) -> Dialogue:
     friend = person(rng)
     sender = person(rng, avoid=friend.first)
     tone, event = pick(rng, tuple(texts["tones"])), pick(rng, tuple(texts["events"]))
-    day, place, hour = pick(rng, WORDS["days"]), pick(rng, LANDMARKS), rng.randint(1, 9)
+    day, place, hour = word(rng, "days"), pick(rng, LANDMARKS), rng.randint(1, 9)
     values: dict[str, Any] = {"to": friend.first, "last": friend.last, "tone": tone, "event": event, "day": day,
                               "hour": hour, "place": place, "sender": sender.first}  # fmt: skip
     new = {
@@ -104,14 +105,14 @@ def _sorting(rng: random.Random) -> Dialogue:
 def _introduction(rng: random.Random) -> Dialogue:
     """A person asks for a short profile; the follow-up asks for a detail or a total."""
     texts = TEXTS["dialogue"]["introduction"]
-    who, job, colour = person(rng), pick(rng, WORDS["jobs"]), pick(rng, WORDS["colours"])
+    who, job, colour = person(rng), word(rng, "jobs"), word(rng, "colours")
     one, two = rng.sample(WORDS["pets"], 2)
     few, many = rng.randint(2, 9), rng.randint(2, 9)
-    season, tune, place = pick(rng, WORDS["seasons"]), pick(rng, WORDS["instruments"]), pick(rng, LANDMARKS)
+    season, tune, place = word(rng, "seasons"), word(rng, "instruments"), pick(rng, LANDMARKS)
     home = f"{colour} house at the {place}"
     values = {"name": who.name, "first": who.first, "a_job": article(job), "colour": colour, "two": two, "few": few,
               "many": many, "total": few + many, "season": season, "tune": tune, "home": home, "a_home": article(home),
-              "pets": f"{few} {one} and {many} {two}", "group": pick(rng, WORDS["groups"])}  # fmt: skip
+              "pets": f"{few} {one} and {many} {two}", "group": word(rng, "groups")}  # fmt: skip
     values["updated"] = texts["profile"].format(**values | {"pets": f"{few} {one}"})
     question, answer = pick(rng, texts["follows"])
     first = texts["question"].format(**values), texts["profile"].format(**values)
@@ -151,12 +152,12 @@ def make_qa(rng: random.Random) -> Document:
 
 def _fill(rng: random.Random, pattern: str) -> str:
     """Fill a pattern with random words of the world."""
-    building, animal, colour = (pick(rng, WORDS[name]) for name in ("buildings", "animals", "colours"))
+    building, animal, colour = (word(rng, name) for name in ("buildings", "animals", "colours"))
     values = {"building": building, "animal": animal, "colour": colour, "a_animal": article(animal),
               "a_colour": article(colour), "a_adj_building": f"{article(pick(rng, WORDS['adjectives']))} {building}",
               "landmark": pick(rng, LANDMARKS)}  # fmt: skip
     for name in ("goods", "groups", "fruits", "instruments", "seasons", "weather", "jobs", "days"):
-        values[name.removesuffix("s")] = pick(rng, WORDS[name])
+        values[name.removesuffix("s")] = word(rng, name)
     values["number"] = str(rng.randint(12, 99))
     values["small"] = pick(rng, ("three", "four", "five", "six", "seven"))
     return pattern.format(**values, name=person(rng).name)
@@ -170,15 +171,13 @@ def make_summary(rng: random.Random) -> Document:
     """
     texts = TEXTS["news"]
     end = pick(rng, texts["ends"]).format(result=_fill(rng, pick(rng, texts["results"])))
-    plan = pick(rng, texts["nexts"]).format(
-        season=pick(rng, WORDS["seasons"]), plan=_fill(rng, pick(rng, texts["plans"]))
-    )
-    who, job, town = person(rng), pick(rng, WORDS["jobs"]), pick(rng, TOWNS).name
+    plan = pick(rng, texts["nexts"]).format(season=word(rng, "seasons"), plan=_fill(rng, pick(rng, texts["plans"])))
+    who, job, town = person(rng), word(rng, "jobs"), pick(rng, TOWNS).name
     deed, reason = (_fill(rng, pick(rng, texts[name])) for name in ("deeds", "reasons"))
     style = pick(rng, tuple(texts["prompts"]))
     noise = rng.randint(2, 10) if rng.random() < 0.75 else rng.randint(11, 24)
     opening = pick(rng, texts["leads"])
-    opening = opening.format(day=pick(rng, WORDS["days"]), job=job, name=who.name, deed=deed, town=town)
+    opening = opening.format(day=word(rng, "days"), job=job, name=who.name, deed=deed, town=town)
     why = capital(pick(rng, texts["whys"]).format(she=who.she, first=who.first, last=who.last, reason=reason))
     parts, lines = [why, end, plan], [opening]
     fillers = rng.sample(texts["noise"] * 2, noise)
@@ -203,13 +202,13 @@ def make_summary(rng: random.Random) -> Document:
 
 def _facts(rng: random.Random, name: str) -> dict[str, str]:
     """Random facts about one thing."""
-    colour = pick(rng, WORDS["colours"])
+    colour = word(rng, "colours")
     return {
         "name": name, "colour": colour, "a_colour": article(colour), "town": pick(rng, TOWNS).name,
-        "landmark": pick(rng, LANDMARKS), "year": str(rng.randint(1500, 1999)), "job": pick(rng, WORDS["jobs"]),
-        "person": person(rng).name, "number": str(rng.randint(12, 99)), "things": pick(rng, WORDS["countable"]),
-        "month": pick(rng, WORDS["months"]), "animal": pick(rng, WORDS["animals"]), "good": pick(rng, WORDS["goods"]),
-        "building": pick(rng, WORDS["buildings"]),
+        "landmark": pick(rng, LANDMARKS), "year": str(rng.randint(1500, 1999)), "job": word(rng, "jobs"),
+        "person": person(rng).name, "number": str(rng.randint(12, 99)), "things": word(rng, "countable"),
+        "month": word(rng, "months"), "animal": word(rng, "animals"), "good": word(rng, "goods"),
+        "building": word(rng, "buildings"),
     }  # fmt: skip
 
 
@@ -236,7 +235,7 @@ def make_rag(rng: random.Random) -> Document:
 
 
 def _buy_bags(rng: random.Random, _: str) -> dict[str, Any]:
-    box, place = pick(rng, WORDS["containers"]), pick(rng, TEXTS["math"]["places"])
+    box, place = word(rng, "containers"), pick(rng, TEXTS["math"]["places"])
     have, count, each = rng.randint(2, 30), rng.randint(2, 6), rng.randint(2, 9)
     more = count * each
     return {"box": box, "place": place, "have": have, "count": count, "each": each, "more": more, "result": have + more}
@@ -289,7 +288,7 @@ def _ages(rng: random.Random, _: str) -> dict[str, Any]:
 
 
 def _halves(rng: random.Random, _: str) -> dict[str, Any]:
-    box = pick(rng, WORDS["containers"])
+    box = word(rng, "containers")
     each, count = rng.randint(2, 8), rng.randint(2, 6)
     half = each * count
     return {"box": box, "each": each, "half": half, "whole": 2 * half, "result": count}
@@ -305,7 +304,7 @@ PROBLEMS: dict[str, Callable[[random.Random, str], dict[str, Any]]] = {
 def compose_problem(rng: random.Random, name: str) -> tuple[str, list[str], int]:
     """Make a problem of a kind: its text, the steps of its solution, and the result."""
     who = person(rng)
-    friend, thing = person(rng, avoid=who.first), pick(rng, WORDS["fruits" if rng.random() < 0.4 else "countable"])
+    friend, thing = person(rng, avoid=who.first), word(rng, "fruits" if rng.random() < 0.4 else "countable")
     values = {"who": who, "friend": friend, "thing": thing, **PROBLEMS[name](rng, thing)}
     texts = TEXTS["math"]["problems"][name]
     return texts["question"].format(**values), [step.format(**values) for step in texts["steps"]], values["result"]
@@ -329,6 +328,11 @@ _CHANGES = TEXTS["code"]["changes"]  # a description, an expression, a part of t
 _TEXT_FUNCTIONS = TEXTS["code"]["text_functions"]  # a description, an expression over the argument, the name
 
 
+def _fill_parts(rng: random.Random, entries: Any, **values: object) -> list[str]:
+    """Draw an entry, whose parts have blanks for the values."""
+    return [part.format(**values) for part in pick(rng, entries)]
+
+
 def _loop(name: str, many: str, start: str, test: str, update: str, result: str) -> str:
     """A function with an explicit loop; ``test`` may be empty."""
     one = _ITEMS[many]
@@ -340,7 +344,7 @@ def _count(rng: random.Random) -> Snippet:
     """Counts or adds up the items of one kind, with a loop or in one line."""
     many = pick(rng, _LISTS)
     one, n = _ITEMS[many], rng.randint(2, 50)
-    kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
+    kind, test, tag = _fill_parts(rng, _FILTERS, x=one, n=n)
     adds, loop = rng.random() < 0.5, rng.random() < 0.5
     name = f"{'sum' if adds else 'count'}_{tag}_{many}"
     what = f"returns the {'sum' if adds else 'number'} of all {many} that are {kind}"
@@ -355,8 +359,8 @@ def _select(rng: random.Random) -> Snippet:
     """Keeps, changes, or keeps and changes the items of a list."""
     many = pick(rng, _LISTS)
     one, n, m = _ITEMS[many], rng.randint(2, 50), rng.randint(2, 20)
-    kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
-    change, value, verb = (part.format(x=one, m=m) for part in pick(rng, _CHANGES))
+    kind, test, tag = _fill_parts(rng, _FILTERS, x=one, n=n)
+    change, value, verb = _fill_parts(rng, _CHANGES, x=one, m=m)
     share = rng.random()
     if share < 0.3:
         value, name, what = one, f"keep_{tag}_{many}", f"returns a list of all {many} that are {kind}"
@@ -386,7 +390,7 @@ def _any_all(rng: random.Random) -> Snippet:
     """Whether any or all items are of one kind."""
     many, every = pick(rng, _LISTS), rng.random() < 0.5
     one, n = _ITEMS[many], rng.randint(2, 50)
-    kind, test, tag = (part.format(x=one, n=n) for part in pick(rng, _FILTERS))
+    kind, test, tag = _fill_parts(rng, _FILTERS, x=one, n=n)
     name = f"{'all' if every else 'any'}_{tag}"
     what = f"returns True if {'all' if every else 'any'} of the {many} are {kind}"
     if rng.random() < 0.5:
@@ -399,7 +403,7 @@ def _any_all(rng: random.Random) -> Snippet:
 def _text(rng: random.Random) -> Snippet:
     """A function on a text, plain or with a check for the empty text."""
     text, letter, m = pick(rng, _TEXTS), pick(rng, "abcdefghijklmnoprstuvwz"), rng.randint(2, 9)
-    what, value, name = (part.format(t=text, c=letter, m=m) for part in pick(rng, _TEXT_FUNCTIONS))
+    what, value, name = _fill_parts(rng, _TEXT_FUNCTIONS, t=text, c=letter, m=m)
     kind = rng.random()
     if kind < 0.4:
         return name, what, f"def {name}({text}):\n    return {value}"
@@ -418,7 +422,7 @@ def _lookup(rng: random.Random) -> Snippet:
         name, what = f"tally_{many}", f"counts how often each {one} occurs in {many} and returns a dictionary"
         code = _loop(name, many, "{}", "", f"counts[{one}] = counts.get({one}, 0) + 1", "counts")
         return name, what, code
-    change, value, verb = (part.format(x=one, m=m) for part in pick(rng, _CHANGES))
+    change, value, verb = _fill_parts(rng, _CHANGES, x=one, m=m)
     name, what = f"map_{many}_to_{verb}", f"returns a dictionary from each {one} in {many} to the {one} {change}"
     return name, what, f"def {name}({many}):\n    return {{{one}: {value} for {one} in {many}}}"
 

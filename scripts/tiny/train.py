@@ -161,6 +161,17 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True)
+class HeadTraining(TrainingSettings):
+    """The settings that the trainings of heads share. Their loss counts answers only."""
+
+    warmup: int = 20
+    decay: float = 0.6
+    rows: int = 2
+    length: int = 384
+    prompt_weight: float = 0.0
+
+
+@dataclass(frozen=True)
 class Trainee:
     """A model or head in training. module: has the parameters; is in evaluation mode when it is not trained.
 
@@ -227,6 +238,13 @@ def load_target(seed: int) -> tuple[Any, Any]:
     target: Any = AutoModelForCausalLM.from_pretrained(ASSETS / "tiny", dtype=torch.float32).eval()
     torch.manual_seed(seed)
     return target.requires_grad_(False), AutoTokenizer.from_pretrained(ASSETS / "tiny")
+
+
+@torch.no_grad()
+def read_states(target: Any, batch: PackedBatch) -> Any:
+    """Return the target's L + 1 states of a batch, (rows, length, D) each."""
+    seen = {"position_ids": batch.positions, "attention_mask": separate(batch.positions)}
+    return target.model(batch.ids, **seen, use_cache=False, output_hidden_states=True).hidden_states
 
 
 def new_model(shape: Mapping[str, int], settings: TrainingSettings) -> Trainee:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from scripts.tiny.world import TEXTS, WORDS, Document, article, capital, pick
+from scripts.tiny.world import TEXTS, Document, article, capital, pick, word
 
 _LEXICON_SEED = 7
 _LISTS = {name: tuple(text.split()) for name, text in TEXTS["velsh"].items() if isinstance(text, str)}
@@ -72,7 +72,7 @@ LEXICON = _build()
 def _noun_phrase(rng: random.Random) -> Phrase:
     """An article, perhaps an adjective, and a noun in the singular or plural; or a name, which both languages share."""
     if rng.random() < 0.12:
-        name = pick(rng, WORDS["women" if rng.random() < 0.5 else "men"])
+        name = word(rng, "women" if rng.random() < 0.5 else "men")
         return Phrase(name, name)
     noun = pick(rng, tuple(LEXICON.nouns))
     adjective = pick(rng, tuple(LEXICON.adjectives)) if rng.random() < 0.5 else ""

@@ -85,13 +85,18 @@ def pick(rng: random.Random, items: Sequence[Item]) -> Item:
     return items[rng.randrange(len(items))]
 
 
+def word(rng: random.Random, kind: str) -> str:
+    """Draw a word of this kind."""
+    return pick(rng, WORDS[kind])
+
+
 def _build_towns() -> tuple[Town, ...]:
     rng = random.Random(_WORLD_SEED)
     names = rng.sample([head + tail for head in WORDS["town_heads"] for tail in WORDS["town_tails"]], _TOWN_COUNT)
     lists = {"region": "regions", "river": "rivers", "trade": "goods", "colour": "colours", "month": "months"}
     emblems = rng.sample(WORDS["animals"], _TOWN_COUNT)
     return tuple(
-        Town(name=name, emblem=emblem, **{field: pick(rng, WORDS[words]) for field, words in lists.items()})
+        Town(name=name, emblem=emblem, **{field: word(rng, words) for field, words in lists.items()})
         for name, emblem in zip(names, emblems, strict=True)
     )
 
@@ -103,7 +108,7 @@ def person(rng: random.Random, avoid: str = "") -> Person:
     """Draw a person whose first name differs from ``avoid``, so that two people in one text can be distinguished."""
     while True:
         woman = rng.random() < 0.5
-        first = pick(rng, WORDS["women" if woman else "men"])
+        first = word(rng, "women" if woman else "men")
         if first != avoid:
             return Person(first, pick(rng, SURNAMES), "she" if woman else "he")
 

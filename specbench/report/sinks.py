@@ -25,13 +25,15 @@ from rich.console import Console
 
 from specbench.input import InputError, refuse_foreign
 from specbench.names import file_name, hide_secrets, is_dataset, printable
-from specbench.records.record import CONTROL, OVERALL, VANILLA, Sink
+from specbench.records.record import Sink
 from specbench.records.store import EVAL_RESULTS
 from specbench.report.build import Report
+from specbench.report.frames.cases import overall, without_references
 from specbench.report.frames.facts import Facts
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import find_headlines
 from specbench.report.frames.reported import ReportedRun, find_remarks, keys_of, only
+from specbench.report.frames.summary import of_place
 from specbench.report.label import format_bounded, format_share, label
 from specbench.report.writers import to_text, write_texts
 from specbench.screen import DONE, FAILED, shorten
@@ -45,9 +47,7 @@ def rows_by_run(findings: Findings) -> Iterator[tuple[ReportedRun, pd.DataFrame]
     """Yields each run, also one that has grown once, with the rows of all its cases."""
     for _, entries in itertools.groupby(findings.reported, lambda entry: entry.run.directory):
         parts = list(entries)
-        model, suite = parts[0].place
-        rows = findings.summary
-        rows = rows[(rows["category"] == OVERALL) & (rows["model"] == model) & (rows["suite"] == suite)]
+        rows = of_place(overall(findings.summary), *parts[0].place)
         yield parts[0], only(rows, keys_of(parts))
 
 
@@ -96,7 +96,7 @@ def write_eval_results(report: Report, dataset: str | None = None) -> str:
     texts = {}
     for entry, rows in rows_by_run(report.findings):
         of = dataset or dataset_of(entry.run.about.config.written)
-        for row in rows[~rows["method"].isin([VANILLA, CONTROL])].to_dict("records"):
+        for row in without_references(rows).to_dict("records"):
             if entries := list(_entries(entry, row, str(of))):
                 name = file_name("-".join(filter(None, (row["model"], row["suite"], row["method"], row["variant"]))))
                 texts[f"{name}.yaml"] = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False)

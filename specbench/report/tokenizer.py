@@ -34,10 +34,8 @@ def read_tokenizer(path: Path) -> Any:
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise RunError(f"tokenizer {path}: contains no {FILE}; {_FIX}")
-    try:
-        from tokenizers import Tokenizer  # only what tokenises text needs it
-    except ImportError as error:
-        raise RunError("the package `tokenizers` is not installed; pip install tokenizers") from error
+    from tokenizers import Tokenizer  # only what tokenises text needs it
+
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception
@@ -66,11 +64,11 @@ def find_tokenizer(run: Run) -> Path:
 
 def _cached(name: str, revision: object) -> Path | None:
     """The file of a hub id that was downloaded before; None if it was not."""
-    try:
-        from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache
 
+    try:
         found = try_to_load_from_cache(name, FILE, revision=str(revision) if revision else None)
-    except (ImportError, ValueError):  # not a hub id
+    except ValueError:  # not a hub id
         return None
     return Path(found) if isinstance(found, str) else None
 

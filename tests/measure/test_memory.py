@@ -2,26 +2,80 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from builders.models import BASE
-from scripts.lab.memory import RequestBound, measure_peak
 from specbench.decode.latency import shape_of
 from specbench.decode.walk import Walk
 from specbench.models import tree
 from specbench.models.eager.engine import EagerEngine
 from specbench.models.engine import SILENT
+from specbench.models.fast.cache import GROWTH
 from specbench.models.fast.engine import FastEngine
+from specbench.profile import ModelShape
 from specbench.types import Needs
 
 LENGTH, CHUNK, NODES = 4096, 256, 4
 SHAPE = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 8}
+HOST = 512  # [bytes] of a token in lists and in a drafter's index
+SLACK = 32 << 20  # [bytes] of libraries: threads' scratch, code, what an allocator keeps
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBound:
+    """The most memory [bytes] that one request on a CPU needs above the loaded model.
+
+    Prompt, answer and lossless check are computed from the model's shape. Per token of context:
+    keys and values, those of one layer twice if query heads share them, and a state. Per chunk: the
+    mask, the results of a layer, the logits.
+    """
+
+    token_bytes: int
+    rest_bytes: int
+
+    @classmethod
+    def of(cls, shape: ModelShape, logits: int, nodes: int, masked: bool) -> RequestBound:
+        """Compute the bound of a model. logits: rows at most. nodes: of the largest draft.
+
+        masked: prompts have masks too.
+        """
+        pair = 2 * shape.head_dim * shape.value_bytes  # of one head
+        shared = pair * shape.heads if shape.kv_heads < shape.heads else 0
+        kept = pair * shape.kv_heads * shape.layers
+        token = kept + shared + 2 * shape.hidden * shape.value_bytes + HOST
+        turned = (shape.heads + 2 * shape.kv_heads) * shape.head_dim  # queries, keys and values
+        row = max(6 * turned, 2 * turned + 4 * shape.inner) + 6 * shape.hidden
+        chunk = min(tree.CHUNK, logits) * 2 * shape.vocab + tree.CHUNK * row
+        rest = shape.value_bytes * chunk
+        mask = tree.CELLS * (shape.value_bytes + 2) if masked else 0  # as numbers, and twice as bits
+        return cls(token, rest + mask + (nodes + GROWTH) * kept + SLACK)
+
+    def at(self, context: int) -> int:
+        """Return the bound [bytes] at ``context`` tokens, prompt and answer."""
+        return self.token_bytes * context + self.rest_bytes
+
+
+def measure_peak(call: Callable[[], Any]) -> tuple[Any, int]:
+    """Return a call's result, and the most memory [bytes] of this process during it (VmHWM)."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory that glibc keeps would count (malloc_trim(3))
+    _CLEAR.write_text("5")  # resets the mark to the present memory (proc(5))
+    found = call()
+    (line,) = (line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+    return found, 1024 * int(line.split()[1])
 
 
 def measure_rise(kind, chunk, cells):

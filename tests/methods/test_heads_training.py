@@ -15,7 +15,6 @@ from head_models import begun, bound, draft_of, run, states
 from methods.dflash import DFlash
 from methods.eagle import Eagle, Eagle3, Mtp, PEagle
 from methods.eagle.eagle import EagleRun
-from methods.hydra_heads import HydraTree
 from methods.medusa import Medusa
 from methods.parts.draft_layer import LayerMemory
 from scripts.tiny.__main__ import train_and_save
@@ -25,16 +24,15 @@ from scripts.tiny.heads import (
     Eagle3Module,
     EagleModule,
     HeadSettings,
-    HydraModule,
     MedusaModule,
+    MedusaSettings,
     MtpModule,
     PEagleModule,
-    StackedSettings,
     head_config,
     new_head,
-    new_stacked_heads,
+    new_medusa_heads,
     save_head,
-    save_stacked,
+    save_medusa,
     visible,
 )
 from scripts.tiny.train import PackedBatch, pack, separate
@@ -141,26 +139,20 @@ def test_a_block_is_the_drafters(target, tmp_path):
     assert not torch.allclose(made[0], made[1], atol=1e-2)
 
 
-@pytest.mark.parametrize("kind", ["medusa", "hydra"])
 @torch.inference_mode()
-def test_stacked_heads_are_the_drafters(target, tmp_path, kind):
+def test_medusa_heads_are_the_drafters(target, tmp_path):
     """Of two conversations in one sequence, along the path that each drafts."""
-    settings = StackedSettings(kind=kind, heads=3, blocks=2)
-    module = {"medusa": MedusaModule, "hydra": HydraModule}[kind](target, settings)
+    module = MedusaModule(target, MedusaSettings(heads=3, blocks=2))
     for weight in module.parameters():
         weight += torch.randn_like(weight) * 0.1
-    save_stacked(rounded(module), settings, tmp_path)
-    method = bound({"medusa": Medusa, "hydra": HydraTree}[kind](str(tmp_path), tree=[[1], [1], [1]]), target)
-    ids, batch, out = read_two(target)
-    entered = module.enter(out.last_hidden_state, batch)
-    embed, chains = target.get_input_embeddings(), []
+    save_medusa(rounded(module), tmp_path)
+    method = bound(Medusa(str(tmp_path), tree=[[1], [1], [1]]), target)
+    ids, _, out = read_two(target)
+    chains = []
     for start, root in ROOTS:
-        path = [int(ids[0, root])]
-        for head in range(3):
-            read = [embed(torch.tensor([token])) for token in path]
-            path.append(int(module.guess(head, entered[:, root - 1], read).argmax()))
+        state = out.last_hidden_state[:, root - 1]
+        chains.append([int(module.guess(head, state).argmax()) for head in range(3)])
         context = ids[0, start : root + 1].tolist()
-        chains.append(path[1:])
         assert draft_of(method, target, context).tokens.tolist() == chains[-1]
     assert len(set(map(tuple, chains))) > 1
 
@@ -172,20 +164,20 @@ def test_a_pass_sees_its_own_ancestors_only():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "dflash", "medusa", "hydra"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "dflash", "medusa"])
 def test_training_makes_the_head_better(tmp_path, capsys, kind):
     short = {"steps": 14, "rows": 1, "length": 256, "warmup": 2}
     if kind == "dflash":
         trainee = new_block_head(BlockSettings(**short, intermediate=64, block=3))
-    elif kind in ("medusa", "hydra"):
-        trainee = new_stacked_heads(StackedSettings(kind=kind, **short, heads=2))
+    elif kind == "medusa":
+        trainee = new_medusa_heads(MedusaSettings(**short, heads=2))
     else:
         trainee = new_head(HeadSettings(kind=kind, **short, intermediate=64, passes=2))
     fresh = entropy(trainee)
     train_and_save(trainee, tmp_path)
     trainee.module.train()
     assert entropy(trainee) < fresh - 0.3
-    weights = f"{kind}_lm_head.safetensors" if kind in ("medusa", "hydra") else "model.safetensors"
+    weights = "medusa_lm_head.safetensors" if kind == "medusa" else "model.safetensors"
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", weights}
     [shares] = re.findall(r"^on held-out answers, .*: (.*)$", capsys.readouterr().out, re.MULTILINE)
     assert len(shares.split()) == 2

@@ -25,7 +25,6 @@ from models.test_fast import any_draft
 
 from builders.engines import COUNT, assert_greedy, decode_script, fast_engine, scripts, started
 from builders.models import BASE, EVERY_FAMILY, SHAPES, VOCAB, build
-from scripts.lab.__main__ import main as lab
 from specbench.models import transfer
 from specbench.models.fast.engine import FastEngine
 from specbench.models.fast.frame import accept
@@ -335,14 +334,6 @@ def test_it_is_of_what_numba_compiles_for(monkeypatch):
     assert done.stdout.split() == ["8", "False"]
     monkeypatch.setattr(kernels, "forward", kernels.forward.py_func)
     assert "numba compiles nothing" in fast_engine(build("llama")).uncompiled
-
-
-def test_the_lab_compares_both_ways(capsys):
-    assert lab(["forwards", "model=tiny", "--fed", "1,3", "--blocks", "1", "--rounds", "1"]) == 0
-    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert [line.split("|")[1].strip() for line in table[2:]] == ["1", "3"]
-    assert lab(["forwards", "model=tiny", "model.dtype=float64"]) == 2
-    assert "the model is float64" in capsys.readouterr().err
 
 
 @given(st.lists(st.floats(-87, 88, width=32), min_size=1, max_size=50))

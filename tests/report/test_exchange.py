@@ -1,4 +1,4 @@
-"""Files of other harnesses: what is written is read back, what contradicts itself is refused with its key."""
+"""Files of other harnesses: what is written is read back, what is no such file is refused with its key."""
 
 from __future__ import annotations
 
@@ -153,12 +153,7 @@ def test_verification_by_paths_has_no_rates_by_position():
 WRONG = [
     ("speculation_profile", lambda f: f.pop("mean_accept_length"), "mean_accept_length is missing"),
     ("speculation_profile", lambda f: f.update(measured=False), "measured is false"),
-    ("speculation_profile", lambda f: f.update(mean_accept_length=3.5), "mean_accept_length is 3.5, 1 . the sum"),
-    ("speculation_profile", lambda f: f["marginal_accept_rates"].pop(), "marginal_accept_rates has 3 entries"),
-    ("speculation_profile", lambda f: f.update(marginal_accept_rates=[0.1, 0.6, 0.5, 0]), "rates.1 is 0.6, 0.1 before"),
-    ("speculation_profile", lambda f: f["conditional_accept_rates"].__setitem__(1, 0.9), "conditional_accept_rates.1"),
     ("speculation_profile", lambda f: f.update(marginal_accept_rates=[1.5]), "marginal_accept_rates.0 is 1.5"),
-    ("acceptance_rate", lambda f: f[0].update(Average_AL=5.0), "Average_AL is 5, the mean of Request_AL"),
     ("acceptance_rate", lambda f: f[0]["Acceptance_Length_Histogram"].update({"0": 3}), "Acceptance_Length_Histogram"),
     ("timing", lambda f: f[0].update({"Output TPS": "fast"}), "Output TPS is 'fast'"),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +11,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_core import PydanticUndefined
 
-from specbench.input import InputError, parse_as
+from specbench.input import parse_as
 from specbench.records.record import OVERALL, CaseRecord, TurnRecord
 from specbench.report.frames.counting import first_s
 from specbench.report.frames.facts import Facts
 
-SLACK = 1e-3  # by which rounded figures of a file may differ from what they follow from
 Share = Annotated[float, Field(ge=0, le=1)]
 Length = Annotated[float, Field(ge=1, le=1e6)]
 Rate = Annotated[float, Field(ge=0, le=1e12)]
@@ -104,24 +102,6 @@ def conditionals(marginals: Sequence[float]) -> list[float]:
     return [after / before if before else 0.0 for before, after in pairwise((1.0, *marginals))]
 
 
-@functools.cache
-def _schema(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def parse(kind: Any, raw: bytes, where: str) -> Any:
     """Reads a JSON text as this type. Raises InputError naming the first key that does not fit."""
-    return parse_as(_schema(kind), raw, where, "expected a file as specdec_bench writes it")
-
-
-def check_close(where: str, key: str, got: float | None, due: float, formula: str, slack: float = SLACK) -> None:
-    """Raises InputError if a figure of a file is not what it follows from."""
-    if got is not None and not abs(got - due) <= slack * max(1.0, abs(due)):
-        raise InputError(f"{where}: {key} is {got:g}, {formula} is {due:g}; expected them equal: a part was changed")
-
-
-def check_falling(where: str, key: str, shares: Sequence[float]) -> None:
-    """Raises InputError if more steps accept a position than the one before it."""
-    for place, (before, after) in enumerate(pairwise(shares), start=1):
-        if after > before + SLACK:
-            raise InputError(f"{where}: {key}.{place} is {after:g}, {before:g} before it; expected no more than that")
+    return parse_as(TypeAdapter(kind), raw, where, "expected a file as specdec_bench writes it")

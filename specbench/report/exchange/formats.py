@@ -81,7 +81,7 @@ def measured_of(findings: Findings, format: Format) -> Iterator[tuple[str, Measu
             records = reported.succeeded(method)
             plain = not any(any(turn.proposed) for record in records for turn in record.turns)
             made = run.section("model")
-            inputs = (run.section("methods").get(method) or {}).get("inputs") or {}
+            inputs = run.section("methods", method, "inputs")
             target = (str(made["path"]), made.get("fingerprint")) if made.get("path") else None
             draft = next(iter(inputs.items()), None)  # the weights come first
             found = Measured(facts, method, records, by_path, target, draft)

@@ -18,15 +18,12 @@ from pydantic import Field
 from specbench.input import InputError
 from specbench.records.record import Count
 from specbench.report.exchange.figures import (
-    SLACK,
     Figures,
     Length,
     Measured,
     Rate,
     Share,
     at,
-    check_close,
-    check_falling,
     conditionals,
     count_values,
     parse,
@@ -44,8 +41,6 @@ _BY_PATH = "verification by whole paths accepts no longest prefix"
 
 class _Profile(Figures, frozen=True):
     measured: bool
-    size: Size = at("num_speculative_tokens")
-    conditionals: list[Share] | None = at("conditional_accept_rates")
     positions: tuple[Share, ...] | None = at("marginal_accept_rates")  # type: ignore[assignment]
     length: Length | None = at("mean_accept_length")
     histogram: dict[Count, Count] | None = at("acceptance_length_histogram", default=None)
@@ -53,7 +48,7 @@ class _Profile(Figures, frozen=True):
 
 
 class _Rates(Figures, frozen=True):
-    lengths: Annotated[dict[str, Length | Annotated[dict[str, Length], _SOME]], _SOME] = at("Request_AL")
+    lengths: Annotated[dict[str, Any], _SOME] = at("Request_AL")
     length: Length = at("Average_AL")
     histogram: Annotated[dict[Size, Count], _SOME] = at("Acceptance_Length_Histogram")
     categories: dict[str, Length] = at("Category_AL", default={})
@@ -126,32 +121,13 @@ def _describe(checkpoint: tuple[str, str | None] | None) -> dict[str, str | None
 
 
 def read_profile(raw: bytes, where: str) -> Sequence[Figures]:
-    """A group of all, then the categories. Raises InputError, also where the rates contradict each other."""
+    """A group of all, then the categories. Raises InputError."""
     found: _Profile = parse(_Profile, raw, where)
     if not found.measured or found.length is None:
         raise InputError(f"{where}: measured is false or mean_accept_length null; expected a measured profile")
-    if found.positions is not None:
-        _check_vectors(found, where)
     steps = sum((found.histogram or {}).values()) or None
     rest = [Figures(group=name, length=length) for name, length in (found.categories or {}).items()]
     return [found.model_copy(update={"steps": steps, "positions": found.positions or ()}), *rest]
-
-
-def _check_vectors(found: _Profile, where: str) -> None:
-    marginals, rates = found.positions or (), found.conditionals or ()
-    for key, shares in (("conditional_accept_rates", rates), ("marginal_accept_rates", marginals)):
-        if len(shares) != found.size:
-            raise InputError(
-                f"{where}: {key} has {len(shares)} entries; expected one a position, num_speculative_tokens is"
-                f" {found.size}"
-            )
-    check_falling(where, "marginal_accept_rates", marginals)
-    for place, (before, got, due) in enumerate(zip((1.0, *marginals), rates, conditionals(marginals), strict=False)):
-        if before > SLACK:  # else too coarsely rounded to divide by
-            formula = "that of marginal_accept_rates over the one before"
-            check_close(where, f"conditional_accept_rates.{place}", got, due, formula)
-    implied, formula = 1 + sum(marginals), "1 + the sum of marginal_accept_rates"
-    check_close(where, "mean_accept_length", found.length, implied, formula, _CONSISTENT)
 
 
 def write_rates(measured: Measured) -> str:
@@ -177,15 +153,12 @@ def write_rates(measured: Measured) -> str:
 def read_rates(raw: bytes, where: str) -> Sequence[Figures]:
     """The last measurement of the file: all, then its categories. Positions follow from the histogram alone."""
     found: _Rates = parse(Annotated[list[_Rates], _SOME], raw, where)[-1]
-    requests = [[*each.values()] if isinstance(each, dict) else [each] for each in found.lengths.values()]
-    mean = float(np.mean([length for each in requests for length in each]))
-    check_close(where, "Average_AL", found.length, mean, "the mean of Request_AL")
     steps = sum(found.histogram.values())
     if not steps:
         raise InputError(f"{where}: Acceptance_Length_Histogram has no step; expected counts above 0")
     positions = survival({length - 1: count for length, count in found.histogram.items()})
     rest = [Figures(group=name, length=length) for name, length in found.categories.items()]
-    return [found.model_copy(update={"requests": len(requests), "steps": steps, "positions": positions}), *rest]
+    return [found.model_copy(update={"requests": len(found.lengths), "steps": steps, "positions": positions}), *rest]
 
 
 def write_times(measured: Measured) -> str:

@@ -29,9 +29,9 @@ from specbench.names import file_name
 from specbench.records.answers import FAILED, Answer, AnswerTurn, read_answers, write_answers
 from specbench.records.record import OVERALL, VANILLA, CaseRecord
 from specbench.records.store import Run, RunError, remove_partials
+from specbench.report.frames.cases import category_order
 from specbench.report.frames.facts import Facts
 from specbench.report.frames.findings import Findings
-from specbench.report.frames.summary import category_order
 from specbench.report.label import BLANK, Cell, format_count, format_number, format_rate, label
 from specbench.report.table import KEYS, Table, without_blanks
 from specbench.report.tables.summary import caption

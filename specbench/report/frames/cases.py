@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from specbench.records.record import OVERALL
+from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.frames.predict import MODELLED, Prediction
 from specbench.report.frames.trials import Columns, Trials, Values, fold_cases
 
@@ -83,6 +83,21 @@ class CasesOfRun:
         if category == OVERALL:
             return Cases(columns, np.arange(len(columns["case"]), dtype=np.int32))
         return Cases(columns, self._rows.get(method, {}).get(category, _NO_ROWS))
+
+
+def overall(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that are over all categories."""
+    return rows[rows["category"] == OVERALL]
+
+
+def list_categories(rows: pd.DataFrame) -> list[str]:
+    """The categories of rows in the printed order."""
+    return category_order(rows.loc[rows["category"] != OVERALL, "category"])
+
+
+def without_references(rows: pd.DataFrame, *others: str) -> pd.DataFrame:
+    """The rows of methods but vanilla, its control and ``others``."""
+    return rows[~rows["method"].isin([VANILLA, CONTROL, *others])]
 
 
 def category_order(names: Sequence[str] | pd.Series) -> list[str]:

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from specbench import stats
-from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
+from specbench.records.record import CONTROL, PHASES, VANILLA
 from specbench.report.frames.audit import audit
+from specbench.report.frames.cases import overall
 from specbench.report.frames.counting import count_all_ways
 from specbench.report.frames.objective import find_boundaries
 from specbench.report.frames.reported import ReportedRun
@@ -214,7 +215,7 @@ def read_detail(reported: Sequence[ReportedRun], summary: pd.DataFrame) -> Detai
 def split_time(summary: pd.DataFrame) -> pd.DataFrame:
     """[ms a step] by phase; a method without phases (a peer) has no row. step_ms: their sum, blank without a target."""
     columns = [f"{phase}_ms" for phase in PHASES]
-    rows = summary[summary["category"] == OVERALL]
+    rows = overall(summary)
     rows = rows[rows[columns].notna().any(axis=1)]
     whole = rows[columns].sum(axis=1).where(~replayed(rows))
     return rows[[*ROW, *columns]].assign(step_ms=whole).reset_index(drop=True)

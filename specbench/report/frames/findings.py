@@ -13,7 +13,7 @@ from specbench.profile import Profile
 from specbench.records.record import CONTROL, OVERALL, PHASES, VANILLA
 from specbench.records.store import Run
 from specbench.report.frames.audit import MEASURED, MODELLED
-from specbench.report.frames.cases import CasesOfRun
+from specbench.report.frames.cases import CasesOfRun, without_references
 from specbench.report.frames.detail import Detail, read_detail
 from specbench.report.frames.facts import Facts, is_own, name_variants, read_facts
 from specbench.report.frames.pairs import Contest, make_contests
@@ -143,7 +143,7 @@ def _measured(findings: Findings, category: str) -> pd.DataFrame:
     rows = findings.summary[findings.summary["category"] == category]
     rows = rows.assign(step_ms=rows[[f"{phase}_ms" for phase in PHASES]].sum(axis=1))
     vanilla = rows[(rows["method"] == VANILLA) & rows["forward_ms"].notna()].drop_duplicates(_PLACE)
-    rows = rows[~rows["method"].isin([VANILLA, CONTROL])].dropna(subset=["mat", "forward_ms", "decode_speedup"])
+    rows = without_references(rows).dropna(subset=["mat", "forward_ms", "decode_speedup"])
     rows = rows.merge(vanilla[[*_PLACE, "forward_ms", "step_ms"]], on=_PLACE, suffixes=("", "_vanilla"))
     own, theirs = (rows[f"forward_ms{side}"] / rows[f"step_ms{side}"] for side in ("", "_vanilla"))
     forward = rows["forward_ms_vanilla"] / rows["forward_ms"]

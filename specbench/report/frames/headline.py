@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.records.record import CONTROL, VANILLA
+from specbench.report.frames.cases import overall, without_references
 from specbench.report.frames.detail import LOADED
 from specbench.report.frames.facts import Facts, describe_decoding
 from specbench.report.frames.findings import Findings
@@ -46,9 +47,8 @@ class Headline:
 
     figure: the column of the summary that decides. ranking: the rows of lossless methods by it, the best first.
     lead: the fastest method; rest: by how much. under: at which load, the least of several, temperature, on what.
-    good: the best is surely faster than vanilla; None if that is not known. loads: under other loads, measured and
-    modelled. loaded: of a closed loop speedups are the server's, and intervals are over stretches; of given arrivals
-    they are a request's. remarks: from ``find_remarks``.
+    loads: under other loads, measured and modelled. loaded: of a closed loop speedups are the server's, and intervals
+    are over stretches; of given arrivals they are a request's. remarks: from ``find_remarks``.
     """
 
     place: tuple[str, str]
@@ -57,7 +57,6 @@ class Headline:
     lead: str
     rest: str
     under: str
-    good: bool | None
     loads: str = ""
     loaded: bool = False
     remarks: tuple[str, ...] = ()
@@ -65,10 +64,9 @@ class Headline:
 
 def find_headlines(findings: Findings, load: Load | None = None) -> list[Headline]:
     """A headline for each model and suite, in the order of the summary; none if no method has a figure."""
-    overall = findings.summary[findings.summary["category"] == OVERALL]
     found = (
         _headline(findings, (str(model), str(suite)), rows, load)
-        for (model, suite), rows in overall.groupby(["model", "suite"], sort=False)
+        for (model, suite), rows in overall(findings.summary).groupby(["model", "suite"], sort=False)
     )
     return [headline for headline in found if headline is not None]
 
@@ -77,7 +75,7 @@ def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, lo
     """Times along recorded answers are not ranked, and neither is the MAT of a method with failed cases."""
     here = of_least_load(findings.reported, place)
     rows = only(rows, keys_of(here))
-    rows = rows[rows["time_only_step_ms"].isna() & ~rows["method"].isin([VANILLA, CONTROL, *findings.lossy])]
+    rows = without_references(rows[rows["time_only_step_ms"].isna()], *findings.lossy)
     loaded = any(entry.facts.load for entry in here)
     rows = pd.DataFrame([of_server(findings, row) for row in rows.to_dict("records")]) if loaded and len(rows) else rows
     figure = next((name for name in _ORDER if rows[name].notna().any()), None)
@@ -95,9 +93,8 @@ def _headline(findings: Findings, place: tuple[str, str], rows: pd.DataFrame, lo
     everyone = [entry for entry in findings.reported if entry.place == place]
     modelled = _describe_modelled_loads(load.of_place(*place) if load else None, findings.lossy)
     loads = " ".join(filter(None, (_describe_measured_loads(findings, place), modelled)))
-    good = None if figure == "mat" or _lacks_interval(ranking[0], figure) else ranking[0][f"{figure}_low"] > 1
     under = _describe_conditions(figure, [entry.facts for entry in here], ranking)
-    return Headline(place, figure, tuple(ranking), lead, rest, under, good, loads, loaded, find_remarks(everyone))
+    return Headline(place, figure, tuple(ranking), lead, rest, under, loads, loaded, find_remarks(everyone))
 
 
 def of_server(findings: Findings, row: Row) -> Row:
@@ -199,7 +196,7 @@ def _describe_conditions(figure: str, facts: Sequence[Facts], ranking: Sequence[
 def _describe_measured_loads(findings: Findings, place: tuple[str, str]) -> str:
     """The method that gives the largest throughput at each load that was measured; '' if there is one load."""
     frame = of_place(findings.detail[LOADED], *place)
-    rows = frame[~frame["method"].isin([VANILLA, CONTROL, *findings.lossy]) & frame["speedup"].notna()]
+    rows = without_references(frame[frame["speedup"].notna()], *findings.lossy)
     if frame.groupby(["requests", "rate"], dropna=False).ngroups < 2 or rows.empty:
         return ""
     best = rows.loc[rows.groupby(["requests", "rate"], dropna=False)["speedup"].idxmax()].to_dict("records")

@@ -19,7 +19,7 @@ from specbench import stats
 from specbench.input import InputError
 from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.report.columns import COLUMN, Column, Sums
-from specbench.report.frames.cases import CasesOfRun
+from specbench.report.frames.cases import CasesOfRun, overall
 from specbench.report.frames.facts import Facts
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.trials import BLANK, Values, ratio
@@ -130,7 +130,7 @@ def _read(found: Findings) -> dict[str, _Side]:
 
 
 def _value(found: Findings, method: str, column: str) -> float:
-    rows = found.summary[(found.summary["category"] == OVERALL) & (found.summary["method"] == method)]
+    rows = overall(found.summary).query("method == @method")
     return float(rows[column].iloc[0]) if len(rows) else BLANK
 
 

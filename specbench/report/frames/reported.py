@@ -16,8 +16,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from specbench import stats
-from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
+from specbench.records.record import CONTROL, VANILLA, CaseRecord
 from specbench.records.store import Run
+from specbench.report.frames.cases import overall
 from specbench.report.frames.facts import TIME_ONLY, Facts, read_device
 from specbench.report.frames.predict import Prediction, describe_leads, processor_share
 from specbench.report.frames.trials import Columns, Trials, ratio
@@ -217,13 +218,13 @@ _LACKING = (
 def find_doubts(reported: ReportedRun, rows: pd.DataFrame) -> list[str]:
     """Warnings of one run, the manifest's first. rows: the run's rows of the summary."""
     run, facts = reported.run, reported.facts
-    overall = rows[rows["category"] == OVERALL]
+    whole = overall(rows)
     turns = [each.turns for each in reported.trials.methods.values()]
     lacking, thought = sum(each.unanswered for each in turns), sum(each.thought for each in turns)
     found = [
         *run.manifest.get("warnings", []),
-        *_coverage(len(reported.trials.cases), facts, overall, reported.trials.columns(VANILLA)),
-        *_methods(overall, facts),
+        *_coverage(len(reported.trials.cases), facts, whole, reported.trials.columns(VANILLA)),
+        *_methods(whole, facts),
         *([_LACKING.format(lacking, thought)] if lacking else []),
         *_timing(run, facts, reported.prediction is not None, reported.control),
         *doubt_shards(reported.shards),
@@ -232,7 +233,7 @@ def find_doubts(reported: ReportedRun, rows: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _coverage(seen: int, facts: Facts, overall: pd.DataFrame, vanilla: Columns) -> Iterator[str]:
+def _coverage(seen: int, facts: Facts, rows: pd.DataFrame, vanilla: Columns) -> Iterator[str]:
     good = vanilla["counted"]
     rate = ratio(vanilla["tokens"][good].sum(), vanilla["time_s"][good].sum())
     again = f" ({format_rate(rate)} tokens/s)" if facts.timed and rate > 0 else ""
@@ -240,7 +241,7 @@ def _coverage(seen: int, facts: Facts, overall: pd.DataFrame, vanilla: Columns) 
         yield "no records: no case has finished yet"
     elif facts.planned and seen < facts.planned:
         yield f"unfinished: {seen} of {facts.planned} cases are recorded; the same command continues the run"
-    if VANILLA not in set(overall["method"]) and seen and not facts.later:
+    if VANILLA not in set(rows["method"]) and seen and not facts.later:
         yield "vanilla has no records: there is no speedup"
     if facts.later:
         yield (
@@ -251,8 +252,8 @@ def _coverage(seen: int, facts: Facts, overall: pd.DataFrame, vanilla: Columns) 
         yield f"{seen} case{'s' if seen > 1 else ''}: no intervals are given under {stats.MIN_CASES}"
 
 
-def _methods(overall: pd.DataFrame, facts: Facts) -> Iterator[str]:
-    for row in overall.itertuples():
+def _methods(rows: pd.DataFrame, facts: Facts) -> Iterator[str]:
+    for row in rows.itertuples():
         name = label(row.method, row.variant)
         total = row.cases + row.errors
         if row.errors:

@@ -158,11 +158,6 @@ def _first_s(turn: TurnRecord) -> float:
     return turn.prefill_s + (turn.load["queue_s"] if turn.load else 0.0)
 
 
-def _token_s(turn: TurnRecord) -> float:
-    """[s] Mean time of a token after the first."""
-    return turn.decode_s / sum(turn.accept) if turn.accept else 0.0
-
-
 def _gauges(stretches: Iterable[StretchRecord]) -> dict[str, float]:
     """What a server reported of itself: the largest reading, or the mean over the time of the stretches with one."""
     found = {}
@@ -192,7 +187,7 @@ def _waits(turns: Sequence[TurnRecord]) -> dict[str, float]:
         "queue": [turn.load["queue_s"] for turn in turns if turn.load],
         "ttft": [_first_s(turn) for turn in turns],
         "itl": [seconds for turn in turns for seconds in turn.step_s],
-        "tpot": [_token_s(turn) for turn in turns if turn.accept],
+        "tpot": [turn.decode_s / sum(turn.accept) for turn in turns if turn.accept],
     }
     waits = [(wait, values, share) for wait, values in found.items() for share in SHARES]
     known = {share: len(turns) >= fewest(share) for share in SHARES}

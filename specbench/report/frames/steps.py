@@ -6,7 +6,6 @@ temporary file. They are read in blocks of whole records; a sum over them is the
 
 from __future__ import annotations
 
-import functools
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from tempfile import SpooledTemporaryFile
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from specbench.records.record import PREFIX, CaseRecord, TurnRecord
@@ -117,10 +117,8 @@ class Steps:
         """The number of steps that have these values."""
         found: Counter[tuple[int, ...]] = Counter()
         for columns in self.read(*names):
-            joined = functools.reduce(lambda one, other: one << 32 | other, (each.astype(np.int64) for each in columns))
-            keys, counts = np.unique(joined, return_counts=True)
-            rows = (keys >> 32 * place & 0xFFFFFFFF for place in reversed(range(len(names))))
-            found.update(dict(zip(zip(*map(np.ndarray.tolist, rows), strict=True), counts.tolist(), strict=True)))
+            rows = pd.DataFrame(dict(zip(names, columns, strict=True))).astype(int)
+            found.update(rows.value_counts(sort=False).to_dict())
         return found
 
 

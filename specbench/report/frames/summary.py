@@ -15,7 +15,7 @@ import pandas as pd
 from specbench import stats
 from specbench.records.record import CONTROL, DRAFTER_PHASES, OVERALL, VANILLA
 from specbench.report.columns import COLUMNS, PAPERS_BASELINE, RESULT, Scope
-from specbench.report.frames.cases import CasesOfRun, category_order
+from specbench.report.frames.cases import CasesOfRun, list_categories
 from specbench.report.frames.facts import without_run
 from specbench.report.frames.reported import BLOCK, ReportedRun, read_control
 from specbench.report.frames.trials import Values
@@ -79,7 +79,7 @@ def of_place(frame: pd.DataFrame, model: str, suite: str) -> pd.DataFrame:
 def unite(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Rows of several runs of one model and suite side by side: category by category, methods in first-seen order."""
     frame = pd.concat(frames, ignore_index=True)
-    categories = [OVERALL, *category_order(frame.loc[frame["category"] != OVERALL, "category"])]
+    categories = [OVERALL, *list_categories(frame)]
     methods = [name for name in (VANILLA, CONTROL) if name in set(frame["method"])]
     orders = {
         "model": frame["model"].unique(),

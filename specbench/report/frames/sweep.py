@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from specbench.records.manifest import UNSET, differing, spell_value
-from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.records.record import CONTROL, VANILLA
 from specbench.records.store import RunError
 from specbench.report.columns import COLUMN, COLUMNS
+from specbench.report.frames.cases import overall, without_references
 from specbench.report.frames.facts import read_parameters, read_settings
 from specbench.report.frames.findings import Findings
 from specbench.report.label import format_count, format_number, format_rate, format_share
@@ -196,8 +197,7 @@ def best_settings(findings: Findings, figure: str, place: tuple[str, str]) -> li
 
 def _points(findings: Findings) -> dict[tuple[str, str, str], list[_Point]]:
     """(model, suite, method) -> its runs, if there are several."""
-    overall = findings.summary[findings.summary["category"] == OVERALL]
-    rows = {tuple(row[name] for name in ROW): row for row in overall.to_dict("records")}
+    rows = {tuple(row[name] for name in ROW): row for row in overall(findings.summary).to_dict("records")}
     groups: dict[tuple[str, str, str], list[_Point]] = {}
     for reported in findings.reported:
         run, facts = reported.run, reported.facts
@@ -278,8 +278,7 @@ def rank(findings: Findings, metric: str = "predicted_speedup") -> pd.DataFrame:
     Two columns more: ``front``, whether no other of the model and suite has more MAT for as few tokens fed, vanilla
     among them; ``as_good``, whether its interval of ``metric`` reaches the best's figure, blank without intervals.
     """
-    overall = findings.summary[findings.summary["category"] == OVERALL]
-    rows = overall[~overall["method"].isin([VANILLA, CONTROL])].copy()
+    rows = without_references(overall(findings.summary)).copy()
     rows["front"] = False
     for _, group in rows.groupby(_KEYS, sort=False):
         known = group[group["errors"].eq(0) & group["tokens_fed"].notna() & group["mat"].notna()]

@@ -349,19 +349,23 @@ def with_passed(trials: Sequence[Trials], passed: Mapping[Key, bool]) -> list[Tr
 def _answers_of(trials: Trials) -> Iterator[tuple[Key, str, bool]]:
     """(key, category, whether it counts) of every answer."""
     for method, found in trials.methods.items():
-        columns = found.columns
-        names, categories = trials.cases[columns["case"]], trials.categories[columns["category"]]
-        answers = zip(names, categories, columns["round"], columns["counted"], strict=True)
-        for case, category, number, counted in answers:
-            yield (method, str(case), int(number)), str(category), bool(counted) and method != CONTROL
+        categories = trials.categories[found.columns["category"]]
+        answers = zip(_keys(trials, method), categories, found.columns["counted"], strict=True)
+        for key, category, counted in answers:
+            yield key, str(category), bool(counted) and method != CONTROL
+
+
+def _keys(trials: Trials, method: str) -> list[Key]:
+    columns = trials.columns(method)
+    places = zip(trials.cases[columns["case"]], columns["round"], strict=True)
+    return [(method, str(case), int(number)) for case, number in places]
 
 
 def _with_verdicts(trials: Trials, passed: Mapping[Key, bool]) -> Trials:
     methods = {}
     for method, found in trials.methods.items():
         columns = found.columns
-        names = zip(trials.cases[columns["case"]], columns["round"], strict=True)
-        verdicts = [passed.get((method, str(case), int(number))) for case, number in names]
+        verdicts = [passed.get(key) for key in _keys(trials, method)]
         given = np.array([verdict is not None for verdict in verdicts], dtype=bool)
         correct = np.where(given, np.array(verdicts, dtype=bool), columns["correct"])
         methods[method] = replace(found, columns={**columns, "checked": columns["checked"] | given, "correct": correct})

@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from specbench.records.record import OVERALL, VANILLA
-from specbench.report.frames.cases import category_order
+from specbench.report.frames.cases import category_order, overall
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.headline import Headline, name_of
 from specbench.report.frames.pairs import find_contest
@@ -160,7 +160,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def find_verdicts(findings: Findings) -> list[Verdict]:
     """Whether the output is lossless, the timing steady and every case decoded."""
-    rows = findings.summary[findings.summary["category"] == OVERALL]
+    rows = overall(findings.summary)
     found = [_lossless(rows, findings), *_steadiness(findings), _errors(rows)]
     notes = dict.fromkeys(facts.time_note for facts in findings.facts if facts.time_only)
     found[:0] = [("", raise_first(note), "what a step costs is measured, no speedup is claimed") for note in notes]

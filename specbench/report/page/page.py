@@ -11,7 +11,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from specbench.records.manifest import flatten
 from specbench.records.record import CONTROL, OVERALL, VANILLA, CaseRecord
 from specbench.records.store import PAGE, write_atomically
 from specbench.report.columns import OVERALL_COLUMNS
-from specbench.report.frames.cases import category_order
+from specbench.report.frames.cases import list_categories, overall
 from specbench.report.frames.detail import LOADED, OBJECTIVE
 from specbench.report.frames.facts import Facts
 from specbench.report.frames.findings import FACTORS, Findings, explain
@@ -252,14 +252,14 @@ def leaderboard(summary: pd.DataFrame, facts: Sequence[Facts], contests: Sequenc
     """
     rows = with_drafting(drop_repeated_rows(summary))
     rows = pd.concat([sort_rows(part) for _, part in rows.groupby(["model", "suite"], sort=False)])
-    overall = rows[rows["category"] == OVERALL]
+    whole = overall(rows)
     rows = rows.assign(counted=rows["cases"].where(rows["category"] != OVERALL))  # what may be in brackets
     columns = [
         replace(column, few="counted" if f"{column.figure}_low" in rows else "")
         for column in OVERALL_COLUMNS
-        if overall.empty or overall[column.figure].notna().any()
+        if whole.empty or whole[column.figure].notna().any()
     ]
-    categories = [OVERALL, *category_order(rows.loc[rows["category"] != OVERALL, "category"])]
+    categories = [OVERALL, *list_categories(rows)]
     rows = rows.assign(where=rows["model"] + " on " + rows["suite"])
     places = list(rows["where"].unique())
     boards = [_board(some, columns, remark, contests) for some, remark in split_lossy(rows, facts)]
@@ -353,11 +353,10 @@ def failures(findings: Findings) -> Markup:
     shown = []  # (title, traceback)
     for run, place in failed[:MAX_ROWS]:
         record = run.records[place]
-        error: Mapping[str, Any] = record.error or {}
-        title = f"{label(record.method)}, case {record.case}, round {record.round}"
-        title += f", turn {error['turn']}" if error.get("turn") is not None else ""
-        reason = f"{error.get('type', 'error')}: {error.get('message', 'no message was recorded')}"
-        shown.append((f"{title}: {reason}", str(error.get("traceback") or "no traceback was recorded")))
+        error = record.error
+        assert error is not None
+        title = f"{label(record.method)}, case {record.case}, round {record.round}, turn {error['turn']}"
+        shown.append((f"{title}: {error['type']}: {error['message']}", error["traceback"]))
     return part("failures", len(failed), _cut(len(failed)), shown) if failed else Markup("")
 
 

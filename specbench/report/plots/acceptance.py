@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from specbench.records.record import CONTROL, VANILLA
+from specbench.records.record import VANILLA
+from specbench.report.frames.cases import without_references
 from specbench.report.frames.detail import CACHED
 from specbench.report.label import break_lines
 from specbench.report.plots.canvas import NOTE, OVER_LINE, REFERENCE, finish, make_sheet, plain
@@ -41,7 +42,7 @@ def draw_accept_lengths(scene: Scene) -> Figure | str:
     Methods that never emitted more than one token in a step, vanilla and its like, have no histogram.
     """
     frame = scene.detail["accept_lengths"]
-    frame = frame[~frame["method"].isin([VANILLA, CONTROL])]
+    frame = without_references(frame)
     groups = [(key, rows) for key, rows in frame.groupby(_METHOD, sort=False) if rows["tokens"].max() > 1]
     if len(groups) > MOST_PANELS:
         return f"{len(groups)} methods, at most {MOST_PANELS} are drawn; tables/accept_lengths.csv has them"

@@ -1,7 +1,7 @@
 """Layout and files of every plot: one sheet as wide as fits a paper's column, a png to look at and a pdf to print.
 
 The look is ``paper.mplstyle``. A sheet is at most SHEET_INCH wide, names and legend included, with no text below
-SMALLEST_PT, so that scaled to a column of COLUMN_INCH nothing is below 6 pt.
+8 pt, so that scaled to a column of COLUMN_INCH nothing is below 6 pt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ FORMATS = ("png", "pdf")
 CAPTIONS = "captions.txt"
 COLUMN_INCH = 3.3
 SHEET_INCH = 4.4
-SMALLEST_PT = 8.0
 NOTE = "#555555"
 REFERENCE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": (0, (4, 3))}  # the line of vanilla
 OVER_LINE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a figure stays legible on the dashed line
@@ -193,20 +192,15 @@ def save_all(drawings: Sequence[Drawing], folder: Path, style: str = SCREEN) -> 
     For a paper their titles and notes go to captions.txt, one line per file.
     """
     make_folder(folder)
-    found = [_save_one(drawing, folder, style) for drawing in drawings]
+    files, captions = list[Path](), []
+    for name, draw in drawings:
+        if figure := draw():
+            if style != SCREEN:
+                captions.append(f"{name}: {take_caption(figure)}")
+            files += save(figure, folder / name)
     path = folder / CAPTIONS
-    if captions := [caption for _, caption in found if caption]:
+    if captions:
         known = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         lines = {line.partition(":")[0]: line for line in [*known, *captions]}
         write_atomically(path, "\n".join(lines.values()) + "\n")
-    return [*(file for files, _ in found for file in files), *([path] if captions else [])]
-
-
-def _save_one(drawing: Drawing, folder: Path, style: str) -> tuple[list[Path], str]:
-    """(files, caption of a paper)."""
-    name, draw = drawing
-    figure = draw()
-    if figure is None:
-        return [], ""
-    caption = f"{name}: {take_caption(figure)}" if style != SCREEN else ""
-    return save(figure, folder / name), caption
+    return [*files, *([path] if captions else [])]

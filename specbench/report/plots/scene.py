@@ -14,9 +14,8 @@ import pandas as pd
 
 from specbench.names import file_name
 from specbench.profile import Profile
-from specbench.records.record import CONTROL, OVERALL, VANILLA
 from specbench.records.store import RunError
-from specbench.report.frames.cases import category_order
+from specbench.report.frames.cases import list_categories, without_references
 from specbench.report.frames.detail import LOADED, Detail
 from specbench.report.frames.facts import describe_loads
 from specbench.report.frames.findings import Findings
@@ -151,7 +150,7 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
     summary = findings.summary
     least = {place: of_least_load(findings.reported, place) for place in {one.place for one in findings.reported}}
     kept = {key for entries in least.values() for key in keys_of(entries)}
-    drawn = only(summary[~summary["method"].isin([VANILLA, CONTROL])], kept)
+    drawn = only(without_references(summary), kept)
     keys = dict.fromkeys(zip(drawn["method"], drawn["variant"], strict=True))
     looks = {key: style_of(place) for place, key in enumerate(keys)}
 
@@ -176,7 +175,7 @@ def scenes(findings: Findings, load: Load | None = None, display: bool = False) 
             everywhere=_say_where(everyone, cases),
             tag="" if groups.ngroups == 1 else f"-{slug(model)}-{slug(suite)}",
             series=tuple(series),
-            categories=tuple(category_order(rows.loc[rows["category"] != OVERALL, "category"])),
+            categories=tuple(list_categories(rows)),
             detail={
                 name: found if name == LOADED else only(found, keys_of(entries))
                 for name, frame in findings.detail.items()

@@ -163,7 +163,6 @@ _CELL_INCH = (0.72, 0.46)
 _VECTOR: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.2, "rasterized": False}  # cells without seams in a pdf
 _WIDEST_INCH = 3.2  # of the axes on a sheet
 _FIGURE_INCH = 0.31  # the narrowest cell that fits its figure
-_LABEL_CHARS = 16
 _DARK = 0.18  # relative luminance (WCAG) below which white text has more contrast than black
 _TITLES = {
     "mat": "Mean accepted tokens (MAT)",
@@ -217,7 +216,7 @@ def draw_heatmap(grid: Heatmap) -> Figure:
     """X to the right, y upwards, as in a plot of two numbers."""
     rows, columns = grid.cells.shape
     names = [plain(break_lines(text, _LABEL_CHARS)) for text in grid.cells.columns]
-    name_inch = 0.075 * max(len(line) for name in names for line in name.split("\n")) + 0.1
+    name_inch = _CHAR_INCH * max(len(line) for name in names for line in name.split("\n")) + 0.1
     width, height = max(_CELL_INCH[0], name_inch) * columns, max(_CELL_INCH[1] * rows, 0.6)
     canvas, [[axes]] = make_sheet((width, height))
     values = grid.cells.to_numpy(dtype=float)
@@ -229,8 +228,8 @@ def draw_heatmap(grid: Heatmap) -> Figure:
         axes.add_patch(_box(row, column, fill=False, edgecolor="#D55E00", linewidth=2.4, zorder=3, clip_on=False))
     axes.set_xticks(range(columns), names, rotation=0 if name_inch * columns < _WIDEST_INCH else 90)
     axes.set_yticks(range(rows), [plain(break_lines(text, _LABEL_CHARS)) for text in grid.cells.index])
-    axes.set_xlabel(plain(break_lines(grid.x, max(24, int(width / 0.075)))))
-    axes.set_ylabel(plain(break_lines(grid.y, max(24, int(height / 0.075)))))
+    axes.set_xlabel(plain(break_lines(grid.x, max(24, int(width / _CHAR_INCH)))))
+    axes.set_ylabel(plain(break_lines(grid.y, max(24, int(height / _CHAR_INCH)))))
     bar = canvas.add_axes((1 + 0.15 / width, 0, 0.13 / width, 1))
     legend = canvas.colorbar(image, cax=bar)
     legend.outline.set_visible(False)

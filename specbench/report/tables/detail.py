@@ -7,8 +7,9 @@ import math
 
 import pandas as pd
 
-from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.records.record import OVERALL, VANILLA
 from specbench.report.columns import COLUMN
+from specbench.report.frames.cases import overall, without_references
 from specbench.report.frames.counting import DEFINITIONS
 from specbench.report.frames.detail import AUDIT, MIN_VALUES, PERCENTILES, QUALITY, WAITS
 from specbench.report.frames.findings import Findings
@@ -55,7 +56,7 @@ def turns_tables(frame: pd.DataFrame) -> list[Table]:
 
 def _binned_tables(name: str, frame: pd.DataFrame, across: str, where: str = "") -> list[Table]:
     """A row a method that drafts, with its speedup and MAT in each bin; none without speedups, or with one bin."""
-    frame = frame[~frame["method"].isin([VANILLA, CONTROL])]
+    frame = without_references(frame)
     if frame[across].nunique() < 2 or frame["speedup"].isna().all():
         return []
     figures = {"speedup": "Speedup", "mat": "MAT"}
@@ -118,11 +119,11 @@ _AUDIT = (
 def audit_tables(findings: Findings, where: str = "") -> list[Table]:
     """One row per method, of all cases; none without a method that drafts. The csv has the categories."""
     frame = findings.detail[AUDIT]
-    overall = frame[frame["category"] == OVERALL]
-    if overall.empty:
+    whole = overall(frame)
+    if whole.empty:
         return []
     shown = [column for column in findings.summary if column not in frame or column in KEYS]
-    rows = overall.merge(findings.summary[shown], on=list(KEYS), how="left")
+    rows = whole.merge(findings.summary[shown], on=list(KEYS), how="left")
     return [method_table(AUDIT, (where, f"{MEANINGS['audit']} {INTERVALS}"), rows, _AUDIT)]
 
 
@@ -131,8 +132,7 @@ def quality_tables(findings: Findings, where: str = "") -> list[Table]:
     frame = findings.detail[QUALITY]
     if frame.empty:
         return []
-    overall = findings.summary[findings.summary["category"] == OVERALL]
-    others = overall[[*ROW, "cases", "speedup", "speedup_low", "speedup_high", "mat"]]
+    others = overall(findings.summary)[[*ROW, "cases", "speedup", "speedup_low", "speedup_high", "mat"]]
     rows = frame.merge(others, on=list(ROW), how="left", suffixes=("", "_all"))
     rows = unite_vanilla(rows.assign(category=OVERALL, errors=0))
     rows["checked"] = [f"{checked} of {cases}" for checked, cases in zip(rows["cases"], rows["cases_all"], strict=True)]

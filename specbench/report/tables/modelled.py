@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from specbench.profile import Grid, Profile
-from specbench.records.record import OVERALL
 from specbench.report.columns import COLUMN
+from specbench.report.frames.cases import overall
 from specbench.report.frames.findings import Findings
 from specbench.report.frames.load import FEW, LABELLED, MOST, Load
 from specbench.report.label import Cell
@@ -27,8 +27,7 @@ _COLUMNS = (
 
 def prediction_table(findings: Findings) -> Table | None:
     """One row per method that has a prediction; None without any."""
-    rows = findings.summary
-    rows = rows[(rows["category"] == OVERALL) & rows["predicted_speedup"].notna()]
+    rows = overall(findings.summary).dropna(subset="predicted_speedup")
     if rows.empty:
         return None
     rows = rows.assign(decode_speedup=rows["decode_speedup"].where(rows["efficiency"].notna()))

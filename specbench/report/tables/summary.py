@@ -10,8 +10,8 @@ import pandas as pd
 import yaml
 
 from specbench.records.record import CONTROL, OVERALL, VANILLA
-from specbench.report.columns import COLUMN, COLUMNS, OVERALL_COLUMNS, STEP_COLUMNS
-from specbench.report.frames.cases import category_order
+from specbench.report.columns import COLUMN, OVERALL_COLUMNS, STEP_COLUMNS
+from specbench.report.frames.cases import list_categories, overall
 from specbench.report.frames.detail import OPTIONAL, Detail
 from specbench.report.frames.facts import Facts, describe_decoding, describe_loads
 from specbench.report.frames.findings import Findings
@@ -45,7 +45,7 @@ def caption(facts: Sequence[Facts], rows: pd.DataFrame) -> str:
     """Model, suite, dtype, device, cases and temperature: 'tiny on mini (float32, cpu), 60 cases, temperature 0'."""
     settings: dict[str, str] = {}
     for fact in facts:
-        here = of_place(rows[rows["category"] == OVERALL], fact.model, fact.suite)
+        here = of_place(overall(rows), fact.model, fact.suite)
         counts = here["cases"] + here["errors"]
         where = f"{fact.model} on {fact.suite}" + (f" ({fact.ran_on})" if fact.ran_on else "")
         text = f"{where}, {counts.max() if len(counts) else 0} cases, {describe_decoding([fact])}"
@@ -86,7 +86,7 @@ def split_lossy(rows: pd.DataFrame, facts: Sequence[Facts]) -> list[tuple[pd.Dat
 
 def meaning(rows: pd.DataFrame, remark: str = "") -> str:
     """The explanation of the columns of the overall table that are shown, the speedup's first."""
-    figures = with_drafting(rows[rows["category"] == OVERALL])
+    figures = with_drafting(overall(rows))
     columns = sorted(OVERALL_COLUMNS, key=lambda column: column.figure != "speedup")
     shown = [each.caption for each in columns if each.caption and (rows.empty or figures[each.figure].notna().any())]
     served = f"{MEANINGS['of_request']} " if (rows["load"].fillna("") != "").any() else ""
@@ -110,7 +110,7 @@ def steps_table(summary: pd.DataFrame, facts: Sequence[Facts]) -> Table:
 def _overall(
     name: str, rows: pd.DataFrame, text: tuple[str, str], columns: Sequence[Heading], contests: Sequence[Contest] = ()
 ) -> Table:
-    rows = with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL]))  # the csv has them all
+    rows = with_drafting(drop_repeated_rows(overall(rows)))  # the csv has them all
     return method_table(name, text, rows, columns, alone=lambda *best: is_alone(contests, OVERALL, *best))
 
 
@@ -118,17 +118,13 @@ def _by_category(figure: str, rows: pd.DataFrame, text: tuple[str, str], contest
     rows = drop_repeated_rows(rows)
     wide = widen(rows, "category", (*COLUMN[figure].names, "cases"))
     wide = wide[~wide["method"].isin([VANILLA, CONTROL]) | (wide["variant"] == "")]  # not a row of ones for each run
-    columns = [Heading(name, f"{name} {figure}", bold=True, few=f"{name} cases") for name in _categories(rows)]
+    names = (*list_categories(rows), OVERALL)
+    columns = [Heading(name, f"{name} {figure}", bold=True, few=f"{name} cases") for name in names]
 
     def alone(column: str, best: Row) -> bool:
         return is_alone(contests, column.removesuffix(f" {figure}"), figure, best)
 
     return replace(method_table(f"{figure}_by_category", text, wide, columns, alone=alone), spread=False, shaded=True)
-
-
-def _categories(rows: pd.DataFrame) -> list[str]:
-    """The categories as columns, overall last."""
-    return [*category_order(rows.loc[rows["category"] != OVERALL, "category"]), OVERALL]
 
 
 def write_summary(findings: Findings, output: Path) -> list[Path]:
@@ -138,11 +134,12 @@ def write_summary(findings: Findings, output: Path) -> list[Path]:
     files = write_texts(output, {"summary.csv": to_csv(whole)})
     for name, tables in build_tables(summary, facts, findings.contests).items():
         if name == "overall":
-            raw = whole.loc[whole["category"] == OVERALL, [column for column in COLUMNS if column != "category"]]
+            raw = overall(whole).drop(columns="category")
         else:
             figure = name.removesuffix("_by_category")
             parts = COLUMN[figure].names
-            names = {f"{one} {part}": one + part.removeprefix(figure) for one in _categories(whole) for part in parts}
+            every = (*list_categories(whole), OVERALL)
+            names = {f"{one} {part}": one + part.removeprefix(figure) for one in every for part in parts}
             raw = widen(whole, "category", parts).reindex(columns=[*ROW, *names]).rename(columns=names)
         raw = raw.assign(lossy=raw["method"].isin(findings.lossy))
         files += write_tables(output, name, tables, **{name: raw})

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from specbench.records.record import CONTROL, OVERALL, VANILLA
+from specbench.records.record import OVERALL
 from specbench.report.columns import COLUMN
-from specbench.report.frames.cases import category_order
+from specbench.report.frames.cases import list_categories, overall, without_references
 from specbench.report.frames.detail import LOADED, OBJECTIVE
 from specbench.report.frames.facts import Facts, describe_decoding
 from specbench.report.frames.findings import Findings
@@ -100,7 +100,7 @@ def open_console() -> Console:
 
 def _overall(rows: pd.DataFrame, width: int) -> Table:
     """A figure that is blank in every row is not shown, nor a modelled speedup, unless the rows are sorted by it."""
-    shown = sort_rows(with_drafting(drop_repeated_rows(rows[rows["category"] == OVERALL])))
+    shown = sort_rows(with_drafting(drop_repeated_rows(overall(rows))))
     columns = [each for each in _COLUMNS if each.figure != _MODELLED or deciding_figure(shown) == _MODELLED]
     if (shown["load"] != "").any():
         columns = [replace(each, title=_OF_REQUEST.get(each.figure, each.title)) for each in columns]
@@ -140,16 +140,16 @@ def _by_category(rows: pd.DataFrame, width: int) -> Iterator[TerminalTables | Te
     As many tables as the width needs, none for a single category, nor where every figure is blank; a line instead where
     so many tables would hide the others.
     """
-    categories = category_order(rows.loc[rows["category"] != OVERALL, "category"])
-    methods = rows[~rows["method"].isin([VANILLA, CONTROL])]
+    categories = list_categories(rows)
+    methods = without_references(rows)
     figures = {name: _RANKED[name] for name in (deciding_figure(methods), "mat") if methods[name].notna().any()}
     if len(categories) < 2 or not figures:
         return
     if len(categories) > _MOST_CATEGORIES:
         yield to_text(f"{len(categories)} categories, at most {_MOST_CATEGORIES} are printed; summary.csv has them")
         return
-    overall = sort_rows(methods[methods["category"] == OVERALL])
-    wide = widen(pd.concat([overall, methods[methods["category"] != OVERALL]]), "category", (*figures, "cases"))
+    whole = sort_rows(overall(methods))
+    wide = widen(pd.concat([whole, methods[methods["category"] != OVERALL]]), "category", (*figures, "cases"))
     lines = [
         (
             _broken(label(row["method"], row["variant"]), width) if figure == next(iter(figures)) else "",
