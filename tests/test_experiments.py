@@ -30,48 +30,17 @@ from specbench.screen import DONE
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 CATEGORIES = {"overall", "multi-turn", "translation", "summarization", "qa", "math_reasoning", "rag", "code"}
-PAIRED = ["hf_generate", "speculative_sampling", "lookahead", "ouroboros", "pearl", "card"]
-ABLATIONS = ["hf_generate", "cacheback", "cacheback_no_frozen", "cacheback_only_frozen"]
 DEFAULT = ["pld", "suffix_decoding", "token_recycling", "speculative_sampling", "eagle3", "hf_generate"]
-RECYCLED = ["hf_generate", "lookahead", "pld", "rest"]
-BOARD = ["speculative_sampling", "sam", "medusa", "hydra_heads", "eagle", "eagle2", "token_recycling_hot"]
-# name -> (cells of the grid at full size, methods in addition to vanilla)
-EXPERIMENTS = {
-    "cacheback_figure3": (3, [*RECYCLED, "token_recycling", "sam", "cacheback"]),
-    "cacheback_figure4": (4 * 6, ["hf_generate", "cacheback"]),
-    "cacheback_table1": (1, ABLATIONS),
-    "card_figure1": (10, ["speculative_sampling"]),
-    "card_figure5": (3 * 2, PAIRED),
-    "card_figure6": (2 * 11, ["card"]),
-    "card_table1": (2 * 3, PAIRED),
-    "card_table1_sampling": (3, PAIRED),
-    "card_table2": (2, ["hf_generate", "card"]),
-    "card_table3": (3, ["hf_generate", "card"]),
-    "n_grammys_figure1": (1, []),
-    "n_grammys_figure2": (2 * 4 * 6, ["n_grammys"]),
-    "n_grammys_figure3": (3 * 3 * 5 * 7, ["hf_generate", "n_grammys"]),
-    "n_grammys_figure4": (3, ["n_grammys"]),
-    "n_grammys_table1": (3 * 3, ["hf_generate", "n_grammys"]),
-    "spec_bench_leaderboard": (3, [*RECYCLED, *BOARD]),
-    "speed_bench_table1": (1, ["pld", "speculative_sampling", "eagle3"]),
-    "takeoff_ssd": (2, ["hf_generate", "ssd"]),
-    "token_recycling_figure3a": (8, ["token_recycling_hot"]),
-    "token_recycling_figure3b": (8, ["token_recycling_hot"]),
-    "token_recycling_figure3c": (3, ["token_recycling_hot"]),
-    "token_recycling_figure4": (1, ["token_recycling_hot"]),
-    "token_recycling_table1": (3, [*RECYCLED, "medusa", "token_recycling_hot"]),
-    "token_recycling_table1_mbpp": (3, [*RECYCLED, "token_recycling_hot"]),
-    "token_recycling_table1_shuffle": (2, ["hf_generate", "token_recycling_hot"]),
-}
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 # The other choices of an axis that changes what runs: each as a small run of its own.
 CHOICES = {
-    "card_table3 opt_tree": (["experiment/row=opt_tree"], ["hf_generate", "opt_tree"]),
-    "card_table3 eagle3": (["experiment/row=eagle3"], ["hf_generate", "eagle3"]),
-    "card_table2 query": (["method.card.correct=false"], ["hf_generate", "card"]),
-    "n_grammys_figure2 unigram": (["experiment/strategy=unigram"], ["n_grammys"]),
-    "n_grammys_figure2 extended": (["experiment/strategy=extended_bigram_3"], ["n_grammys"]),
+    "card_table3 opt_tree": ["experiment/row=opt_tree"],
+    "card_table3 eagle3": ["experiment/row=eagle3"],
+    "card_table2 query": ["method.card.correct=false"],
+    "n_grammys_figure2 unigram": ["experiment/strategy=unigram"],
+    "n_grammys_figure2 extended": ["experiment/strategy=extended_bigram_3"],
 }
-SMALL = {name: ([], methods) for name, (_, methods) in EXPERIMENTS.items()} | CHOICES
+SMALL = {name: [] for name in EXPERIMENTS} | CHOICES
 # What is read off the run: file of tables/, method, what it must have of it.
 EVIDENCE = {
     "cacheback_table1": ("accept_sources", "source", {"dynamic", "frozen"}),
@@ -95,10 +64,6 @@ def cells(*overrides: str) -> tuple[dict[str, list[str]], list[list[str]]]:
 def product_of(parsed: list[Override]) -> list[list[str]]:
     """The overrides of every job."""
     return BasicSweeper.split_arguments(parsed, None)[0]
-
-
-def test_every_experiment_is_listed():
-    assert {path.stem for path in (CONF / "experiment").glob("*.yaml")} == EXPERIMENTS.keys()
 
 
 def values_of(*overrides: str) -> dict[str, Any]:
@@ -133,7 +98,7 @@ def test_grid_at_full_size(name):
     """Each value of each axis composes, is a run of its own, and has methods whose parameters are right."""
     base = f"experiment={name}"
     axes, grid = cells(base)
-    assert len(grid) == EXPERIMENTS[name][0]
+    assert bool(axes) == (len(grid) > 1)
     config = composed(base)
     assert config.hydra.mode == (RunMode.MULTIRUN if axes else None)
     if axes:
@@ -142,7 +107,7 @@ def test_grid_at_full_size(name):
     for value in [value for values in axes.values() for value in values] or [base]:
         plain = plain_values(composed(base, value))
         assert "bundled" not in str(plain["model"])
-        assert plain["suite"]["name"] != "mini" or not EXPERIMENTS[name][1]
+        assert plain["suite"]["name"] != "mini" or [*plain["method"]] == [VANILLA]
         for method, node in plain["method"].items():
             make_entry(method, node)
         hashes.append(digest(plain))
@@ -184,14 +149,14 @@ def small_run(tmp_path_factory):
 )
 def test_small_size_has_every_cell(name, small_run):
     """Every method in every category: decoded, finite, without an error, and the target's own tokens."""
-    overrides, methods = SMALL[name]
-    experiment = name.split()[0]
-    findings = small_run(f"experiment={experiment}", *overrides, tokens=12 if name in EVIDENCE else 5)
+    overrides = (f"experiment={name.split()[0]}", *SMALL[name])
+    methods = plain_values(composed(*overrides, "+size=small"))["method"]
+    findings = small_run(*overrides, tokens=12 if name in EVIDENCE else 5)
     rows = findings.summary
     assert set(zip(rows["method"], rows["category"], strict=True)) == {
-        (method, category) for method in (VANILLA, *methods) for category in CATEGORIES
+        (method, category) for method in methods for category in CATEGORIES
     }
-    assert len(rows) == (len(methods) + 1) * len(CATEGORIES)
+    assert len(rows) == len(methods) * len(CATEGORIES)
     assert (rows["errors"] == 0).all()
     for column in ("cases", "tokens", "steps", "mat", "tokens_per_s", "speedup"):
         assert rows[column].map(math.isfinite).all(), column

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,17 +88,6 @@ def test_follow_is_as_deep_as_the_walker_goes(nodes, data):
         depths.append(depths[parent + 1] + 1)
     picks = [future[depth] for depth in depths]
     assert follow(Draft(tokens, parents, passenger=passenger), future) == Walk.follow(tokens, parents, passenger, picks)
-
-
-def test_generated_tokens_are_the_same_again_and_repeat():
-    text = repeating_tokens(5000, 1000)
-    assert text == repeating_tokens(5000, 1000)
-    assert text != repeating_tokens(5000, 1000, seed=1)
-    assert (len(text), min(text)) == (5000, 0)
-    assert max(text) < 1000
-    cost = replay(PromptLookup(), text, 4000, 64)
-    shuffled = np.random.default_rng(0).permutation(text).tolist()
-    assert cost.emitted > 1.2 > replay(PromptLookup(), shuffled, 4000, 64).emitted
 
 
 def test_a_step_hardly_grows_with_the_context():

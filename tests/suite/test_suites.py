@@ -121,7 +121,6 @@ def test_speed_bench_refuses_placeholders_and_says_how_they_are_filled(tmp_path)
         ("Sort.\n" + "Answer now please.\n" * 3 + "Answer now", "Sort.\n"),
         ("Sort.\n" + "Answer now please.\n" * 3, "Sort.\n"),
         ("Sort. Answer now please.\nThen stop.", "Sort. Answer now please.\nThen stop."),
-        ("Sort. Answer", "Sort. Answer"),
     ],
 )
 def test_speed_bench_padding_comes_off(tmp_path, turn, bare):
@@ -135,7 +134,6 @@ def test_speed_bench_padding_comes_off(tmp_path, turn, bare):
     ("frame", "says"),
     [
         ("{nope}", "there is no nope, .*suite.frame"),
-        ("{history.5.user}", "there is no history.5.user"),
         ("Who? {}", r"suite.frame=Who\? \{\}: names no field"),
     ],
 )
