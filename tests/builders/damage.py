@@ -15,7 +15,6 @@ VALUES: dict[str, tuple[str, str]] = {
     "null": ("null", "null"),
     "true": ("true", "bool"),
     "negative": ("-1", "int"),
-    "a thousand": ("1000", "int"),
     "2^31": ("2147483648", "int"),
     "10^30": (f"{10**30}", "int"),
     "fraction": ("1.5", "float"),
@@ -23,11 +22,8 @@ VALUES: dict[str, tuple[str, str]] = {
     "nan": ("NaN", "nan"),
     "text": ('"abc"', "str"),
     "steering text": (json.dumps("\x1b[31m\u202ered\x9b"), "str"),
-    "markup text": ('"[bold red]x[/]<script>alert(1)</script>"', "str"),
     "half a character": ('"\\ud800"', "half"),
-    "empty list": ("[]", "list"),
     "list": ("[1]", "list"),
-    "empty object": ("{}", "dict"),
     "object": ('{"a": 1}', "dict"),
 }
 

@@ -418,13 +418,9 @@ def test_the_boundary_of_a_server_is_that_of_an_independent_generator(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["load.find=x", "load.slo.ttft_ms=5"], "load.find=x: expected one of slo"),
         (["load.find=slo"], "load.find=slo: no limit is set"),
-        (["load.find=slo", "load.slo.ttft_ms=5", "load.slo.share=0.999"], "load.slo.share=0.999: expected a share"),
         (["load.find=slo", "load.slo.ttft_ms=5", "--dry-run"], "finds its loads while it runs; expected one load"),
         (["load.find=slo", "load.slo.ttft_ms=0"], "load.slo.ttft_ms=0.0: expected a finite number above 0"),
-        (["load.slo.share=0.2"], "load.slo.share=0.2: expected at least 0.5 and at most 1"),
-        (["load.seconds=3"], "load.seconds=3: has no effect with load.kind=closed"),
     ],
 )
 def test_searches_that_are_refused(tmp_path, given, message, capsys):

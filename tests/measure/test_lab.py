@@ -20,8 +20,6 @@ def test_help_lists_every_command(capsys):
     ("command", "arguments", "reported"),
     [
         ("overhead", ["pdl"], "there is no method/pdl; did you mean pld?"),
-        ("drafters", ["pld", "pdl"], "there is no method/pdl; did you mean pld?"),
-        ("peers", ["model=tny"], "there is no model/tny; did you mean tiny?"),
     ],
 )
 def test_an_unknown_name_is_an_error(monkeypatch, capsys, command, arguments, reported):

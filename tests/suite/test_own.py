@@ -199,20 +199,6 @@ def test_what_is_wrong_with_all_rows_is_reported_once(tmp_path, name, rows, show
     assert str(caught.value).count("\n") == shown.count("\n")
 
 
-@pytest.mark.parametrize(("ending", "mark"), [(".csv", ","), (".tsv", "\t")])
-@pytest.mark.parametrize("rows", ["", "prompt\n"])
-def test_an_empty_table_shows_one_that_can_be_read(tmp_path, ending, mark, rows):
-    path = tmp_path / f"p{ending}"
-    path.write_text(rows)
-    with pytest.raises(InputError, match=r"xpected a header and rows such as\n") as caught:
-        read(path)
-    _, *lines = str(caught.value).splitlines()
-    path.write_text("".join(f"{line.strip()}\n" for line in lines))
-    (case,) = read(path).cases
-    assert case.turns[0].startswith("Why is the sky blue")
-    assert mark in lines[0]
-
-
 def test_a_folder_is_its_files_or_its_test_split(tmp_path):
     for split in ("train", "test"):
         (tmp_path / split).mkdir()
