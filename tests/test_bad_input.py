@@ -186,6 +186,7 @@ MODELS = (
     bad("model.path=model", PIPE, "pipe", name="pipe", files=tiny_without(WEIGHTS, PIPE)),
     bad("model.path=model", "tokenizer", name="no tokenizer", files=tiny_without("tokenizer")),
     model("weights text", PIPE, "not a complete safetensors", model_safetensors="hello " * 99),
+    model("weights cut", PIPE, model_safetensors=lambda content: content[: len(content) // 2]),
     model("weights NaN", "not finite", loads=True, model_safetensors=data_of(b"\xff")),
     model("weights zero", "all equal", loads=True, model_safetensors=data_of(b"\0")),
     model("config text", "config.json", "JSON", config_json="hello"),

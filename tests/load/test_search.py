@@ -424,9 +424,6 @@ def test_the_boundary_of_a_server_is_that_of_an_independent_generator(tmp_path):
     ],
 )
 def test_searches_that_are_refused(tmp_path, given, message, capsys):
-    trace = tmp_path / "t.jsonl"
-    trace.write_text(json.dumps({"case": "a", "turns": [{"prompt_ids": [1, 5], "ids": [5, 2]}]}) + "\n")
-    replay = ["model=replay", f"model.trace={trace}", "model.tokenizer=bundled:tiny", "method=[pld]", "load=closed"]
-    assert run_command.main([*replay, f"hydra.run.dir={tmp_path}/run", *given]) == 2
+    assert run_command.main([*replay(tmp_path), "load=closed", *given]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

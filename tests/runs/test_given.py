@@ -92,6 +92,7 @@ def test_a_setting_that_counts_in_one_job_of_a_sweep_is_taken(swept):
             ("suite.limit=range(0,200)", "decode.seed=range(0,200)"),
             "suite.limit of 200 times decode.seed of 200 values",
         ),
+        (("decode.length=fixed,price", "decode.length_profile=no/such.json"), "profile no/such.json: no such file"),
         (("suite.limit=range(5,5)",), "suite.limit of 0 values"),
         (("suite.limit=1,2", "hydra.sweep.dir=/"), "hydra.sweep.dir=/: contains other things"),
     ],

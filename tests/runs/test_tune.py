@@ -8,9 +8,8 @@ from builders.profiles import FIT
 from builders.records import write_chat
 from builders.runs import job_for
 from specbench import commands
-from specbench.advise.tune import Tuner, gain_of, speedup_of, spell
+from specbench.advise.tune import Tuner, gain_of, speedup_of
 from specbench.profile import Fit, write_profile
-from specbench.stats import Estimate
 from specbench.types import InputError
 
 PHRASES = ("the red boat lies in the old harbour and waits", "seven grey geese fly north over the wide fields")
@@ -98,11 +97,6 @@ def test_what_has_no_price_is_an_error_and_no_figure(tmp_path):
     along = ["model=tiny", "engine=timed", f"model.trace={empty}", "model.template=raw", "method=[pld]"]
     with pytest.raises(InputError, match="expected model=replay"):
         tuner(along, 0.0, GRID).check()
-
-
-def test_a_figure_without_an_interval_is_spelled_without():
-    assert spell(Estimate(1.5, 1.25, 2.0, 9)) == "1.500 [1.250, 2.000]"
-    assert spell(Estimate(1.5, None, None, 3)) == "1.500"
 
 
 @pytest.fixture

@@ -1,16 +1,13 @@
 """Sources of a suite: files, the data directory and the hub, whose data sets are replaced by rows in their schema."""
 
 import functools
-import gzip
 import hashlib
-import json
 import re
 
 import datasets
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
-from omegaconf import OmegaConf
 
 from builders.records import write_json_lines
 from builders.runs import composed, job_for
@@ -143,68 +140,6 @@ def test_another_number_or_hash_than_the_official_one_is_a_warning_that_states_b
     assert "has 2 questions, the official file has 480" in number
     assert f"has sha256 {suite.sha256}, the official file has ab12" in digest
     assert suite_with("mine", path=file, expected=2, sha256=suite.sha256.upper(), first=1).warnings == ()
-
-
-def jsonl(path):
-    raw = path.read_bytes()
-    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-    return [json.loads(line) for line in text.split("\n") if line]
-
-
-def mt_bench_rows(folder):
-    """As the hub's copy says it was made: turns renamed, the id a hash of the text, no reference an empty list."""
-    for row in jsonl(folder / "mt_bench" / "question.jsonl"):
-        digest = int(hashlib.sha256("".join(row["turns"]).encode()).hexdigest(), 16) % 10**8
-        reference = row.get("reference", [])
-        yield {"prompt": row["turns"], "prompt_id": digest, "category": row["category"], "reference": reference}
-
-
-def mgsm_rows(folder, language):
-    for line in (folder / "mgsm" / f"mgsm_{language}.tsv").read_text(encoding="utf-8").split("\n")[:-1]:
-        question, answer = line.split("\t")
-        number = int(answer.replace(",", ""))
-        yield {"question": question, "answer": None, "answer_number": number, "equation_solution": None}
-
-
-def hub_rows(folder, repo, config, split):
-    """The rows of a data set of the hub, made from the files."""
-    if repo == "HuggingFaceH4/mt_bench_prompts":
-        return list(mt_bench_rows(folder))
-    if repo == "juletxara/mgsm":
-        return list(mgsm_rows(folder, config))
-    if repo == "google-research-datasets/mbpp":
-        assert config == "full"
-        return [row for row in jsonl(folder / "mbpp" / "mbpp.jsonl") if 11 <= row["task_id"] <= 510]
-    if repo == "openai/gsm8k":
-        assert config == "main"
-        return jsonl(folder / "gsm8k" / f"{split}.jsonl")
-    assert repo == "openai/openai_humaneval"
-    return jsonl(folder / "humaneval" / "HumanEval.jsonl.gz")
-
-
-def suite_options(name):
-    """The settings in conf/suite/<name>.yaml for the suite's source and format."""
-    config = OmegaConf.to_container(composed("model=tiny", f"suite={name}").suite)
-    keys = ("name", "relative", "hub", "format", "form", "expected", "sha256", "shots", "shots_seed", "shots_from")
-    return {key: config[key] for key in keys}
-
-
-@pytest.mark.parametrize("name", ["mt_bench", "humaneval", "mbpp", "gsm8k", "gsm8k_8shot", "mgsm"])
-def test_the_hub_gives_the_same_cases_as_the_files(data, monkeypatch, reachable, name):
-    def load_dataset(repo, config=None, *, split, revision):
-        return datasets.Dataset.from_list(hub_rows(data / "suites", repo, config, split))
-
-    monkeypatch.setenv("SPECBENCH_DATA", str(data))
-    asked, options = reachable(datasets, "load_dataset", load_dataset), suite_options(name)
-    local = suite_with(**options)
-    assert not asked
-    monkeypatch.delenv("SPECBENCH_DATA")
-    remote = suite_with(**options)
-    assert asked
-    assert remote.cases == local.cases
-    assert remote.warnings == local.warnings == ()
-    assert remote.origin.endswith("on the hub")
-    assert remote.sha256 != local.sha256
 
 
 @pytest.fixture
