@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from report.conftest import manifest_of
 
+from builders.damage import put
 from builders.records import record, turn
 from specbench import commands
 from specbench.runs import sources
@@ -225,14 +226,10 @@ LIVE = {"case": "1", "turns": [{"prompt_ids": [1, 5], "ids": [7, 2], "finish": "
 
 def changed(value: Any, **changes: Any) -> Any:
     """A copy of a JSON object with other entries, in places such as ``turns__0__ids``."""
-    copy = json.loads(json.dumps(value))
     for place, entry in changes.items():
-        *path, last = (int(part) if part.isdigit() else part for part in place.split("__"))
-        inner = copy
-        for key in path:
-            inner = inner[key]
-        inner[last] = entry
-    return copy
+        path = tuple(int(part) if part.isdigit() else part for part in place.split("__"))
+        value = json.loads(put(value, path, json.dumps(entry)))
+    return value
 
 
 def trace(name: str, line: Any, *words: str, before: Any = None) -> Bad:

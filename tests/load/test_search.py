@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import stand_in
-from load.test_remote import OneAtATime, simulate_remote
+from load.test_remote import OneAtATime, settings_of, simulate_remote
 
 import specbench
 from builders.records import record, turn
@@ -338,9 +338,7 @@ def test_a_search_on_servers_end_to_end(tmp_path):
     """Each server answers one request after the other, so that n clients wait for n services."""
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
         plain.service_s, drafting.service_s, plain.place, drafting.place = 0.03, 0.01, InTurn(), InTurn()
-        urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drafting.url}"]
-        given = ["model=server", "model.tokenizer=bundled:tiny", "decode.max_new_tokens=8", "report.plots=false"]
-        given += ["measure.warmup=0", f"hydra.run.dir={tmp_path}/run", "suite.limit=1", "suite.first=4", *urls]
+        given = [*settings_of(plain, drafting, tmp_path / "run"), "decode.max_new_tokens=8"]
         given += ["measure.lossless=false", "load=closed", "load.requests=2", "load.block=4", "load.find=slo"]
         given += ["load.slo.share=0.7"]
 

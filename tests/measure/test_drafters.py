@@ -5,8 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from methods.pld import PromptLookup
-from scripts.lab.bench import repeating_tokens
 from scripts.lab.drafters import COLUMNS, cost_at, follow, replay
 from specbench.decode.walk import Walk
 from specbench.method import Drafter, Method
@@ -88,9 +86,3 @@ def test_follow_is_as_deep_as_the_walker_goes(nodes, data):
         depths.append(depths[parent + 1] + 1)
     picks = [future[depth] for depth in depths]
     assert follow(Draft(tokens, parents, passenger=passenger), future) == Walk.follow(tokens, parents, passenger, picks)
-
-
-def test_a_step_hardly_grows_with_the_context():
-    text = repeating_tokens(2 * 52_000, 4096)
-    short, long = (cost_at(PromptLookup(), False, text, context, 2000, 64).step_us for context in (2000, 50_000))
-    assert long < 3 * short

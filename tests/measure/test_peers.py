@@ -19,7 +19,6 @@ from scripts.lab.peers import (
     SLOWER,
     Timed,
     compare,
-    pair_rows,
     time_pair,
 )
 from specbench.method import Peer
@@ -147,11 +146,8 @@ def test_an_interval_that_holds_one_or_clocks_that_disagree_show_nothing():
 
 def test_times_are_minima_or_medians_per_token():
     ours, peer = side(), side(2.0, seed=1)
-    longer = replace(peer, ids=tuple(ids * 2 if number < 3 else ids for number, ids in enumerate(peer.ids)))
-    assert compare(ours, longer)[0]["cpu"].value.value == pytest.approx(2 * COUNT / (COUNT + 3), rel=0.01)
-    rows = pair_rows("vanilla, hf", ours, longer)
-    assert [row[0] for row in rows] == ["vanilla, hf: cpu", "vanilla, hf: wall"]
-    assert [row[1:3] + row[-1:] for row in rows] == [["9 of 12", "1.00 / 1.00", ""], ["", "", FASTER]]
+    longer = replace(peer, ids=tuple(ids * 2 for ids in peer.ids))
+    assert compare(ours, longer)[0]["cpu"].value.value == pytest.approx(1, rel=0.01)
     ours, peer = side(noise=0), side(noise=0)
     for times in (ours.cpu_s, ours.wall_s):
         times[:, 0] *= 10  # two runs of eight

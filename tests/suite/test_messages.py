@@ -6,7 +6,7 @@ import pytest
 
 from builders.records import write_json_lines
 from builders.runs import execute_job, job_for
-from builders.suites import suite_with, write_parquet
+from builders.suites import suite_with
 from specbench.records.store import read_manifest
 from specbench.suite.messages import find_cuts
 from specbench.types import InputError
@@ -75,13 +75,6 @@ def test_every_form_gives_the_same_case(tmp_path, name):
     ]
     assert identifier == ("c1" if name not in ("share gpt", "functions") else "call00000")
     assert find_cuts(case.messages) == [1, 3]
-
-
-def test_a_parquet_file_of_trajectories_is_read(tmp_path):
-    tools = [{"type": "function", "function": {**SCHEMA, "parameters": {"type": "object", "required": ["a"]}}}]
-    write_parquet(tmp_path / "p.parquet", [{"trajectory_id": "x", **FORMS["openhands"], "tools": tools}])
-    (case,) = read(tmp_path / "p.parquet").cases
-    assert (case.id, len(case.messages), case.tools[0]["function"]["name"]) == ("x", 4, "ls")
 
 
 def test_a_log_of_swe_agent_is_recorded_when_the_form_says_so(tmp_path):

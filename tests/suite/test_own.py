@@ -185,20 +185,6 @@ def test_a_question_beyond_any_context_is_refused_before_it_is_tokenized(tmp_pat
     assert time.perf_counter() - start < 20
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "shown"),
-    [
-        ("p.csv", "qestion,topic\n" + "Who?,x\n" * 30, "line 2 and all other rows: .*it has qestion, topic: name"),
-        ("p.jsonl", '{"a": 1}\n' * 2 + "7\n", "3 rows .*\n  line 1 and 1 more: none.*\n  line 3: "),
-    ],
-)
-def test_what_is_wrong_with_all_rows_is_reported_once(tmp_path, name, rows, shown):
-    (tmp_path / name).write_text(rows)
-    with pytest.raises(InputError, match=f"{tmp_path}/{name}.*{shown}") as caught:
-        read(tmp_path / name)
-    assert str(caught.value).count("\n") == shown.count("\n")
-
-
 def test_a_folder_is_its_files_or_its_test_split(tmp_path):
     for split in ("train", "test"):
         (tmp_path / split).mkdir()

