@@ -20,6 +20,7 @@ from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import Stretch
 
 SERVICE_S = 0.04  # of an answer, one after the other
+LONG = ("decode.max_new_tokens=24", "measure.control=false")
 
 
 class _Timer(selectors.DefaultSelector):
@@ -110,14 +111,15 @@ def settings_of(plain, drafting, folder) -> list[str]:
     """A run of vanilla and ``server`` on these two servers."""
     urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drafting.url}"]
     small = ["suite.limit=1", "suite.first=4", "report.plots=false", "measure.warmup=0"]
-    return ["model=server", "model.tokenizer=bundled:tiny", *urls, *small, f"hydra.run.dir={folder}"]
+    place = f"hydra.run.dir={folder}"
+    return ["model=server", "model.tokenizer=bundled:tiny", *urls, *small, place]
 
 
 def test_a_run_under_load_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr("specbench.serving.remote.GAUGE_S", 0.01)
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
         plain.service_s, drafting.service_s = 0.06, 0.03
-        given = [*settings_of(plain, drafting, tmp_path), "decode.max_new_tokens=24", "measure.control=false"]
+        given = [*settings_of(plain, drafting, tmp_path), *LONG]
         load = ["load=closed", "load.requests=2", "load.block=2", "load.slo.ttft_ms=1000"]
         assert run_command.main([*given, *load]) == 0
     records = read_run(tmp_path).records
@@ -143,7 +145,7 @@ def test_a_run_that_was_killed_goes_on_and_asks_nothing_twice(tmp_path):
 
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
         killed, whole = (
-            [*settings_of(plain, drafting, tmp_path / name), "decode.max_new_tokens=24", "measure.control=false"]
+            [*settings_of(plain, drafting, tmp_path / name), *LONG]
             for name in ("killed", "whole")
         )
         drafting.stops_at = 3

@@ -28,7 +28,11 @@ def test_what_mixes_raises_what_waits_is_counted_and_no_captured_call_transfers(
     for mix in (lambda: there + HOST, lambda: there.gather(0, INDEX[:, None]), there.numpy):
         with pytest.raises(DeviceMixError, match=r"CPU|host"):
             mix()
-    for read in (lambda each: each[0, 1].item(), lambda each: each.tolist(), lambda each: int(each.max())):
+    for read in (
+        lambda each: each[0, 1].item(),
+        lambda each: each.tolist(),
+        lambda each: int(each.max()),
+    ):
         mode.blocking.clear()
         assert read(there) == read(HOST)
         assert (mode.blocking[READ], mode.blocking[UPLOAD]) == (1, 0)
@@ -36,7 +40,8 @@ def test_what_mixes_raises_what_waits_is_counted_and_no_captured_call_transfers(
     assert HOST.to(there.device).device == there[INDEX].device == DEVICE
     assert (mode.blocking[READ], mode.blocking[UPLOAD]) == (0, 2)
     mode.blocking.clear()
-    HOST.pin_memory().to(DEVICE, non_blocking=True).index_fill_(0, torch.arange(1, device=DEVICE), 2.0)
+    pinned = HOST.pin_memory().to(DEVICE, non_blocking=True)
+    pinned.index_fill_(0, torch.arange(1, device=DEVICE), 2.0)
     assert not mode.blocking
     with mode.captured(), pytest.raises(DeviceMixError, match="in a captured call"):
         there.tolist()

@@ -70,7 +70,8 @@ def test_the_command_prints_a_table(capsys):
     sizes = ("--prompts", "8", "--blocks", "1", "--tokens", "4")
     assert main(["peers", "model=tiny", "--engine", "fast", "--pairs", *pairs, *sizes]) == 0
     about, _, *lines = capsys.readouterr().out.splitlines()
-    assert about.startswith("model=tiny engine=fast dtype=float32 tokens=4 prompts=8 blocks=1 threads=")
+    shown = "model=tiny engine=fast dtype=float32 tokens=4 prompts=8 blocks=1 threads="
+    assert about.startswith(shown)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
     names = [pair.replace(":", ", ") for pair in pairs]
     assert [row[0] for row in rows] == [f"{name}: {clock}" for name in names for clock in ("cpu", "wall")]

@@ -92,7 +92,10 @@ def test_a_setting_that_counts_in_one_job_of_a_sweep_is_taken(swept):
             ("suite.limit=range(0,200)", "decode.seed=range(0,200)"),
             "suite.limit of 200 times decode.seed of 200 values",
         ),
-        (("decode.length=fixed,price", "decode.length_profile=no/such.json"), "profile no/such.json: no such file"),
+        (
+            ("decode.length=fixed,price", "decode.length_profile=no/such.json"),
+            "profile no/such.json: no such file",
+        ),
         (("suite.limit=range(5,5)",), "suite.limit of 0 values"),
         (("suite.limit=1,2", "hydra.sweep.dir=/"), "hydra.sweep.dir=/: contains other things"),
     ],
@@ -130,8 +133,6 @@ def test_a_working_directory_that_was_deleted_is_named(tmp_path, monkeypatch, ca
     tmp_path.rmdir()
     assert commands.main(["--dry-run", "suite.limit=1"]) == USAGE
     assert "the working directory was deleted" in capsys.readouterr().err
-    with pytest.raises(InputError, match="the working directory was deleted"):
-        specbench.run("suite.limit=1")
 
 
 def test_a_folder_of_an_earlier_run_or_an_empty_one_is_taken(tmp_path):

@@ -80,10 +80,10 @@ def test_a_refused_point_is_passed_over_and_a_refused_configuration_is_an_error(
     ],
 )
 def test_a_search_that_cannot_be_is_refused_before_the_first_replay(overrides, changes, grid, message):
+    search = tuner([*overrides, *changes], 0.0, grid)
+    if not changes:
+        search.job_of = lambda _: pytest.fail("the trace was read")
     with pytest.raises(InputError, match=message):
-        search = tuner([*overrides, *changes], 0.0, grid)
-        if not changes:
-            search.job_of = lambda _: pytest.fail("the trace was read")
         search.check()
 
 

@@ -188,7 +188,10 @@ def test_a_file_that_is_not_there_to_read_is_named_with_the_reason_and_the_fix(t
     assert "suite.path=" in str(caught.value)
 
 
-@pytest.mark.parametrize(("tests", "says"), [([], "test_list is an empty"), ([3], "the first .* a number")])
+@pytest.mark.parametrize(
+    ("tests", "says"),
+    [([], "test_list is an empty"), ([3], "the first .* a number")],
+)
 def test_the_first_test_is_needed_only_where_it_is_put(tmp_path, tests, says):
     row = {**MBPP, "test_list": tests}
     assert load(tmp_path, "mbpp", row)

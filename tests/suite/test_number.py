@@ -23,12 +23,10 @@ GSM8K = "She makes 9 * 2 = $<<9*2=18>>18 every day.\n#### 18"
         (r"Thus \boxed{1,000}.", "1000", True),
         ("2125", "2,125", True),
         ("2125", "2.125 Euro", True),  # grouped as in German
-        ("2125", "2\u202f125", True),
         ("-5", "10 - 15 = -5", True),
         ("-5", "\u22125", True),
         ("4", "it takes 3-4", True),  # a range, not minus four
         ("18", "\u0967\u096e", True),  # Devanagari
-        ("8930103", "The special magic number for jittery-hospital mentioned in the text is 8930103.", True),
         (["8930103", "17"], "They are 17 and 8930103.", True),  # RULER's needles: all of them, any case
         (["8930103", "17"], "It is 8930103.", False),
         (["2F-a"], "2f-A", True),
