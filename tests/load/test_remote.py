@@ -144,10 +144,7 @@ def test_a_run_that_was_killed_goes_on_and_asks_nothing_twice(tmp_path):
     from runs.test_resume import begin, timeless
 
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
-        killed, whole = (
-            [*settings_of(plain, drafting, tmp_path / name), *LONG]
-            for name in ("killed", "whole")
-        )
+        killed, whole = ([*settings_of(plain, drafting, tmp_path / name), *LONG] for name in ("killed", "whole"))
         drafting.stops_at = 3
         process = begin(["specbench", *killed])
         assert drafting.stopped.wait(60)

@@ -25,6 +25,12 @@ GOOD = {
     "token_recycling": QUESTION,
 }
 FRAMED = 'Create a Python script for this problem:\n```python\n"""\nWrite f.\nassert f()\n"""\n\n```'
+FORMS = {
+    "humaneval": ("exact", "\ndef f():\n"),
+    "mbpp": ("script", FRAMED),
+    "gsm8k": ("qa", "Q: How many?\nA:"),
+    "mgsm_110": ("bare", "Quantos?"),
+}
 
 
 def lines_of(*rows):
@@ -44,21 +50,6 @@ def load(tmp_path, name, *rows, **options):
 
 
 @pytest.mark.parametrize(
-    ("name", "form", "turn"),
-    [
-        ("humaneval", "exact", "\ndef f():\n"),
-        ("mbpp", "script", FRAMED),
-        ("gsm8k", "qa", "Q: How many?\nA:"),
-        ("mgsm_110", "bare", "Quantos?"),
-    ],
-)
-def test_a_question_is_put_in_the_form_that_is_named(tmp_path, name, form, turn):
-    """The other forms are the defaults, which the next test has."""
-    (case,) = load(tmp_path, name, GOOD[name], form=form)
-    assert case.turns == (turn,)
-
-
-@pytest.mark.parametrize(
     ("name", "case"),
     [
         ("humaneval", Case("HumanEval/0", "humaneval", ("def f():",), "", ("    return 1\n",))),
@@ -69,8 +60,11 @@ def test_a_question_is_put_in_the_form_that_is_named(tmp_path, name, form, turn)
         ("questions", Case("1", "qa", ("Who?",), "qa", ())),
     ],
 )
-def test_a_row_becomes_a_case_of_its_suite(tmp_path, name, case):
+def test_a_row_becomes_a_case_of_its_suite_in_the_form_that_is_named(tmp_path, name, case):
     assert load(tmp_path, name, GOOD[name]) == [case]
+    if name in FORMS:
+        form, text = FORMS[name]
+        assert load(tmp_path, name, GOOD[name], form=form)[0].turns == (text,)
 
 
 def test_a_question_keeps_its_turns_references_and_raw_category(tmp_path):
