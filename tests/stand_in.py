@@ -1,8 +1,6 @@
 """A stand-in for a serving engine: it speaks each dialect over loopback and replays answers with known steps.
 
-A fault is planted by name (``FAULTS``). The answer is a function of the prompt, so that two servers agree.
-As a program it serves at a port until it is ended: ``python tests/stand_in.py SECONDS_A_STEP PORT
-[plain]``, plain without drafts.
+A fault is planted by name. The answer is a function of the prompt, so that two servers agree.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,10 +18,6 @@ STEPS = (3, 1, 2, 4, 1, 3)  # tokens of each step, over and over
 DRAFT = 4
 OWNERS = {"vllm": "vllm", "tensorrt_llm": "tensorrt_llm", "lmdeploy": "lmdeploy", "llama_cpp": "llamacpp",
           "sglang": "sglang", "openai": "someone"}  # fmt: skip
-FAULTS = (
-    "coalesced", "no_ids", "wrong_counter", "bonus", "slow", "cut", "html", "endless", "error_500", "no_finish",
-    "not_json", "too_many", "context", "synthetic", "other", "weights", "no_stream", "law",
-)  # fmt: skip
 
 
 def answer_of(prompt, limit: int, eos: int | None = None) -> list[int]:
@@ -174,7 +167,6 @@ class Handler(BaseHTTPRequestHandler):
     def _events(self, ids: list[int], sizes: list[int], joined: list[int]) -> Iterator[str]:
         server, place = self.server, 0
         for number, size in enumerate(joined):
-            time.sleep(server.step_s)
             if server.fault == "cut" and number == 2:
                 self.close_connection = self.cut = True
                 return
@@ -259,7 +251,7 @@ def serving(
     server.change = lambda event: event  # its text, before it is sent
     server.write = lambda body: [5, 6, 7]  # a conversation as a prompt
     server.gap = 0.01  # [nats] between an even token and an odd one
-    server.start, server.reads, server.service_s, server.step_s = 0.0, [], 0.0, 0.0
+    server.start, server.reads, server.service_s = 0.0, [], 0.0
     server.place, server.answered, server.stops_at = threading.Lock(), 0, -1
     server.stopped, server.release = threading.Event(), threading.Event()
     server.asked, server.url = [], f"http://127.0.0.1:{server.server_port}"
@@ -271,10 +263,3 @@ def serving(
         server.release.set()
         server.shutdown()
         server.server_close()
-
-
-if __name__ == "__main__":
-    with serving(speculates="plain" not in sys.argv, port=int(sys.argv[2])) as paced:
-        paced.step_s = float(sys.argv[1])
-        print(paced.url, flush=True)
-        threading.Event().wait()

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from types import FunctionType, SimpleNamespace
+from types import FunctionType
 
 import pytest
 from doc_tables import TABLES, page_with_table
@@ -151,13 +151,6 @@ def test_no_line_gives_a_setting_without_effect():
             refuse_idle(idle_of(composed(*job), "-m" in words) for job in jobs)
 
 
-def test_a_setting_or_an_option_that_does_not_exist_is_found(monkeypatch):
-    with pytest.raises(Exception, match="num_drafts"):
-        composed("method=[pld]", "method.pld.num_drafts=3")
-    with pytest.raises(AssertionError, match="--concurency"):
-        settings_of(["report", "RUN", "--concurency", "1"], monkeypatch)
-
-
 def methods_without_docstring(module) -> Iterator[str]:
     for kind in vars(module).values():
         if inspect.isclass(kind) and kind.__module__ == module.__name__ and not kind.__name__.startswith("_"):
@@ -179,17 +172,3 @@ def test_every_public_method_has_a_docstring_or_overrides_one_that_has():
             continue
         lacking += methods_without_docstring(module)
     assert lacking == []
-
-
-def test_a_method_without_a_docstring_is_found():
-    class Base:
-        def stated(self):
-            """Return it."""
-
-    class Kind(Base):
-        def stated(self): ...
-
-        def other(self): ...
-
-    Kind.__module__ = "kinds"
-    assert [*methods_without_docstring(SimpleNamespace(__name__="kinds", Kind=Kind))] == ["kinds.Kind.other"]

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.tiny import __main__ as command
 from scripts.tiny.corpus import MAKERS, SHARES, documents, suite, write_suite
-from scripts.tiny.velsh import LEXICON
-from scripts.tiny.world import TOWNS, WORDS, article, join
 
 MINI = Path(__file__).resolve().parent.parent / "specbench" / "assets" / "mini" / "question.jsonl"
 STEP = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
@@ -57,26 +54,6 @@ def test_arithmetic_is_right_and_small() -> None:
         assert answer.endswith(f"The answer is {steps[-1][3]}.")
 
 
-def test_dictionary_is_bijective_and_shares_no_word() -> None:
-    parts = (LEXICON.nouns, LEXICON.verbs, LEXICON.adjectives, LEXICON.times, LEXICON.places)
-    pairs = [pair for part in parts for pair in part.items()]
-    assert len(pairs) > 200
-    velsh = [word.lower() for _, word in pairs]
-    assert len(set(velsh)) == len(velsh)
-    english = {form for word, _ in pairs for form in re.split(r"[/ ]", word)}
-    assert not english & set(velsh)
-    for words in parts:
-        assert len(set(words.values())) == len(words)
-
-
-def test_world_knows_each_town_once() -> None:
-    assert len({town.name for town in TOWNS}) == len(TOWNS) == 60
-    assert len({town.emblem for town in TOWNS}) == len(TOWNS)
-    assert len(set(WORDS["animals"])) == len(WORDS["animals"])
-    assert article("owl") == "an owl"
-    assert join(["a", "b", "c"]) == "a, b and c"
-
-
 def test_code_compiles() -> None:
     rng = random.Random(13)
     for _ in range(500):
@@ -95,16 +72,6 @@ def test_bundled_suite_is_the_one_the_generator_makes(tmp_path: Path) -> None:
     assert path.read_bytes() == MINI.read_bytes()
 
 
-def test_bundled_suite_has_the_format_of_spec_bench() -> None:
-    questions = _mini()
-    assert [question["question_id"] for question in questions] == list(range(1, 71))
-    for task in SHARES:
-        chosen = [question for question in questions if question["category"] == task]
-        assert len(chosen) == 10
-        assert all(len(question["turns"]) == (2 if task == "multi-turn" else 1) for question in chosen)
-        assert all(len(question["turns"]) == len(question["reference"]) for question in chosen)
-
-
 def test_no_question_of_the_suite_is_in_the_corpus() -> None:
     asked = {question["turns"][0] for question in _mini()}
     assert all(document.held_out for document in suite())
@@ -112,13 +79,3 @@ def test_no_question_of_the_suite_is_in_the_corpus() -> None:
     assert not any(document.held_out for document in sample)
     assert not asked & {turn for document in sample for turn in document.turns}
     assert {document.category for document in sample} == set(SHARES)
-
-
-def test_the_command_trains_a_bundled_head_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list = []
-    monkeypatch.setitem(command.TRAINED, "tiny_mtp", (lambda settings: settings, command.TRAINED["tiny_mtp"][1]))
-    monkeypatch.setattr(command, "train_and_save", lambda *given: seen.append(given))
-    monkeypatch.setattr("sys.argv", ["tiny", "tiny_mtp", "--steps", "9", "--out", "there"])
-    command.main()
-    [(settings, folder)] = seen
-    assert (settings.kind, settings.passes, settings.steps, folder) == ("mtp", 3, 9, Path("there"))

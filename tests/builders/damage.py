@@ -22,12 +22,8 @@ VALUES: dict[str, tuple[str, str]] = {
     "1e300": ("1e300", "float"),
     "nan": ("NaN", "nan"),
     "text": ('"abc"', "str"),
-    "steering text": (json.dumps("\x1b[31m\u202ered\x9b"), "str"),
-    "markup text": ('"[bold red]x[/]<script>alert(1)</script>"', "str"),
     "half a character": ('"\\ud800"', "half"),
-    "empty list": ("[]", "list"),
     "list": ("[1]", "list"),
-    "empty object": ("{}", "dict"),
     "object": ('{"a": 1}', "dict"),
 }
 

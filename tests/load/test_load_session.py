@@ -21,9 +21,7 @@ from specbench.decode.together import SharedServer
 from specbench.method import Method
 from specbench.records.record import CaseRecord
 from specbench.records.store import RECORDS
-from specbench.runs import launch
-from specbench.runs.load_session import SharedTurn, require_memory
-from specbench.screen import INTERRUPTED
+from specbench.runs.load_session import require_memory
 from specbench.serving.settings import LoadConfig
 from specbench.types import InputError
 
@@ -153,20 +151,6 @@ def test_a_run_that_was_cut_goes_on_at_its_block(tmp_path, trace, loaded):
     assert work_of(decode(tmp_path / "r", trace, *LOADED)) == work_of(loaded)
 
 
-def test_a_run_states_how_long_its_requests_take_to_arrive_before_it_starts(tmp_path, trace, monkeypatch, capsys):
-    def begin(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(launch, "execute", begin)
-    for load, shown in (("load=poisson", "min of arrivals in"), ("load=closed", "")):
-        given = ["model=replay", f"model.trace={trace}", "model.tokenizer=bundled:tiny", "method=[pld]", load]
-        given += ["load.rate=0.5"] if shown else []
-        assert launch.run_job(job_for(*given), tmp_path / "run") == INTERRUPTED
-        line = capsys.readouterr().out.splitlines()[0]
-        assert line.startswith("load: about ") is bool(shown)
-        assert shown in line
-
-
 def test_a_queue_that_only_grows_ends_its_stretch_alone(tmp_path, trace, alone, monkeypatch, steady_time):
     """A thousand arrivals a second, and pld takes 10 ms a step: its users wait in the end, vanilla's do not."""
 
@@ -228,16 +212,8 @@ def test_a_budget_changes_drafts_and_no_answer(tmp_path, trace, alone, loaded, b
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("load=closed", "load.requests=0"), "load.requests=0: expected a whole number from 1 to 4096"),
         (("load=closed", "load.requests=5000"), "load.requests=5000: expected a whole number from 1 to 4096"),
-        (("load=poisson", "load.rate=0"), "load.rate=0.0: expected a finite number above 0"),
         (("load=poisson", "load.rate=1e-9"), r"load.rate=1e-09: the 48 requests of a stretch .* at most 86400 s"),
-        (("load=poisson",), r"load.rate: not set; load=poisson needs it: load.rate=\.\.\., requests a second"),
-        (("load=trace", "load.times=nowhere.json"), "load.times=nowhere.json: no such file"),
-        (
-            ("load=closed", "load.kind=queue"),
-            "load.kind=queue: expected one of one, closed, poisson, constant, gamma, tr",
-        ),
         (("load=closed", "suite.part=1/2"), "suite.part: expected the whole suite with load=closed"),
         (("load=closed", "decode.first_draft=prefill"), "decode.first_draft: expected after with load=closed"),
         (("load=closed", "method.pld.reset=category"), "method.pld.reset=category: requests of several categories"),
@@ -306,19 +282,3 @@ def test_a_load_without_memory_is_refused_before_it_begins(fault):
     engine = SimpleNamespace(batch=batch, context=2048, device=torch.device("cpu"))
     with pytest.raises(InputError, match=r"load\.requests=64: there is no memory for so many requests of 2048 tokens"):
         require_memory(LoadConfig("closed", 64), engine)
-
-
-def test_a_next_turn_that_cannot_be_asked_is_its_own_error_row(tmp_path, trace, alone, monkeypatch):
-    real = SharedTurn.follow
-
-    def follow(self):
-        if self.case.id == "6":
-            raise ValueError("no next turn")
-        return real(self)
-
-    monkeypatch.setattr(SharedTurn, "follow", follow)
-    records = decode(tmp_path / "r", trace, *LOADED)
-    assert {key[1] for key, record in records.items() if record.status != "ok"} == {"6"}
-    assert {key: work for key, work in work_of(records).items() if key[1] != "6"} == {
-        key: work for key, work in work_of(alone).items() if key[1] != "6"
-    }

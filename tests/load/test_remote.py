@@ -20,6 +20,7 @@ from specbench.serving.remote import RemoteServer, serve_remote
 from specbench.serving.scheduler import Stretch
 
 SERVICE_S = 0.04  # of an answer, one after the other
+LONG = ("decode.max_new_tokens=24", "measure.control=false")
 
 
 class _Timer(selectors.DefaultSelector):
@@ -106,15 +107,21 @@ def test_a_closed_loop_holds_its_requests_and_counts_the_measured_part():
     assert all(list(visit.forwards) for visit in visits if visit.admitted.error is None)
 
 
+def settings_of(plain, drafting, folder) -> list[str]:
+    """A run of vanilla and ``server`` on these two servers."""
+    urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drafting.url}"]
+    small = ["suite.limit=1", "suite.first=4", "report.plots=false", "measure.warmup=0"]
+    place = f"hydra.run.dir={folder}"
+    return ["model=server", "model.tokenizer=bundled:tiny", *urls, *small, place]
+
+
 def test_a_run_under_load_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr("specbench.serving.remote.GAUGE_S", 0.01)
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
         plain.service_s, drafting.service_s = 0.06, 0.03
-        urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drafting.url}"]
-        small = ["suite.limit=1", "suite.first=4", "decode.max_new_tokens=24", "report.plots=false"]
-        small += ["measure.control=false", "measure.warmup=0", f"hydra.run.dir={tmp_path}"]
+        given = [*settings_of(plain, drafting, tmp_path), *LONG]
         load = ["load=closed", "load.requests=2", "load.block=2", "load.slo.ttft_ms=1000"]
-        assert run_command.main(["model=server", "model.tokenizer=bundled:tiny", *urls, *load, *small]) == 0
+        assert run_command.main([*given, *load]) == 0
     records = read_run(tmp_path).records
     orders = {(record.block, record.position): record.method for record in records}
     assert [orders[key] for key in sorted(orders)] == ["vanilla", "server", "server", "vanilla"]
@@ -137,19 +144,17 @@ def test_a_run_that_was_killed_goes_on_and_asks_nothing_twice(tmp_path):
     from runs.test_resume import begin, timeless
 
     with stand_in.serving("vllm", speculates=False) as plain, stand_in.serving("vllm") as drafting:
-        urls = [f"method.vanilla.url={plain.url}", f"method.server.url={drafting.url}"]
-        small = ["suite.limit=1", "suite.first=4", "decode.max_new_tokens=24", "report.plots=false"]
-        small += ["measure.control=false", "measure.warmup=0", "model=server", "model.tokenizer=bundled:tiny", *urls]
+        killed, whole = ([*settings_of(plain, drafting, tmp_path / name), *LONG] for name in ("killed", "whole"))
         drafting.stops_at = 3
-        process = begin(["specbench", *small, f"hydra.run.dir={tmp_path}/killed"])
+        process = begin(["specbench", *killed])
         assert drafting.stopped.wait(60)
         process.kill()
         process.join()
         done = [len(record.turns) for record in read_run(tmp_path / "killed").records if record.method == "server"]
         drafting.release.set()
-        assert run_command.main([*small, f"hydra.run.dir={tmp_path}/killed"]) == 0
+        assert run_command.main(killed) == 0
         asked = drafting.answered
-        assert run_command.main([*small, f"hydra.run.dir={tmp_path}/whole"]) == 0
+        assert run_command.main(whole) == 0
     killed, whole = (read_run(tmp_path / name).records for name in ("killed", "whole"))
     assert [timeless(record) for record in killed] == [timeless(record) for record in whole]
     turns = sum(len(record.turns) for record in whole if record.method == "server")

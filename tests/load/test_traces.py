@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from specbench.serving import traces
@@ -30,27 +28,18 @@ TABLE = """time_s,model,prompt_tokens,answer_tokens
 46.5,b,417,0
 118,a,417,276
 """
-# Rows as in the data of github.com/HPMLL/BurstGPT.
-BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
-5,ChatGPT,472,18,490,Conversation log
-45,ChatGPT,1087,230,1317,Conversation log
-46.5,GPT-4,417,0,417,Conversation log
-118,ChatGPT,417,276,693,API log"""
-NAMES = {"Timestamp": "time_s", "Request tokens": "prompt_tokens", "Response tokens": "answer_tokens"}
-CONVERTED = pd.read_csv(io.StringIO(BURSTGPT)).rename(columns=NAMES).to_csv(index=False)
 
 
 @pytest.mark.parametrize(
     ("text", "times_s", "tokens"),
     [
         (TABLE, [0, 40, 113], (18, 230, 276)),  # the request without an answer had failed
-        (CONVERTED, [0, 40, 113], (18, 230, 276)),
         ("[1.5, 2, 4]", [0, 0.5, 2.5], ()),
         ("\ufeff[1.5, 2]", [0, 0.5], ()),
         ("\ufeff" + TABLE.replace("\n", "\r\n"), [0, 40, 113], (18, 230, 276)),
         ("\n" + TABLE + TABLE.splitlines()[2], [0, 40, 40, 113], (18, 230, 230, 276)),  # not in order
     ],
-    ids=["table", "pandas", "list", "marked_list", "windows", "unordered"],
+    ids=["table", "list", "marked_list", "windows", "unordered"],
 )
 def test_times_and_answers_of_a_file(tmp_path, text, times_s, tokens):
     path = tmp_path / "t"
@@ -64,23 +53,16 @@ def test_times_and_answers_of_a_file(tmp_path, text, times_s, tokens):
     ("text", "message"),
     [
         ("", "has the columns none"),
-        ("[]", "has 0 arrivals"),
         ("[1, 1]", "at least two of them apart"),
         ("[1, 0]", "entry 1: got 0, after 1; expected ascending times"),
         ('[1, "2"]', "entry 1: got '2'; expected a number of seconds"),
-        ("[1, true]", "entry 1: got True"),
         ("[1", "not JSON"),
         (f"[0, 1{400 * '0'}]", "entry 1: got 10{39}...; expected a number of seconds"),
         ("[-1e308, 1e308]", r"has 0 arrivals a second in the mean, from -1e\+308 to 1e\+308 s; expected a JSON list"),
-        ("[0, 1e-320]", "has inf arrivals a second in the mean, .* with 1e-06 to 1e.09 a second"),
         ("a,b\n1,2\n", "has the columns a, b; expected .* csv file with the columns time_s and answer_tokens"),
-        (TABLE.replace("model", "time_s"), "has the columns time_s, time_s, .*each once"),
         (TABLE.replace("46.5", "nan"), "line 4, column time_s: got 'nan'; expected a number of seconds"),
-        (TABLE.replace("46.5", "9" * 500), "line 4, column time_s: got '9{39}"),
         (TABLE.replace(",230", ",-1"), "line 3, column answer_tokens: got '-1'; expected a number of tokens"),
-        (TABLE.replace(",230", ",9.5"), "line 3, column answer_tokens: got '9.5'"),
         (TABLE.replace(",230", ",3,230"), "line 3: has 5 values under 4 columns; expected as many"),
-        (TABLE.replace(",230", ""), "line 3: has 3 values under 4 columns"),
     ],
 )
 def test_damaged_files(tmp_path, text, message):
@@ -169,7 +151,6 @@ def test_gaps_have_their_mean_and_variance(shape):
     ("settings", "message"),
     [
         ({"kind": "poisson", "find": "slo", "rate": 3.0}, "load.rate=3.0: load.find=slo finds the rate"),
-        ({"kind": "closed", "find": "slo"}, "load.find=slo: no limit is set; expected load.slo.ttft_ms="),
         ({"kind": "poisson", "rate": 1.0, "seconds": 1e5}, "load.seconds=100000.0: the .* requests of a stretch"),
         (
             {"kind": "poisson", "rate": 1e9, "seconds": 1e3},

@@ -1,9 +1,6 @@
 """Steps are the time between marks, on the readings that the laps have made anyway."""
 
 import itertools
-import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -54,29 +51,11 @@ def test_a_process_that_is_interrupted_at_every_reading_has_no_time_outside_of_i
     assert sum(out.phases_s.values()) == pytest.approx(out.decode_s)
 
 
-def test_processor_time_counts_no_other_process():
-    """Against a process on the same processor: the wall time of the same work grows, its processor time does not."""
-    others = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(others)})
-    try:
-        found = []
-        for rivals in (0, 3):
-            busy = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
-            running = [subprocess.Popen(busy, stdout=subprocess.PIPE) for _ in range(rivals)]
-            for each in running:
-                each.stdout.readline()  # it has begun
-            clock = Clock(torch.device("cpu"))
-            clock.start()
-            sum(range(4_000_000))
-            found.append((clock.elapsed("draft"), clock.processor_s()))
-            for each in running:
-                each.kill()
-                each.communicate()
-    finally:
-        os.sched_setaffinity(0, others)
-    (_, quiet_cpu_s), (busy_s, busy_cpu_s) = found
-    assert busy_cpu_s < 2 * quiet_cpu_s
-    assert busy_s > 1.5 * busy_cpu_s
+def test_processor_time_counts_no_wait():
+    clock = Clock(torch.device("cpu"))
+    clock.start()
+    time.sleep(0.05)
+    assert clock.elapsed("draft") >= 0.05 > 0.03 > clock.processor_s()
 
 
 @pytest.fixture(scope="module")

@@ -49,10 +49,3 @@ def test_a_driver_that_cannot_be_asked_leaves_them_out(smi, state, monkeypatch):
         smi.write_text("#!/bin/sh\nsleep 9\n")
         monkeypatch.setattr(environment, "PATIENCE_S", 0.05)
     assert environment.machine()["gpus"] == [SIZE]
-
-
-def test_versions_name_cudnn_where_torch_has_it(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: None)
-    assert "cudnn" not in environment.versions()
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91200)
-    assert environment.versions()["cudnn"] == "91200"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specbench.measure.plan import RESETS, WARMUP, make_plan, starts_span
+from specbench.measure.plan import RESETS, make_plan, starts_span
 from specbench.records.record import CaseRecord
 from specbench.runs.ledger import Ledger
 from specbench.types import Case
@@ -90,7 +90,3 @@ def test_more_methods_rounds_and_cases_are_what_is_left():
     assert (grown.kept, grown.rest) == (21, [])
     assert Ledger(whole, records_of(few, rest[:3]), rows).kept == 5  # b has learned from three cases of the round
     assert Ledger(whole, records_of(few), {**rows, "a": "never"}).kept == 0  # a would not have seen the other three
-
-
-def test_warm_up_is_of_no_suite():
-    assert all(case.category == "warmup" for case in WARMUP)

@@ -54,34 +54,19 @@ def grid(**changes):
 
 WRONG = [
     ({"schema": 2}, "schema is 2, which should be 1"),
-    ({"device": ""}, "device is ''"),
-    ({"kind": "guessed"}, "kind is 'guessed'"),
     ({"kind": "published"}, "source is empty"),
     ({"grid": None}, "neither of grid and fit"),
     ({"fit": {"base_ms": 1, "per_fed_us": 0, "per_context_us": 0, "host_ms": 0}}, "both or neither"),
-    ({"fit": {"base_ms": 0, "per_fed_us": 0, "per_context_us": 0, "host_ms": 0}}, "fit.base_ms is 0"),
     (grid(fed=[2, 4]), "grid.fed is [2, 4], which should have 1 as the first number"),
     (grid(fed=[1, 1]), "ascending numbers"),
-    (grid(fed=[1, "4"]), "grid.fed.1 is '4'"),
     (grid(fed=[1, 4]), "grid.ms is [[1]], which should have 1 x 2 numbers: contexts, fed"),
     (grid(ms=[[0]]), "grid.ms.0.0 is 0"),
     (grid(ms=[[10**400]]), "grid.ms.0.0 is 1000"),
-    (grid(ms=[[1, 2], [1]]), "grid.ms"),
-    (grid(host_ms=[[-1]]), "grid.host_ms.0.0 is -1"),
-    (grid(contexts=[-1]), "grid.contexts.0 is -1"),
-    (grid(contexts=[]), "grid.contexts is []"),
-    ({"ceilings": {"read_gb_s": 0, "copy_gb_s": 1, "matmul_gflop_s": 1}}, "ceilings.read_gb_s is 0"),
     ({"ceilings": {"read_gb_s": 1, "copy_gb_s": 1, "matmul_gflop_s": 1, "speed": 1}}, "ceilings.speed is 1"),
-    ({"rows": {"k": [1, 2], "w": [0], "contexts": [25], "ms": [[[1.0]]]}}, "should have 1 x 2 x 1 numbers"),
     ({"rows": {"k": [1], "w": [1], "contexts": [25], "ms": [[[1.0]]]}}, "rows.w is [1], which should have 0 as"),
     ({"rows": {"k": [1], "w": [0], "contexts": [25], "ms": [[[None]]]}}, "a time of the single token"),
-    ({"rows": [1]}, "rows is [1], which should be an object"),
-    ({"control": [1.0]}, "control has 1 figures; expected 2"),
     ({"control": [1.0, 0]}, "control.1 is 0"),
     ({"buckets": [8, 4]}, "buckets is [8, 4], which should have ascending numbers"),
-    ({"buckets": [1.5]}, "buckets.0 is 1.5"),
-    ({"parameters": "many"}, "parameters is 'many'"),
-    ({"rounds": 10**400}, "rounds is 1000"),
 ]
 
 
@@ -129,9 +114,6 @@ def test_a_folder_is_made_and_one_that_cannot_be_is_an_error(tmp_path):
     require_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     assert not list((tmp_path / "a" / "b").iterdir())
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
-        require_folder(tmp_path / "file")
     with pytest.raises(InputError, match="is named as a file; expected a folder"):
         require_folder(tmp_path / "mine.json")
 

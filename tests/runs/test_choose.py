@@ -15,7 +15,7 @@ from builders.runs import job_for
 from specbench import commands
 from specbench.advise import choose as room
 from specbench.advise.choose import candidates_of, choose
-from specbench.advise.tune import Tuner, speedup_of
+from specbench.advise.tune import Tuner
 from specbench.profile import Fit, find_pair
 from specbench.profile.file import write_profile
 from specbench.runs import job
@@ -63,28 +63,6 @@ def test_it_agrees_with_exhaustive_tuning(points, trace, per_fed_us):
     assert (best == 10) == (per_fed_us == 10.0)
     assert found.speedup.low is not None
     assert found.speedup.value == pytest.approx(speeds[best], rel=0.15)
-
-
-@pytest.mark.exhaustive
-def test_it_agrees_with_tuning_on_the_recorded_answers_of_a_7b(data, tmp_path, monkeypatch):
-    """The same best setting, with the speedup of the same half to the digit that drafting's clock leaves."""
-    trace = data / "traces/vicuna-7b-v1.3/spec_bench_vanilla_run1.jsonl"
-    given = [f"model.tokenizer={data / 'tokenizers/vicuna'}", "model.template=vicuna_v1.1", "suite=spec_bench"]
-    given += ["suite.sample=24", f"suite.path={data / 'suites/spec_bench/question.jsonl'}"]
-    lengths, key, profile = (1, 5, 16), "method.pld.num_draft", find_pair("h100-8b")
-    assert profile is not None
-    monkeypatch.setattr(room, "POINTS", {"pld": {"num_draft": lengths}})
-    monkeypatch.setattr(room, "FIXED", ("measure=replay", "measure.warmup=0"))
-    candidates = candidates_of(room.replay_points(trace, given, tmp_path))
-    own = ["model=replay", f"model.trace={trace}", *given, "method=[pld]", "measure.warmup=0"]
-    tuner = Tuner(lambda items: job_for(*items), own, profile, {key: [*map(str, lengths)]}, lambda text: None)
-    speeds = {number: tuner.speedup({key: str(number)}) for number in lengths}
-    best = max(speeds, key=speeds.__getitem__)
-    found = choose(candidates, profile, 1)
-    assert found is not None
-    assert found.best.name == f"pld [num_draft={best}]"
-    half = found.best.cases(profile, 1, True).iloc[::2]
-    assert speedup_of(half).value == pytest.approx(speeds[best], rel=0.01)
 
 
 def test_what_moves_the_choice_is_reported(points):

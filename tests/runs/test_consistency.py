@@ -76,9 +76,8 @@ def test_a_run_of_other_records_is_not_resumed(tmp_path, edit, words):
     assert (tmp_path / "r" / RECORDS).read_bytes() == before
 
 
-DAMAGED = {"empty": b"", "text": b"three", "list": b"[1, 2]", "null": b"null", "types": b'{"a": "b"}', "below": b"-3",
-           "negative": b'{"0": -3}', "fraction": b"1.5", "huge": b"9" * 5000, "binary": b"\xff\x00", "folder": None,
-           "link": "itself"}  # fmt: skip
+DAMAGED = {"empty": b"", "list": b"[1, 2]", "null": b"null", "negative": b'{"0": -3}',
+           "huge": b"9" * 5000, "binary": b"\xff\x00", "folder": None, "link": "itself"}  # fmt: skip
 FINE = {(AT, "empty"), (AT, "null")}
 
 

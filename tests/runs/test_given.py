@@ -1,4 +1,4 @@
-"""Settings that were given and have no effect; ``tests/bad_input/settings.py`` has a case of each condition."""
+"""Settings that were given and have no effect; ``tests/test_bad_input.py`` has their messages."""
 
 from __future__ import annotations
 
@@ -48,13 +48,10 @@ def test_every_setting_has_a_condition_or_always_counts():
     "overrides",
     [
         "load=closed load.requests=5 load.chunk=8 load.slo.ttft_ms=5",
-        "load=closed load.budget=equal load.nodes=8",
         "load=poisson load.find=slo load.slo.ttft_ms=5 load.seconds=2 load.block=8",  # of the search's closed loop
         "load.requests=1 load.block=16 decode.top_p=1.0 model.draft=null",  # the defaults
         "decode=sample decode.top_p=0.9 decode.verify=block",
-        "decode.length=confidence decode.length_threshold=0.5",
         "model.draft=bundled:tiny_draft",  # of the default list, speculative_sampling uses it
-        "method=[pld] suite.sample=3 suite.seed=1",
         "run.shards=2 hydra/launcher=joblib suite.limit=2 method=[pld]",
         "model=random model.random.seed=3 method=[pld]",
         "model.gpus=2 model.device=cpu engine=fast model.check_ranks=true method=[pld]",
@@ -95,11 +92,12 @@ def test_a_setting_that_counts_in_one_job_of_a_sweep_is_taken(swept):
             ("suite.limit=range(0,200)", "decode.seed=range(0,200)"),
             "suite.limit of 200 times decode.seed of 200 values",
         ),
+        (
+            ("decode.length=fixed,price", "decode.length_profile=no/such.json"),
+            "profile no/such.json: no such file",
+        ),
         (("suite.limit=range(5,5)",), "suite.limit of 0 values"),
-        (("suite.limit=range(0,5,0)",), "suite.limit of inf values"),
-        (("model=null,tiny",), "model=null,tiny: expected the name of an option"),
         (("suite.limit=1,2", "hydra.sweep.dir=/"), "hydra.sweep.dir=/: contains other things"),
-        (("suite.limit=1,2", 'hydra.sweep.dir="~/x"'), "hydra.sweep.dir=~/x: expected a full path"),
     ],
 )
 def test_a_sweep_that_is_refused_before_its_first_job(swept, tmp_path, arguments, message):
@@ -122,8 +120,6 @@ def test_a_run_grows_by_a_method_and_its_draft_model(tmp_path):
     ("call", "message"),
     [
         (lambda: specbench.run(3), r"run\(3\): expected settings, each a text"),
-        (lambda: specbench.run(["model=tiny"]), r"run\(\['model=tiny'\]\): expected settings, each a text"),
-        (lambda: specbench.load(None), r"load\(None\): expected the directory of a run"),
         (lambda: specbench.load(3.5), r"load\(3\.5\): expected the directory of a run"),
     ],
 )
@@ -137,8 +133,6 @@ def test_a_working_directory_that_was_deleted_is_named(tmp_path, monkeypatch, ca
     tmp_path.rmdir()
     assert commands.main(["--dry-run", "suite.limit=1"]) == USAGE
     assert "the working directory was deleted" in capsys.readouterr().err
-    with pytest.raises(InputError, match="the working directory was deleted"):
-        specbench.run("suite.limit=1")
 
 
 def test_a_folder_of_an_earlier_run_or_an_empty_one_is_taken(tmp_path):

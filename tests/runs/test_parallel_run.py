@@ -35,15 +35,6 @@ SETTINGS = {
 }
 SHORT = ("suite.limit=1", "suite.first=2", "decode.max_new_tokens=10", "measure=quick", "measure.warmup=0")
 TWO = ("model.gpus=2", "model.device=cpu", "engine=fast")
-SMALL = tuple(
-    f"model.random.config.{key}={value}"
-    for key, value in (("vocab_size", 2048), ("hidden_size", 64), ("intermediate_size", 96), ("num_hidden_layers", 2))
-)
-RANDOM = {
-    "llama": (),
-    "mistral": ("+model.random.config.sliding_window=16",),
-    "qwen2": (),
-}
 
 
 def turns(folder, *overrides):
@@ -73,16 +64,6 @@ def test_methods_on_the_bundled_model(kind, tmp_path):
     alone, shared = (read_manifest(tmp_path / each) for each in ("one", "two"))
     assert (alone.parallel, shared.parallel) == (None, Parallel(way="tensor", gpus=2))
     assert shared.model.parameters == alone.model.parameters
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("family", RANDOM)
-def test_random_models_of_a_family(family, tmp_path):
-    settings = ("model=random", f"model.random.family={family}", *RANDOM[family], "model.dtype=float64", *SMALL)
-    methods = "method=[pld,token_recycling,cacheback_no_frozen,n_grammys]"
-    one = turns(tmp_path / "one", *settings, methods, "engine=fast")
-    two = turns(tmp_path / "two", *settings, methods, *TWO, "model.check_ranks=true")
-    compared(one, two)
 
 
 def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
@@ -119,21 +100,11 @@ def test_a_lost_rank_ends_the_run_with_its_name_and_the_same_command_goes_on(tmp
         (("engine=eager", "model.gpus=2", "model.parallel=tensor"), "engine=eager cannot run on several ranks"),
         (("engine=fast", "model.gpus=2", "model.attention=eager"), "model.attention=eager asks for"),
         (("engine=fast", "model.gpus=2", "model.parallel=pipeline"), "expected engine=eager"),
-        (("engine=eager", "model.gpus=2"), "layers are spread over GPUs only"),
-        (("model.parallel=tensor",), "expected 2 to 4"),
-        (("model.parallel=both",), "expected one of auto, tensor, pipeline"),
-        (("model.gpus=9",), "expected 1 to 4"),
     ],
 )
 def test_what_cannot_be_shared_is_refused_before_weights_are_read(overrides, message):
     with pytest.raises(InputError, match=message):
         job_for("method=[pld]", "model.device=cpu", *overrides)
-
-
-def test_fewer_key_heads_than_ranks():
-    settings = ("model=random", "model.device=cpu", "model.gpus=2", "engine=fast", "method=[pld]")
-    with pytest.raises(InputError, match="its 1 key-value heads do not divide by 2"):
-        job_for(*settings, "model.random.config.num_key_value_heads=1")
 
 
 def test_where_not_all_can_be_shared_auto_takes_the_pipeline():

@@ -152,27 +152,17 @@ def test_llama_server_itself_takes_every_line(method, tmp_path):
                 assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == code
 
 
-def test_one_end_of_each_range_would_mean_two_things_to_tensorrt_llm():
-    """Why both ends are keys: with the first ones alone later versions stop at 8 and draft 3 tokens from 2 on."""
-    text = ENGINES["tensorrt_llm"].write(FALLING)
-    assert "{1: 5, 7: 5, 8: 3, 31: 3, 32: 0}" in text
-    half = text.replace("{1: 5, 7: 5, 8: 3, 31: 3, 32: 0}", "{1: 5, 8: 3, 32: 0}")
-    assert read_tensorrt_llm(half, 32, later=True) != read_tensorrt_llm(half, 32, later=False)
-
-
 def test_files_as_they_are_written(tmp_path):
     paths = export_schedule(FALLING, ENGINES, tmp_path)
     assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
         "pld/vllm.yaml", "pld/tensorrt_llm.yaml", "pld/sglang.json", "pld/llama_server.txt",
     ]  # fmt: skip
     vllm, tensorrt, sglang, llama = (path.read_text() for path in paths)
-    assert "# tiny on mini and a second line\n# modelled on a card\n" in vllm
     assert yaml.safe_load(vllm)["speculative-config"] == {
         "method": "ngram", "num_speculative_tokens": 5,
         "num_speculative_tokens_per_batch_size": [[1, 7, 5], [8, 31, 3], [32, 32, 0]],
     }  # fmt: skip
     assert yaml.safe_load(tensorrt)["speculative_config"]["decoding_type"] == "NGram"
-    assert "CUDA-graph size" in sglang
     assert list(json.loads(sglang)) == [MARK, "1", "8", "32"]
     assert llama.splitlines()[-1] == "--parallel 32"
     assert export_schedule(PAYING, ["vllm"], tmp_path) == paths[:1]  # an earlier one of ours
@@ -229,11 +219,6 @@ def test_a_length_rises_only_if_the_shorter_one_does_not_tie(monkeypatch):
             lengths(None, slower)
 
 
-def test_lengths_that_differ_far_apart_are_named():
-    assert Schedule("pld", {1: 5, 2: 3, 4: 3, 32: 3, 65: 0, 66: 1}, ()).gaps == [(32, 65)]
-    assert FALLING.gaps == [(8, 32)]
-
-
 def test_what_cannot_be_a_schedule_is_refused():
     chain, tree, plain = candidate("pld", 2), candidate("eagle2", 6, chain=False), candidate("sam", 0)
     assert [chain_length(each) for each in (chain, tree, plain)] == [2, None, None]
@@ -246,23 +231,13 @@ def test_what_cannot_be_a_schedule_is_refused():
             make_schedule(found, FIT, loads, method)
 
 
-@pytest.mark.parametrize("load", ["0", "-1", "nan", "", "1e9", "1000000000", "1,,8", "1.5"])
+@pytest.mark.parametrize("load", ["0", "1000000000", "1,,8"])
 def test_loads_that_are_no_batch_sizes(load, tmp_path, capsys):
     with pytest.raises(SystemExit):
         commands.main(["choose", str(tmp_path), "--load", load, "--export", "vllm"])
     assert "expected whole numbers from 1 to 999999" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("given", [["--method", "pld"], ["--output", "x"]])
-def test_options_of_an_export_alone(given, tmp_path, capsys):
-    assert commands.main(["choose", str(tmp_path), *given]) == 2
-    assert "expected --export ENGINE with them" in capsys.readouterr().err
-
-
-def test_an_unknown_engine(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        commands.main(["choose", str(tmp_path), "--export", "ollama"])
-    assert "invalid choice: 'ollama'" in capsys.readouterr().err
+    assert commands.main(["choose", str(tmp_path), "--method", "pld"]) == 2
+    assert "expected --export ENGINE" in capsys.readouterr().err
 
 
 def test_the_command_writes_the_curve_that_it_prints(tmp_path, capsys, steady_time):

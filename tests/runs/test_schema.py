@@ -6,15 +6,14 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial, reduce
-from operator import getitem
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from builders.damage import VALUES, mutants_of
+from builders.damage import VALUES, mutants_of, put
 from builders.runs import watch_job
 from specbench import commands
 from specbench.commands.schema import FILES
@@ -149,10 +148,8 @@ def test_an_entry_of_another_kind_is_refused_by_its_name_and_does_not_fit(file, 
             if "which should be" in str(error):
                 refused[place] = text
     for place, value in UNKNOWN.get(file, {}).items():
-        wrong = json.loads(json.dumps(whole))
-        *path, last = (int(part) if part.isdigit() else part for part in place.split("."))
-        reduce(getitem, path, wrong)[last] = value
-        refused[place] = json.dumps(wrong)
+        path = tuple(int(part) if part.isdigit() else part for part in place.split("."))
+        refused[place] = put(whole, path, json.dumps(value))
         with pytest.raises(InputError, match=place):
             read(refused[place])
     assert unnamed == []

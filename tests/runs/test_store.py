@@ -13,18 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specbench.records.record import CaseRecord, Lossless, TurnRecord
+from builders import records
+from builders.records import turn
+from specbench.records.record import CaseRecord
 from specbench.records.store import RECORDS, RunError, RunWriter
 
 METHODS = ("vanilla", "pld")
 
 
 def record(block: int, method: str) -> CaseRecord:
-    turn = TurnRecord(
-        3, [1, 2, block], "eos", [1, 1], [0, 4], [0, 2], [1, 5], 0.1, 0.2, {"draft": 0.2}, text="ä\u2028\n"
-    )
-    judged = Lossless(True, None, 3, 0, 0, 0.0)
-    return CaseRecord(str(block), "qa", "qa", method, 0, block, 0, "ok", [turn], judged)
+    own = turn([1, 1], [0, 4], ids=[1, 2, block], text="ä\u2028\n")
+    return records.record(method, str(block), [own], block=block)
 
 
 def write(folder: Path, blocks: int) -> RunWriter:

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from hydra._internal.hydra import Hydra
 
-from builders.runs import composed, execute_job, job_for, replay_settings
+from builders.resumed import replay_of
+from builders.runs import composed, execute_job, job_for
 from specbench.commands import run as run_command
 from specbench.input import InputError
 from specbench.records.store import RECORDS
@@ -18,10 +19,6 @@ from specbench.runs import sweep
 from specbench.runs.execution import execute
 from specbench.screen import INTERRUPTED, USAGE
 
-LINES = [
-    {"case": str(case), "turns": [{"prompt_ids": [1, 5, 6, 7], "ids": [5, 6, 7, 5, 6, 2], "finish": "eos"}]}
-    for case in range(6)
-]
 DEADLY = """
 import os
 from methods.pld import PromptLookup
@@ -37,7 +34,7 @@ class Deadly(PromptLookup):
 
 @pytest.fixture
 def replay(tmp_path) -> tuple[str, ...]:
-    return *replay_settings(tmp_path / "t.jsonl", LINES), "method=[pld]", "report.plots=false"
+    return *replay_of(tmp_path, 6), "method=[pld]", "report.plots=false"
 
 
 @pytest.mark.exhaustive

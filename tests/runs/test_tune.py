@@ -8,9 +8,8 @@ from builders.profiles import FIT
 from builders.records import write_chat
 from builders.runs import job_for
 from specbench import commands
-from specbench.advise.tune import Tuner, gain_of, speedup_of, spell
+from specbench.advise.tune import Tuner, gain_of, speedup_of
 from specbench.profile import Fit, write_profile
-from specbench.stats import Estimate
 from specbench.types import InputError
 
 PHRASES = ("the red boat lies in the old harbour and waits", "seven grey geese fly north over the wide fields")
@@ -77,19 +76,14 @@ def test_a_refused_point_is_passed_over_and_a_refused_configuration_is_an_error(
     ("changes", "grid", "message"),
     [
         ((), {"method.pld.num_drafts": ["1"]}, "--grid pld.num_drafts: no such setting; did you mean num_draft"),
-        ((), {"method.sam.num_draft": ["1"]}, "--grid sam.num_draft: no such setting; there are: none"),
         (("suite.part=1/2",), GRID, "suite.part=1/2"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused_before_the_first_replay(overrides, changes, grid, message):
+    search = tuner([*overrides, *changes], 0.0, grid)
+    if not changes:
+        search.job_of = lambda _: pytest.fail("the trace was read")
     with pytest.raises(InputError, match=message):
-        tuner([*overrides, *changes], 0.0, grid).check()
-
-
-def test_a_mistyped_key_is_refused_before_the_trace_is_read(overrides):
-    search = tuner(overrides, 0.0, {"method.pld.num_drafts": ["1"]})
-    search.job_of = lambda _: pytest.fail("the trace was read")
-    with pytest.raises(InputError, match=r"--grid pld\.num_drafts: no such setting; did you mean num_draft"):
         search.check()
 
 
@@ -103,11 +97,6 @@ def test_what_has_no_price_is_an_error_and_no_figure(tmp_path):
     along = ["model=tiny", "engine=timed", f"model.trace={empty}", "model.template=raw", "method=[pld]"]
     with pytest.raises(InputError, match="expected model=replay"):
         tuner(along, 0.0, GRID).check()
-
-
-def test_a_figure_without_an_interval_is_spelled_without():
-    assert spell(Estimate(1.5, 1.25, 2.0, 9)) == "1.500 [1.250, 2.000]"
-    assert spell(Estimate(1.5, None, None, 3)) == "1.500"
 
 
 @pytest.fixture
@@ -127,10 +116,7 @@ def test_the_command_prints_the_configuration_to_use(overrides, command, capsys)
     assert "use: method.pld.num_draft=1" in out
     assert "held-out half, 2/2, 10 cases" in out
     for wrong, message in (
-        (["--grid", "pld"], "--grid pld"),
         (["--grid", "pld.num_draft=1,,4"], "--grid pld.num_draft=1,,4"),
-        (["--grid", "pld.num_drafts=1"], "did you mean num_draft"),
-        (["model.templat=raw"], "did you mean template"),
         (["model.device=cpu"], "model.device=cpu: has no effect with engine.kind=replay"),
     ):
         assert command(*overrides, *wrong) == 2

@@ -25,6 +25,12 @@ GOOD = {
     "token_recycling": QUESTION,
 }
 FRAMED = 'Create a Python script for this problem:\n```python\n"""\nWrite f.\nassert f()\n"""\n\n```'
+FORMS = {
+    "humaneval": ("exact", "\ndef f():\n"),
+    "mbpp": ("script", FRAMED),
+    "gsm8k": ("qa", "Q: How many?\nA:"),
+    "mgsm_110": ("bare", "Quantos?"),
+}
 
 
 def lines_of(*rows):
@@ -44,21 +50,6 @@ def load(tmp_path, name, *rows, **options):
 
 
 @pytest.mark.parametrize(
-    ("name", "form", "turn"),
-    [
-        ("humaneval", "exact", "\ndef f():\n"),
-        ("mbpp", "script", FRAMED),
-        ("gsm8k", "qa", "Q: How many?\nA:"),
-        ("mgsm_110", "bare", "Quantos?"),
-    ],
-)
-def test_a_question_is_put_in_the_form_that_is_named(tmp_path, name, form, turn):
-    """The other forms are the defaults, which the next test has."""
-    (case,) = load(tmp_path, name, GOOD[name], form=form)
-    assert case.turns == (turn,)
-
-
-@pytest.mark.parametrize(
     ("name", "case"),
     [
         ("humaneval", Case("HumanEval/0", "humaneval", ("def f():",), "", ("    return 1\n",))),
@@ -69,8 +60,11 @@ def test_a_question_is_put_in_the_form_that_is_named(tmp_path, name, form, turn)
         ("questions", Case("1", "qa", ("Who?",), "qa", ())),
     ],
 )
-def test_a_row_becomes_a_case_of_its_suite(tmp_path, name, case):
+def test_a_row_becomes_a_case_of_its_suite_in_the_form_that_is_named(tmp_path, name, case):
     assert load(tmp_path, name, GOOD[name]) == [case]
+    if name in FORMS:
+        form, text = FORMS[name]
+        assert load(tmp_path, name, GOOD[name], form=form)[0].turns == (text,)
 
 
 def test_a_question_keeps_its_turns_references_and_raw_category(tmp_path):
@@ -135,30 +129,15 @@ def asked(**entries):
         ("questions", "{not json", "not JSON"),
         ("questions", DEEP, "not JSON .*recursion"),
         ("questions", asked(turns=["\ud83d"]), "not JSON"),  # half a character
-        ("questions", '{"question_id": NaN}', "not JSON"),
-        ("questions", f'{{"question_id": {"1" * 5000}}}', "not JSON .*out of range"),
         ("questions", '{"question_id": 0, "question_id": 1, "category": "qa", "turns": ["a"]}', "'question_id' twice"),
         ("questions", '["a"]', "got a list"),
-        ("questions", {"question_id": 2, "category": "qa"}, "there is no turns"),
         ("questions", asked(turns=[]), "turns is an empty list"),
-        ("questions", asked(turns="Who?"), "turns is a string"),
         ("questions", asked(turns=["a", " \n"]), "turn 2 is empty"),
-        ("questions", asked(turns=[None]), "turn 1 is a null"),
         ("questions", asked(question_id=True), "question_id is a true or false"),
-        ("questions", asked(question_id=1.5), "question_id is a number, expected a whole number"),
-        ("questions", '{"question_id": 1e999, "category": "qa", "turns": ["a"]}', "whole number"),
-        ("questions", asked(question_id=""), "question_id is an empty string"),
         ("questions", asked(question_id=" "), "question_id is blank"),
-        ("questions", asked(category=3), "category is a number"),
-        ("questions", asked(reference="42"), "reference is a string"),
         ("questions", asked(question_id="1"), "question_id 1 is on line 1"),
         ("humaneval", "{", "not JSON .*HumanEval/0"),
-        ("humaneval", {**HUMANEVAL, "task_id": "HumanEval/1", "prompt": " "}, "prompt is blank"),
-        ("mbpp", {**MBPP, "task_id": "12"}, "task_id is a string"),
-        ("gsm8k", {"answer": "#### 1"}, "there is no question"),
         ("mgsm_110", {**PART, "category": "latin"}, "category is latin, .*bengali"),
-        ("mgsm_110", {**PART, "question_id": 82, "answer": 18}, "answer is a number"),
-        ("mgsm_110", {**PART, "question_id": 91}, "question_id mgsm/te/1 is on line 1"),
         ("token_recycling", QUESTION, "question_id mbpp/602 is on line 1"),
     ],
     ids=lambda each: str(each)[:40],
@@ -193,8 +172,6 @@ def test_a_damaged_file_is_named(tmp_path, raw, says):
         ("absent.jsonl", "no such file"),
         ("", "is a directory"),
         ("empty.jsonl", "is empty"),
-        ("empty.jsonl/inside", "cannot be read (Not a directory)"),
-        ("x" * 300, "cannot be read (File name too long)"),
     ],
 )
 def test_a_file_that_is_not_there_to_read_is_named_with_the_reason_and_the_fix(tmp_path, name, says):
@@ -206,7 +183,8 @@ def test_a_file_that_is_not_there_to_read_is_named_with_the_reason_and_the_fix(t
 
 
 @pytest.mark.parametrize(
-    ("tests", "says"), [(None, "test_list is null"), ([], "test_list is an empty"), ([3], "the first .* a number")]
+    ("tests", "says"),
+    [([], "test_list is an empty"), ([3], "the first .* a number")],
 )
 def test_the_first_test_is_needed_only_where_it_is_put(tmp_path, tests, says):
     row = {**MBPP, "test_list": tests}
@@ -219,8 +197,6 @@ def test_the_first_test_is_needed_only_where_it_is_put(tmp_path, tests, says):
     ("file", "line", "says"),
     [
         ("mgsm_de.tsv", "Wie viel? 18", r"mgsm_de\.tsv, line 2: 1 columns"),
-        ("mgsm_de.tsv", "\t18", "line 2: question is an empty string"),
-        ("mgsm_de.tsv", "Wie viel?\t ", "line 2: answer is blank"),
         ("mgsm_xx.tsv", "Wie viel?\t18", r"mgsm_xx\.tsv: its name does not say the language; .* de"),
     ],
 )
@@ -229,18 +205,16 @@ def test_a_bad_file_of_mgsm_is_named_with_its_line(tmp_path, file, line, says):
         load(tmp_path, "mgsm", "Wie viel?\t18", line, file=file)
 
 
-@pytest.mark.parametrize("name", ["questions", "gsm8k", "csv"])
+@pytest.mark.parametrize("name", ["gsm8k", "csv"])
 def test_a_form_or_a_format_that_there_is_not_is_refused_with_those_that_there_are(name):
-    says = {"questions": "form=nope: .*leave it out", "gsm8k": "form=nope: .*bare", "csv": "format=csv: .*humaneval"}
+    says = {"gsm8k": "form=nope: .*bare", "csv": "format=csv: .*humaneval"}
     with pytest.raises(InputError, match=rf"suite\.{says[name]}"):
         suite_with(name, format=name, form="nope")
 
 
-def test_a_folder_without_a_language_and_a_folder_in_place_of_a_file_are_refused(tmp_path):
+def test_a_folder_without_a_language_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"has no mgsm_<language>\.tsv for any of bn, de"):
         suite_with("mgsm", format="mgsm", path=tmp_path)
-    with pytest.raises(InputError, match="is a directory; give a"):
-        suite_with("gsm8k", format="gsm8k", path=tmp_path)
 
 
 SCHEMA = {"name": "mv", "description": "Move.", "parameters": {"type": "dict", "properties": {"to": {"type": "float"}}}}
@@ -276,15 +250,10 @@ def test_functions_of_bfcl_stand_in_the_prompt_or_are_tools(tmp_path):
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"question": "x"}, "question is a string"),
-        ({"question": [[7]]}, r"question\.0\.0 is a number"),
         ({"question": [[], [USER]], "missed_function": {}}, r"question\.0 is an empty list"),
         ({"question": [[{"role": "assistant", "content": "x"}]]}, r"question\.0 has a message of assistant"),
         ({"involved_classes": ["Rocket"]}, "involved_classes has Rocket, .*GorillaFileSystem"),
         ({"involved_classes": ["MathAPI"]}, r"math_api\.json: no such file; copy"),
-        ({"missed_function": {"1": [{}]}}, "the names of functions by turn"),
-        ({"function": [{"name": 7}]}, "function is a list, .*a name"),
-        ({"involved_classes": None}, "there is no function"),
     ],
 )
 def test_a_bad_row_of_bfcl_is_named(tmp_path, row, says):

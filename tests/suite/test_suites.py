@@ -79,17 +79,6 @@ def test_the_part_of_mgsm_is_the_first_ten_of_each_language_under_the_same_ids(d
     assert list(suite_of("mgsm_110").cases) == [case for case in whole if int(case.id.rsplit("/")[-1]) < 10]
 
 
-def test_eight_examples_stand_before_every_question_and_none_is_of_the_test_split(data):
-    bare = {case.turns[0] for case in suite_of("gsm8k").cases}
-    for case in suite_of("gsm8k_8shot").cases:
-        *examples, asked = case.turns[0].split("Q: ")[1:]
-        assert len(examples) == 8
-        assert asked.endswith("\nA:")
-        assert asked.removesuffix("\nA:") in bare
-        assert not {example.split("\nA: ")[0] for example in examples} & bare
-        assert all("<<" not in example and "####" not in example for example in examples)
-
-
 @pytest.mark.parametrize("name", [name for name in HAND_MADE if name not in list(THROUGHPUT)[1:]])
 def test_a_suite_reads_a_file_of_its_schema(tmp_path, name):
     official, row, identifier, category, subcategory, words, references = HAND_MADE[name]
@@ -121,7 +110,6 @@ def test_speed_bench_refuses_placeholders_and_says_how_they_are_filled(tmp_path)
         ("Sort.\n" + "Answer now please.\n" * 3 + "Answer now", "Sort.\n"),
         ("Sort.\n" + "Answer now please.\n" * 3, "Sort.\n"),
         ("Sort. Answer now please.\nThen stop.", "Sort. Answer now please.\nThen stop."),
-        ("Sort. Answer", "Sort. Answer"),
     ],
 )
 def test_speed_bench_padding_comes_off(tmp_path, turn, bare):
@@ -135,7 +123,6 @@ def test_speed_bench_padding_comes_off(tmp_path, turn, bare):
     ("frame", "says"),
     [
         ("{nope}", "there is no nope, .*suite.frame"),
-        ("{history.5.user}", "there is no history.5.user"),
         ("Who? {}", r"suite.frame=Who\? \{\}: names no field"),
     ],
 )
