@@ -68,7 +68,7 @@ def test_a_round_is_a_b_b_a_and_the_next_one_b_a_a_b(engine):
 def test_the_command_prints_a_table(capsys):
     pairs = [name for name in PAIRS if "compiled" not in name]  # which has tests of its own
     sizes = ("suite.first=8", "decode.max_new_tokens=4", "--blocks", "1")
-    assert main(["peers", "engine=fast", "--pairs", *pairs, *sizes]) == 0
+    assert main(["peers", "engine=fast", *sizes, "--pairs", *pairs]) == 0
     about, _, *lines = capsys.readouterr().out.splitlines()
     shown = "model=tiny engine=fast dtype=float32 tokens=4 prompts=8 blocks=1 threads="
     assert about.startswith(shown)
